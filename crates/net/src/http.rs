@@ -64,37 +64,17 @@ impl fmt::Display for Place {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No connection.
-    #[error("cannot connect to {place}: {cause}")]
-    Connect {
-        /// The server.
-        place: Place,
-        /// What the system said.
-        cause: io::Error,
-    },
-    /// No answer, or no more of it.
-    #[error("{place} did not answer within {patience:?}")]
-    Timeout {
-        /// The server.
-        place: Place,
-        /// How long it had.
-        patience: Duration,
-    },
+    #[error("cannot connect: {0}")]
+    Connect(io::Error),
+    /// No answer, or no more of it, for so long.
+    #[error("no answer within {0:?}")]
+    Late(Duration),
     /// The connection broke, or one side does not believe the other, or the server does not speak HTTP.
-    #[error("the connection to {place} broke: {cause}")]
-    Broken {
-        /// The server.
-        place: Place,
-        /// What went wrong, with its own causes.
-        cause: String,
-    },
-    /// The answer is longer than it may be.
-    #[error("the answer of {place} is longer than {most} bytes")]
-    TooLong {
-        /// The server.
-        place: Place,
-        /// The most that is taken.
-        most: usize,
-    },
+    #[error("the connection broke: {0}")]
+    Broken(String),
+    /// The answer is longer than so many bytes.
+    #[error("the answer is longer than {0} bytes")]
+    TooLong(usize),
 }
 
 /// Asks and waits for the answer, of `most` bytes; connecting, and each part of the answer, takes `patience` at most.
@@ -108,29 +88,28 @@ pub fn ask(
     path: &str,
     body: Option<&Value>,
 ) -> Result<(StatusCode, String), Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|cause| Error::Connect { place: place.clone(), cause })?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Connect)?;
     runtime.block_on(async {
         let mut connection = Connection::open(place, CONNECT_PATIENCE.min(patience)).await?;
         let asked = connection.send(method, path, body.map(Value::to_string));
-        let (status, mut body) = within(place, patience, asked).await??;
+        let (status, mut body) = within(patience, asked).await?;
         let mut answer = Vec::new();
-        while within(place, patience, body.read(&mut answer, most)).await?? > 0 {}
-        String::from_utf8(answer).map(|answer| (status, answer)).map_err(|error| broken(place, &error))
+        while within(patience, body.read(&mut answer, most)).await? > 0 {}
+        String::from_utf8(answer).map(|answer| (status, answer)).map_err(|error| broken(&error))
     })
 }
 
 /// Bounds the time of `work`.
 ///
 /// # Errors
-/// When it takes longer.
-pub async fn within<T>(place: &Place, patience: Duration, work: impl Future<Output = T>) -> Result<T, Error> {
-    timeout(patience, work).await.map_err(|_| Error::Timeout { place: place.clone(), patience })
+/// Those of `work`, and when it takes longer.
+pub async fn within<T>(patience: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    timeout(patience, work).await.unwrap_or(Err(Error::Late(patience)))
 }
 
 /// A connection for requests, one after the other. It ends when it is dropped.
 pub struct Connection {
-    place: Place,
+    authority: String,
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
 }
@@ -147,31 +126,33 @@ impl Connection {
     /// # Errors
     /// When no address accepts, or one side does not believe the other.
     pub async fn open(place: &Place, patience: Duration) -> Result<Self, Error> {
-        let refused = |cause| Error::Connect { place: place.clone(), cause };
+        let authority = place.authority();
         match place {
             Place::Socket(path) => {
                 // Waits while the server's backlog is full, where a nonblocking socket would be refused.
-                let stream = std::os::unix::net::UnixStream::connect(path).map_err(refused)?;
-                stream.set_nonblocking(true).map_err(refused)?;
-                Self::begin(place, UnixStream::from_std(stream).map_err(refused)?).await
+                let stream = std::os::unix::net::UnixStream::connect(path).map_err(Error::Connect)?;
+                stream.set_nonblocking(true).map_err(Error::Connect)?;
+                Self::begin(authority, UnixStream::from_std(stream).map_err(Error::Connect)?).await
             }
-            Place::Plain(host, port) => Self::begin(place, dial(place, host, *port, patience).await?).await,
+            Place::Plain(host, port) => Self::begin(authority, dial(host, *port, patience).await?).await,
             Place::Secure(host, port, config) => {
-                let name = ServerName::try_from(host.clone()).map_err(|error| broken(place, &error))?;
-                let stream = dial(place, host, *port, patience).await?;
+                let name = ServerName::try_from(host.clone()).map_err(|error| broken(&error))?;
+                let stream = dial(host, *port, patience).await?;
                 let secured = TlsConnector::from(Arc::clone(config)).connect(name, stream);
-                let secured = within(place, patience, secured).await?.map_err(|error| broken(place, &error))?;
-                Self::begin(place, secured).await
+                let secured = within(patience, async { secured.await.map_err(|error| broken(&error)) }).await?;
+                Self::begin(authority, secured).await
             }
         }
     }
 
-    async fn begin(place: &Place, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Self, Error> {
-        let begun = http1::handshake(TokioIo::new(stream)).await;
-        let (sender, connection) = begun.map_err(|error| broken(place, &error))?;
+    async fn begin(
+        authority: String,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) -> Result<Self, Error> {
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
         // The request that waits for an answer gets the error, too.
         let driver = tokio::spawn(async move { drop(connection.await) });
-        Ok(Self { place: place.clone(), sender, driver })
+        Ok(Self { authority, sender, driver })
     }
 
     /// Sends a request, its body in JSON, and waits for the head of the answer.
@@ -184,24 +165,20 @@ impl Connection {
         path: &str,
         body: Option<String>,
     ) -> Result<(StatusCode, Body), Error> {
-        let place = &self.place;
-        let mut request = Request::builder().method(method).uri(path).header(header::HOST, place.authority());
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, &self.authority);
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
         let body = Full::new(Bytes::from(body.unwrap_or_default()));
-        let request = request.body(body).map_err(|error| broken(place, &error))?;
-        self.sender.ready().await.map_err(|error| broken(place, &error))?;
-        let answer = self.sender.send_request(request).await.map_err(|error| broken(place, &error))?;
-        Ok((answer.status(), Body { place: place.clone(), incoming: answer.into_body() }))
+        let request = request.body(body).map_err(|error| broken(&error))?;
+        self.sender.ready().await.map_err(|error| broken(&error))?;
+        let answer = self.sender.send_request(request).await.map_err(|error| broken(&error))?;
+        Ok((answer.status(), Body(answer.into_body())))
     }
 }
 
 /// The body of an answer.
-pub struct Body {
-    place: Place,
-    incoming: Incoming,
-}
+pub struct Body(Incoming);
 
 impl Body {
     /// Appends the next bytes to `buffer`, which then holds `most` at most; how many, 0 at the end. Loses nothing when it
@@ -210,10 +187,10 @@ impl Body {
     /// # Errors
     /// When the connection breaks, or the buffer would hold more.
     pub async fn read(&mut self, buffer: &mut Vec<u8>, most: usize) -> Result<usize, Error> {
-        while let Some(frame) = self.incoming.frame().await {
-            let part = frame.map_err(|error| broken(&self.place, &error))?.into_data().unwrap_or_default();
+        while let Some(frame) = self.0.frame().await {
+            let part = frame.map_err(|error| broken(&error))?.into_data().unwrap_or_default();
             if buffer.len() + part.len() > most {
-                return Err(Error::TooLong { place: self.place.clone(), most });
+                return Err(Error::TooLong(most));
             }
             buffer.extend_from_slice(&part);
             if !part.is_empty() {
@@ -224,26 +201,26 @@ impl Body {
     }
 }
 
-async fn dial(place: &Place, host: &str, port: u16, patience: Duration) -> Result<TcpStream, Error> {
-    let refused = |cause| Error::Connect { place: place.clone(), cause };
-    let mut last = refused(io::Error::other("it has no address"));
-    for address in lookup_host((host, port)).await.map_err(refused)? {
-        match within(place, patience, TcpStream::connect(address)).await {
+async fn dial(host: &str, port: u16, patience: Duration) -> Result<TcpStream, Error> {
+    let mut last = io::Error::other("it has no address");
+    for address in lookup_host((host, port)).await.map_err(Error::Connect)? {
+        match timeout(patience, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
                 // Small requests, each of them waited for.
                 let _ = stream.set_nodelay(true);
                 return Ok(stream);
             }
-            Ok(Err(cause)) => last = refused(cause),
-            Err(late) => last = refused(io::Error::new(io::ErrorKind::TimedOut, late)),
+            Ok(Err(cause)) => last = cause,
+            Err(_) => last = io::Error::new(io::ErrorKind::TimedOut, Error::Late(patience)),
         }
     }
-    Err(last)
+    Err(Error::Connect(last))
 }
 
-fn broken(place: &Place, error: &dyn std::error::Error) -> Error {
+/// An error of the connection with its causes.
+fn broken(error: &dyn std::error::Error) -> Error {
     let causes = std::iter::successors(Some(error), |error| error.source());
-    Error::Broken { place: place.clone(), cause: causes.map(ToString::to_string).collect::<Vec<_>>().join(": ") }
+    Error::Broken(causes.map(ToString::to_string).collect::<Vec<_>>().join(": "))
 }
 
 #[cfg(test)]
@@ -292,18 +269,15 @@ mod tests {
     fn what_is_no_answer_is_told_apart() {
         let answer = |text, most| asked(text, most).1.unwrap_err();
         let whole = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
-        assert!(matches!(answer(whole, 1), Error::TooLong { most: 1, .. }));
+        assert!(matches!(answer(whole, 1), Error::TooLong(1)));
         for broken in
             ["220 mail ready\r\n\r\n", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}", ""]
         {
-            assert!(matches!(answer(broken, 9), Error::Broken { .. }), "{broken}");
+            assert!(matches!(answer(broken, 9), Error::Broken(_)), "{broken}");
         }
         let nobody = Place::Socket("/nowhere/control.sock".into());
         let refused = ask(&nobody, (Duration::from_secs(1), 1), Method::GET, "/", None).unwrap_err();
-        assert!(
-            matches!(&refused, Error::Connect { cause, .. } if cause.kind() == io::ErrorKind::NotFound),
-            "{refused}"
-        );
+        assert!(matches!(&refused, Error::Connect(cause) if cause.kind() == io::ErrorKind::NotFound), "{refused}");
     }
 
     #[test]
@@ -312,7 +286,7 @@ mod tests {
         let place = Place::Plain("127.0.0.1".into(), listener.local_addr().unwrap().port());
         let patience = Duration::from_millis(50);
         let late = ask(&place, (patience, 1), Method::GET, "/", None).unwrap_err();
-        assert!(matches!(late, Error::Timeout { .. }), "{late}");
+        assert!(matches!(late, Error::Late(_)), "{late}");
     }
 
     #[test]

@@ -19,8 +19,8 @@ const NOT_FOUND: i64 = 5;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     /// No answer.
-    #[error(transparent)]
-    Http(#[from] http::Error),
+    #[error("{endpoint}: {cause}")]
+    Http { endpoint: Endpoint, cause: http::Error },
     /// It says no.
     #[error("{endpoint} refuses: {message}")]
     Refused { endpoint: Endpoint, code: i64, message: String },
@@ -73,7 +73,6 @@ impl Refusal {
 /// A connection for requests, one after the other.
 pub(super) struct Connection {
     endpoint: Endpoint,
-    place: Place,
     connection: http::Connection,
     patience: Duration,
     traffic: Arc<Traffic>,
@@ -83,8 +82,9 @@ impl Connection {
     /// Connects; this, and every request that follows, takes `patience` at most.
     pub(super) async fn open(endpoint: &Endpoint, patience: Duration, traffic: &Arc<Traffic>) -> Result<Self, Error> {
         let place = Place::Plain(endpoint.host().to_owned(), endpoint.port());
-        let connection = within(&place, patience, http::Connection::open(&place, patience)).await??;
-        Ok(Self { endpoint: endpoint.clone(), place, connection, patience, traffic: Arc::clone(traffic) })
+        let opened = within(patience, http::Connection::open(&place, patience)).await;
+        let connection = opened.map_err(|cause| Error::Http { endpoint: endpoint.clone(), cause })?;
+        Ok(Self { endpoint: endpoint.clone(), connection, patience, traffic: Arc::clone(traffic) })
     }
 
     pub(super) fn endpoint(&self) -> &Endpoint {
@@ -93,25 +93,29 @@ impl Connection {
 
     /// Asks and waits for the whole answer.
     pub(super) async fn call<A: DeserializeOwned>(&mut self, path: &'static str, question: &Value) -> Result<A, Error> {
-        let (place, patience) = (self.place.clone(), self.patience);
+        let (mut answer, traffic, patience) = (Vec::new(), Arc::clone(&self.traffic), self.patience);
         let asked = async {
             let (status, mut body) = self.ask(path, question).await?;
-            let mut answer = Vec::new();
-            while self.traffic.count(body.read(&mut answer, MAX_ANSWER_BYTES).await?) > 0 {}
-            judge(&self.endpoint, status, &answer)?;
-            serde_json::from_slice(&answer).map_err(|error| unlike(&self.endpoint, &error))
+            while traffic.count(body.read(&mut answer, MAX_ANSWER_BYTES).await?) > 0 {}
+            Ok(status)
         };
-        within(&place, patience, asked).await?
+        let status = within(patience, asked).await.map_err(|cause| self.failed(cause))?;
+        judge(&self.endpoint, status, &answer)?;
+        serde_json::from_slice(&answer).map_err(|error| unlike(&self.endpoint, &error))
     }
 
     /// Asks; the answer comes line by line, for as long as it takes.
     pub(super) async fn stream(mut self, path: &'static str, question: &Value) -> Result<Lines, Error> {
-        let (place, patience) = (self.place.clone(), self.patience);
-        let (status, body) = within(&place, patience, self.ask(path, question)).await??;
+        let asked = within(self.patience, self.ask(path, question)).await;
+        let (status, body) = asked.map_err(|cause| self.failed(cause))?;
         if status != StatusCode::OK {
             return Err(unlike(&self.endpoint, &format!("HTTP status {status}")));
         }
         Ok(Lines { connection: self, body, buffer: Vec::new(), searched: 0 })
+    }
+
+    fn failed(&self, cause: http::Error) -> Error {
+        Error::Http { endpoint: self.endpoint.clone(), cause }
     }
 
     async fn ask(&mut self, path: &'static str, question: &Value) -> Result<(StatusCode, Body), http::Error> {
@@ -144,10 +148,9 @@ impl Lines {
                 return serde_json::from_slice(&line).map_err(|error| unlike(self.endpoint(), &error));
             }
             self.searched = self.buffer.len();
-            let read = self.body.read(&mut self.buffer, MAX_ANSWER_BYTES).await?;
-            if self.connection.traffic.count(read) == 0 {
-                let place = self.connection.place.clone();
-                return Err(http::Error::Broken { place, cause: "it was closed".into() }.into());
+            let read = self.body.read(&mut self.buffer, MAX_ANSWER_BYTES).await;
+            if self.connection.traffic.count(read.map_err(|cause| self.connection.failed(cause))?) == 0 {
+                return Err(self.connection.failed(http::Error::Broken("it was closed".into())));
             }
         }
     }

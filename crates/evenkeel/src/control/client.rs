@@ -48,7 +48,7 @@ pub(super) fn send(
 
 fn explain(place: &Place, error: Error) -> anyhow::Error {
     let what = match (place, &error) {
-        (Place::Socket(_), Error::Connect { cause, .. }) => match cause.kind() {
+        (Place::Socket(_), Error::Connect(cause)) => match cause.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
                 return anyhow!(
                     "no server answers on {place}; start one with `evenkeel serve`, or name its socket with --control, --data-dir or --config"
@@ -57,9 +57,9 @@ fn explain(place: &Place, error: Error) -> anyhow::Error {
             ErrorKind::PermissionDenied => {
                 return anyhow!("{place} belongs to another user; run this command as the user that runs the server");
             }
-            _ => return error.into(),
+            _ => place.to_string(),
         },
-        (_, Error::Connect { .. }) => {
+        (_, Error::Connect(_)) => {
             format!("nothing answers on {}; is it running, and is this its status address?", place.authority())
         }
         (Place::Socket(_), _) => "the server did not answer".to_owned(),
