@@ -22,10 +22,11 @@ use evenkeel_policy::effective::{
 use evenkeel_policy::source::Source;
 use evenkeel_policy::{Config, Finding, Severity};
 use evenkeel_server::Inspected;
+use evenkeel_web::serve::own_files;
 
 use crate::control::{table, words};
 use crate::guard::{abilities, in_json, judged};
-use crate::{output, serve};
+use crate::output;
 
 /// How long an OSD may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -159,7 +160,7 @@ fn files(config: &Config, file: Option<&Path>) -> Vec<Finding> {
             Some(Finding { severity: Severity::Warning, path: at(name, "size"), message })
         })
         .collect();
-    let own = serve::own_files(file, &config.server.data_dir);
+    let own = own_files(file, &config.server.data_dir);
     // Another user's record cannot be read, and what is not known cannot be told from what is foreign.
     let inspected = evenkeel_server::inspect(&Arc::new(config.clone()), &own).unwrap_or_default();
     // The server may run in another folder, with a record there by which a file is its own to lengthen.

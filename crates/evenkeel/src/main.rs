@@ -15,7 +15,6 @@ mod config_cmd;
 mod control;
 mod demo;
 mod guard;
-mod http;
 mod load;
 mod log;
 mod manual;

@@ -6,13 +6,12 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use evenkeel_web::Process;
 use libc::siginfo_t;
 use rustix::process::Signal;
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
-
-use crate::serve::audit::Process;
 
 const SIGPWR: c_int = Signal::POWER.as_raw();
 const SIGSTKFLT: c_int = Signal::STKFLT.as_raw();

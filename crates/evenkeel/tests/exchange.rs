@@ -1,14 +1,14 @@
 //! `evenkeel serve` on several hosts that share slots through a real etcd.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use evenkeel_net::http::{Error, Method, Place, ask};
+use serde_json::{Value, json};
 
 #[path = "serve/port.rs"]
 mod port;
@@ -77,14 +77,9 @@ impl Etcd {
     }
 
     /// Its list of members, if it answers.
-    fn members(&self) -> io::Result<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port()))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        let request = "POST /v3/cluster/member/list HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}";
-        stream.write_all(request.as_bytes())?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
+    fn members(&self) -> Result<String, Error> {
+        let (place, bounds) = (Place::Plain("127.0.0.1".into(), self.port()), (Duration::from_secs(5), 1 << 20));
+        ask(&place, bounds, Method::POST, "/v3/cluster/member/list", Some(&json!({}))).map(|(_, answer)| answer)
     }
 }
 

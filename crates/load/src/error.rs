@@ -5,8 +5,8 @@ use std::io;
 use std::num::ParseIntError;
 
 use evenkeel_nbd::client::Violation;
+use evenkeel_net::dial::DialError;
 use evenkeel_policy::units::UnitError;
-use evenkeel_server::dial::DialError;
 
 /// What keeps a load from running, or ends it early.
 #[derive(Debug, thiserror::Error)]

@@ -9,8 +9,8 @@ use std::time::Duration;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_nbd::client::{Connected, Refusal};
 use evenkeel_nbd::wire::{TransmissionFlags, reply};
+use evenkeel_net::dial::{self, DialError};
 use evenkeel_policy::uri::Target;
-use evenkeel_server::dial::{self, DialError};
 
 use crate::connection::Connection;
 use crate::content::Content;

@@ -39,17 +39,8 @@ pub enum Error {
         cure: String,
     },
     /// A file with certificates or keys cannot be used.
-    #[error("{table}.tls.{key}: {} {why}", path.display())]
-    Tls {
-        /// The table in the configuration: `server`, or `guard` of an agent.
-        table: &'static str,
-        /// The key in its table `tls`.
-        key: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What is wrong, and what to do.
-        why: String,
-    },
+    #[error(transparent)]
+    Tls(#[from] evenkeel_net::tls::Error),
     /// An address could not be listened on.
     #[error("cannot listen on {address}: {cause}{}", listen_hint(cause))]
     Listen {

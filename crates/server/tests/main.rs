@@ -1,7 +1,7 @@
 //! A server in the test's own process and small clients: one program, because each costs a link.
 
 mod access;
-#[path = "support/authority.rs"]
+#[path = "../../net/src/tls/authority.rs"]
 mod authority;
 mod differential;
 mod divided;

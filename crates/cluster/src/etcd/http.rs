@@ -1,23 +1,14 @@
 //! Requests to one etcd server: JSON over HTTP/1.1, bounded in time and size.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use evenkeel_net::http::{self, Body, Method, Place, StatusCode, within};
 use evenkeel_policy::config::Endpoint;
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Bytes, Incoming};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{self, HeaderValue};
-use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
 
 /// The longest answer, and the longest line of a stream: the values of all hosts at their longest.
 const MAX_ANSWER_BYTES: usize = 48 << 20;
@@ -27,15 +18,9 @@ const NOT_FOUND: i64 = 5;
 /// Why etcd did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// No connection.
-    #[error("cannot connect to {endpoint}: {cause}")]
-    Connect { endpoint: Endpoint, cause: std::io::Error },
     /// No answer.
-    #[error("{endpoint} did not answer within {patience:?}")]
-    Timeout { endpoint: Endpoint, patience: Duration },
-    /// The connection broke.
-    #[error("the connection to {endpoint} broke: {cause}")]
-    Broken { endpoint: Endpoint, cause: String },
+    #[error("{endpoint}: {cause}")]
+    Http { endpoint: Endpoint, cause: http::Error },
     /// It says no.
     #[error("{endpoint} refuses: {message}")]
     Refused { endpoint: Endpoint, code: i64, message: String },
@@ -61,6 +46,14 @@ pub(crate) struct Traffic {
     pub(crate) received: AtomicU64,
 }
 
+impl Traffic {
+    /// Counts bytes that have come, and passes their number on.
+    fn count(&self, received: usize) -> usize {
+        self.received.fetch_add(received as u64, Ordering::Relaxed);
+        received
+    }
+}
+
 /// What etcd's gateway says when it refuses.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -80,31 +73,18 @@ impl Refusal {
 /// A connection for requests, one after the other.
 pub(super) struct Connection {
     endpoint: Endpoint,
-    sender: SendRequest<Full<Bytes>>,
-    driver: JoinHandle<()>,
+    connection: http::Connection,
     patience: Duration,
     traffic: Arc<Traffic>,
 }
 
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
-}
-
 impl Connection {
-    /// Connects; every step of this and of what follows takes `patience` at most.
+    /// Connects; this, and every request that follows, takes `patience` at most.
     pub(super) async fn open(endpoint: &Endpoint, patience: Duration, traffic: &Arc<Traffic>) -> Result<Self, Error> {
-        let connect = TcpStream::connect((endpoint.host(), endpoint.port()));
-        let connected = within(endpoint, patience, connect).await?;
-        let stream = connected.map_err(|cause| Error::Connect { endpoint: endpoint.clone(), cause })?;
-        // Small requests, each of them waited for.
-        let _ = stream.set_nodelay(true);
-        let handshake = within(endpoint, patience, http1::handshake(TokioIo::new(stream))).await?;
-        let (sender, connection) = handshake.map_err(|error| broken(endpoint, &error))?;
-        // What goes wrong with it is told to the request that waits for an answer.
-        let driver = tokio::spawn(async move { drop(connection.await) });
-        Ok(Self { endpoint: endpoint.clone(), sender, driver, patience, traffic: Arc::clone(traffic) })
+        let place = Place::Plain(endpoint.host().to_owned(), endpoint.port());
+        let opened = within(patience, http::Connection::open(&place, patience)).await;
+        let connection = opened.map_err(|cause| Error::Http { endpoint: endpoint.clone(), cause })?;
+        Ok(Self { endpoint: endpoint.clone(), connection, patience, traffic: Arc::clone(traffic) })
     }
 
     pub(super) fn endpoint(&self) -> &Endpoint {
@@ -113,50 +93,42 @@ impl Connection {
 
     /// Asks and waits for the whole answer.
     pub(super) async fn call<A: DeserializeOwned>(&mut self, path: &'static str, question: &Value) -> Result<A, Error> {
-        let (endpoint, patience) = (self.endpoint.clone(), self.patience);
+        let (mut answer, traffic, patience) = (Vec::new(), Arc::clone(&self.traffic), self.patience);
         let asked = async {
             let (status, mut body) = self.ask(path, question).await?;
-            let mut answer = Vec::new();
-            while let Some(part) = next_part(&self.endpoint, &mut body, &self.traffic).await? {
-                bounded(&self.endpoint, answer.len() + part.len())?;
-                answer.extend_from_slice(&part);
-            }
-            judge(&self.endpoint, status, &answer)?;
-            serde_json::from_slice(&answer).map_err(|error| unlike(&self.endpoint, &error))
+            while traffic.count(body.read(&mut answer, MAX_ANSWER_BYTES).await?) > 0 {}
+            Ok(status)
         };
-        timeout(patience, asked).await.map_err(|_| Error::Timeout { endpoint, patience })?
+        let status = within(patience, asked).await.map_err(|cause| self.failed(cause))?;
+        judge(&self.endpoint, status, &answer)?;
+        serde_json::from_slice(&answer).map_err(|error| unlike(&self.endpoint, &error))
     }
 
     /// Asks; the answer comes line by line, for as long as it takes.
     pub(super) async fn stream(mut self, path: &'static str, question: &Value) -> Result<Lines, Error> {
-        let (endpoint, patience) = (self.endpoint.clone(), self.patience);
-        let asked = timeout(patience, self.ask(path, question)).await;
-        let (status, body) = asked.map_err(|_| Error::Timeout { endpoint, patience })??;
+        let asked = within(self.patience, self.ask(path, question)).await;
+        let (status, body) = asked.map_err(|cause| self.failed(cause))?;
         if status != StatusCode::OK {
             return Err(unlike(&self.endpoint, &format!("HTTP status {status}")));
         }
         Ok(Lines { connection: self, body, buffer: Vec::new(), searched: 0 })
     }
 
-    async fn ask(&mut self, path: &'static str, question: &Value) -> Result<(StatusCode, Incoming), Error> {
-        let text = question.to_string();
-        self.traffic.sent.fetch_add(text.len() as u64, Ordering::Relaxed);
-        let host = HeaderValue::from_str(&self.endpoint.authority()).map_err(|error| unlike(&self.endpoint, &error))?;
-        let request = Request::post(path)
-            .header(header::HOST, host)
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(text)))
-            .map_err(|error| unlike(&self.endpoint, &error))?;
-        self.sender.ready().await.map_err(|error| broken(&self.endpoint, &error))?;
-        let response = self.sender.send_request(request).await.map_err(|error| broken(&self.endpoint, &error))?;
-        Ok((response.status(), response.into_body()))
+    fn failed(&self, cause: http::Error) -> Error {
+        Error::Http { endpoint: self.endpoint.clone(), cause }
+    }
+
+    async fn ask(&mut self, path: &'static str, question: &Value) -> Result<(StatusCode, Body), http::Error> {
+        let question = question.to_string();
+        self.traffic.sent.fetch_add(question.len() as u64, Ordering::Relaxed);
+        self.connection.send(Method::POST, path, Some(question)).await
     }
 }
 
 /// An answer that comes line by line.
 pub(super) struct Lines {
     connection: Connection,
-    body: Incoming,
+    body: Body,
     buffer: Vec<u8>,
     /// So much of it has no end of line.
     searched: usize,
@@ -176,27 +148,12 @@ impl Lines {
                 return serde_json::from_slice(&line).map_err(|error| unlike(self.endpoint(), &error));
             }
             self.searched = self.buffer.len();
-            let part = next_part(&self.connection.endpoint, &mut self.body, &self.connection.traffic).await?;
-            let part = part.ok_or_else(|| broken(self.endpoint(), &"it was closed"))?;
-            bounded(self.endpoint(), self.buffer.len() + part.len())?;
-            self.buffer.extend_from_slice(&part);
+            let read = self.body.read(&mut self.buffer, MAX_ANSWER_BYTES).await;
+            if self.connection.traffic.count(read.map_err(|cause| self.connection.failed(cause))?) == 0 {
+                return Err(self.connection.failed(http::Error::Broken("it was closed".into())));
+            }
         }
     }
-}
-
-async fn within<T>(endpoint: &Endpoint, patience: Duration, work: impl Future<Output = T>) -> Result<T, Error> {
-    timeout(patience, work).await.map_err(|_| Error::Timeout { endpoint: endpoint.clone(), patience })
-}
-
-async fn next_part(endpoint: &Endpoint, body: &mut Incoming, traffic: &Traffic) -> Result<Option<Bytes>, Error> {
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| broken(endpoint, &error))?;
-        if let Ok(part) = frame.into_data() {
-            traffic.received.fetch_add(part.len() as u64, Ordering::Relaxed);
-            return Ok(Some(part));
-        }
-    }
-    Ok(None)
 }
 
 fn judge(endpoint: &Endpoint, status: StatusCode, answer: &[u8]) -> Result<(), Error> {
@@ -207,17 +164,6 @@ fn judge(endpoint: &Endpoint, status: StatusCode, answer: &[u8]) -> Result<(), E
         Ok(refusal) if !refusal.message.is_empty() => Err(refusal.at(endpoint)),
         _ => Err(unlike(endpoint, &format!("HTTP status {status}"))),
     }
-}
-
-fn bounded(endpoint: &Endpoint, bytes: usize) -> Result<(), Error> {
-    if bytes > MAX_ANSWER_BYTES {
-        return Err(unlike(endpoint, &format!("more than {MAX_ANSWER_BYTES} bytes")));
-    }
-    Ok(())
-}
-
-fn broken(endpoint: &Endpoint, cause: &impl ToString) -> Error {
-    Error::Broken { endpoint: endpoint.clone(), cause: cause.to_string() }
 }
 
 pub(super) fn unlike(endpoint: &Endpoint, why: &impl ToString) -> Error {

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::prelude::{BASE64_STANDARD as BASE64, Engine as _};
 use evenkeel_policy::config::Endpoint;
 use serde::{Deserialize, Deserializer, de};
 use serde_json::json;
 
-mod base64;
 mod http;
 
 use http::{Connection, Lines, Refusal, unlike};
@@ -235,7 +235,7 @@ impl Client {
 
     /// How many keys there are.
     pub(crate) async fn count(&mut self, keys: &Keys) -> Result<u64, Error> {
-        let (from, to) = (base64::encode(&keys.from), base64::encode(&keys.to));
+        let (from, to) = (BASE64.encode(&keys.from), BASE64.encode(&keys.to));
         let question = json!({ "key": from, "range_end": to, "count_only": true });
         let range: Range = self.0.call("/v3/kv/range", &question).await?;
         Ok(u64::try_from(range.count).unwrap_or(0))
@@ -247,7 +247,7 @@ impl Client {
     }
 
     async fn put_if(&mut self, key: &str, value: &[u8], lease: i64, since: Since) -> Result<Transaction, Error> {
-        let (key, value) = (base64::encode(key.as_bytes()), base64::encode(value));
+        let (key, value) = (BASE64.encode(key.as_bytes()), BASE64.encode(value));
         let (target, name, revision) = match since {
             Since::Made(revision) => ("CREATE", "create_revision", revision),
             Since::Written(revision) => ("MOD", "mod_revision", revision),
@@ -262,7 +262,7 @@ impl Client {
 
     /// All keys, and then every change to them.
     pub(crate) async fn follow(mut self, keys: &Keys) -> Result<(Vec<(String, Vec<u8>)>, Watch), Error> {
-        let (from, to) = (base64::encode(&keys.from), base64::encode(&keys.to));
+        let (from, to) = (BASE64.encode(&keys.from), BASE64.encode(&keys.to));
         let question = json!({ "key": from, "range_end": to, "limit": MAX_KEYS.to_string() });
         let range: Range = self.0.call("/v3/kv/range", &question).await?;
         let all: Result<Vec<_>, Error> =
@@ -321,7 +321,7 @@ impl Watch {
 }
 
 fn bytes(endpoint: &Endpoint, text: &str) -> Result<Vec<u8>, Error> {
-    base64::decode(text).ok_or_else(|| unlike(endpoint, &"no base64 where it should be"))
+    BASE64.decode(text).map_err(|error| unlike(endpoint, &format!("no base64 where it should be: {error}")))
 }
 
 fn text_of(endpoint: &Endpoint, text: &str) -> Result<String, Error> {

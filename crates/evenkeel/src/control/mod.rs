@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand, ValueEnum};
+use evenkeel_net::http::{Method, Place};
 use evenkeel_policy::check::check_file;
 use evenkeel_policy::config::{Match, Server, Workers};
 use evenkeel_policy::rbd::Image;
@@ -14,14 +15,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 mod client;
-mod https;
 mod show;
+mod site;
 
 use crate::output;
-use client::Client;
-pub(crate) use client::{PATIENCE, Place, path};
-pub(crate) use https::{Certificates, Site};
+pub(crate) use client::{PATIENCE, get, path};
 pub(crate) use show::{table, words};
+pub(crate) use site::{Certificates, Site, plain};
 
 /// Which server to talk to.
 #[derive(Args)]
@@ -45,15 +45,11 @@ impl Connect {
         self.control.is_some() || self.config.is_some() || self.data_dir.is_some()
     }
 
-    fn client(&self) -> anyhow::Result<Client> {
-        Ok(Client::new(self.socket()?))
-    }
-
     /// The control socket of that server.
     ///
     /// # Errors
     /// When it is to be taken from a configuration that cannot be used.
-    pub(crate) fn socket(&self) -> anyhow::Result<PathBuf> {
+    pub(crate) fn socket(&self) -> anyhow::Result<Place> {
         // A file that cannot be used names no server: better none than another one.
         let mut server = match &self.config {
             Some(file) => check_file(file).into_result()?.config.server,
@@ -62,21 +58,21 @@ impl Connect {
         if let Some(data_dir) = &self.data_dir {
             server.data_dir.clone_from(data_dir);
         }
-        Ok(self.control.clone().unwrap_or_else(|| server.control_path()))
+        Ok(Place::Socket(self.control.clone().unwrap_or_else(|| server.control_path())))
     }
 
     fn state(&self) -> anyhow::Result<State> {
-        let text = self.client()?.get("/api/v1/state")?;
+        let text = get(&self.socket()?, "/api/v1/state", PATIENCE)?;
         serde_json::from_str(&text).context("the server speaks another version of the API")
     }
 
     /// Asks for a change and prints what was changed.
-    fn change(&self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<usize> {
+    fn change(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<usize> {
         #[derive(Deserialize)]
         struct Changed {
             changes: Vec<String>,
         }
-        let text = self.client()?.send(method, path, body)?;
+        let text = client::send(&self.socket()?, PATIENCE, method, path, body)?;
         let changed: Changed = serde_json::from_str(&text).context("the server speaks another version of the API")?;
         for change in &changed.changes {
             output::print(&format!("{change}\n"));
@@ -118,7 +114,7 @@ pub(crate) fn state(args: &StateArgs) -> anyhow::Result<()> {
 /// # Errors
 /// When no server answers, or the configuration cannot take effect; nothing has changed then.
 pub(crate) fn reload(connect: &Connect) -> anyhow::Result<()> {
-    connect.change("POST", "/api/v1/reload", None).map(drop)
+    connect.change(Method::POST, "/api/v1/reload", None).map(drop)
 }
 
 /// `evenkeel volume`.
@@ -241,13 +237,13 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
                 ("read_only", create.read_only.then_some(Value::from(true))),
             ]);
             let body = json!({ "name": create.name, "volume": volume });
-            create.connect.change("POST", "/api/v1/volumes", Some(&body)).map(drop)
+            create.connect.change(Method::POST, "/api/v1/volumes", Some(&body)).map(drop)
         }
-        VolumeCommand::Grow { name, size, connect } => {
-            connect.change("PATCH", &client::path("/api/v1/volumes/", &name), Some(&json!({ "size": size }))).map(drop)
-        }
+        VolumeCommand::Grow { name, size, connect } => connect
+            .change(Method::PATCH, &client::path("/api/v1/volumes/", &name), Some(&json!({ "size": size })))
+            .map(drop),
         VolumeCommand::Remove { name, connect } => {
-            connect.change("DELETE", &client::path("/api/v1/volumes/", &name), None).map(drop)
+            connect.change(Method::DELETE, &client::path("/api/v1/volumes/", &name), None).map(drop)
         }
     }
 }
@@ -366,7 +362,7 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
         ("create", set.create.then_some(Value::from(true))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
-    let changes = set.connect.change("PATCH", &client::path("/api/v1/tenants/", &set.name), Some(&body))?;
+    let changes = set.connect.change(Method::PATCH, &client::path("/api/v1/tenants/", &set.name), Some(&body))?;
     remind(changes);
     Ok(())
 }
@@ -483,7 +479,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
         ("emulate", (!set.emulate.is_empty()).then(|| Value::Object(set.emulate.into_iter().collect()))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
-    let changes = set.connect.change("PATCH", &client::path("/api/v1/pools/", &set.name), Some(&body))?;
+    let changes = set.connect.change(Method::PATCH, &client::path("/api/v1/pools/", &set.name), Some(&body))?;
     remind(changes);
     Ok(())
 }
@@ -520,7 +516,7 @@ pub(crate) fn server(command: ServerCommand) -> anyhow::Result<()> {
         ("workers", set.workers.map(|workers| json!(workers))),
         ("drain_timeout", set.drain_timeout.map(|time| json!(time))),
     ]);
-    let changes = set.connect.change("PATCH", "/api/v1/server", Some(&body))?;
+    let changes = set.connect.change(Method::PATCH, "/api/v1/server", Some(&body))?;
     remind(changes);
     Ok(())
 }

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use evenkeel_net::tls::{Acceptor, Error};
 use evenkeel_policy::config::Terms;
-use evenkeel_server::{Acceptor, Error};
-use tokio_rustls::rustls::ServerConfig;
+use rustls::ServerConfig;
 
 use crate::serve::log_changes;
 

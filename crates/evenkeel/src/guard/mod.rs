@@ -13,7 +13,7 @@ use evenkeel_policy::config::Status;
 use evenkeel_policy::decision::Decisions;
 use serde::de::DeserializeOwned;
 
-use crate::control::{Certificates, PATIENCE, Site, path};
+use crate::control::{self, Certificates, PATIENCE, Site, path};
 use crate::output;
 
 mod act;
@@ -21,8 +21,6 @@ mod acting;
 mod certificates;
 mod exchange;
 mod hold;
-mod http;
-mod metrics;
 mod restore;
 mod run;
 mod show;
@@ -102,7 +100,7 @@ pub(crate) struct Connect {
 
 impl Connect {
     fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
-        let text = self.certificates.reach(&self.status, PORT)?.get(path, PATIENCE)?;
+        let text = control::get(&self.certificates.reach(&self.status, PORT)?, path, PATIENCE)?;
         serde_json::from_str(&text).context("the agent speaks another version of the API")
     }
 }

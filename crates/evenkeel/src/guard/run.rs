@@ -170,8 +170,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let shared = Arc::new(Mutex::new(shared));
     if let Some(listener) = status {
-        let (router, certificates) = (super::http::router(Arc::clone(&shared)), Arc::clone(&certificates));
-        crate::http::spawn_read_only(router, listener, terms.http.tls, move || certificates.https())
+        let (stated, recorded, certificates) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&certificates));
+        let records = move |pool: Option<&str>, count| lock(&recorded).agent.records(pool, count);
+        let router = evenkeel_web::guard::router(move || lock(&stated).state(), records);
+        evenkeel_web::spawn_read_only(router, listener, terms.http.tls, move || certificates.https())
             .context("cannot serve the API")?;
     }
 

@@ -16,24 +16,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use evenkeel_policy::config::Status;
 use evenkeel_server::{Server, Start};
+use evenkeel_web::Caller;
+use evenkeel_web::serve::{Manager, Source};
 use signal_hook::consts::SIGHUP;
 
 use crate::output;
 use crate::signals::{self, Received, Sender};
 
-pub(crate) mod audit;
 mod banner;
+mod flags;
 mod holder;
-mod manager;
 mod pools;
-mod source;
 pub(crate) mod systemd;
 
-pub(crate) use audit::Caller;
-pub(crate) use manager::{Consent, Manager, Refusal};
+use flags::Flags;
 use pools::ServedPools;
-pub(crate) use source::own_files;
-use source::{Flags, Source};
 use systemd::{Condition, Watchdog};
 
 /// Options of `evenkeel serve`.
@@ -61,7 +58,7 @@ Under systemd: sockets from a socket unit are used instead of the configured add
 /// A configuration that cannot be used, addresses or volumes that are taken, or a stop that could not make everything durable.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let mut sockets = systemd::inherited()?;
-    let source = Source { file: args.config, flags: args.flags };
+    let source = Source { file: args.config, flags: Box::new(move |config| args.flags.apply(config)) };
     let loaded = source.load().map_err(|errors| anyhow!("the configuration cannot be used\n{errors}"))?;
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
@@ -94,7 +91,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let server = Server::start(loaded.config, start).map_err(explain_start)?;
     let status_address = status.as_ref().and_then(|listener| listener.local_addr().ok());
     let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes));
-    crate::http::spawn(Arc::clone(&manager), status, control).context("cannot serve status and control")?;
+    evenkeel_web::spawn(Arc::clone(&manager), status, control).context("cannot serve status and control")?;
     if let Some(settings) = exchange {
         manager.exchange_with(evenkeel_cluster::start(settings, ServedPools(Arc::clone(&manager)))?);
     }

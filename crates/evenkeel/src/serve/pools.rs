@@ -6,8 +6,7 @@ use evenkeel_cluster::{Member, sums};
 use evenkeel_control::exchange::Round;
 use evenkeel_control::exchange::fleet::Said;
 use evenkeel_policy::exchange::{PoolRecord, Pools};
-
-use super::manager::Manager;
+use evenkeel_web::serve::Manager;
 
 /// See the module's documentation.
 pub(super) struct ServedPools(pub(super) Arc<Manager>);

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use clap::builder::PossibleValuesParser;
+use evenkeel_net::http::Place;
 use evenkeel_policy::{figures, units};
 use ratatui::DefaultTerminal;
 use ratatui::buffer::Buffer;
@@ -38,7 +39,7 @@ mod source;
 mod tests;
 mod view;
 
-use crate::control::{Certificates, Connect, Place, Site};
+use crate::control::{Certificates, Connect, Site, plain};
 use crate::output;
 use keys::After;
 use model::{Model, Sort};
@@ -178,9 +179,9 @@ fn places(args: &Args) -> anyhow::Result<Vec<Place>> {
         let [(_, of_a_server), _] = USUAL;
         return Ok(vec![args.certificates.reach(site, of_a_server)?]);
     }
-    let mut places = vec![Place::Socket(args.connect.socket()?)];
+    let mut places = vec![args.connect.socket()?];
     if !args.connect.is_given() {
-        places.extend(USUAL.map(|address| Place::Address(address.into())));
+        places.extend(USUAL.map(|address| plain(address.into())));
     }
     Ok(places)
 }

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use evenkeel_guard::loops::record;
+use evenkeel_net::http::Place;
 use evenkeel_policy::decision::Decisions;
 use evenkeel_policy::state::{Clients, State};
 use serde::de::DeserializeOwned;
 
 use super::row::{Id, Tab};
-use crate::control::{Place, path};
+use crate::control::{get, path};
 
 /// How long an answer may take. Who is asked answers in milliseconds, or hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -105,14 +106,14 @@ impl Source {
     }
 
     fn get(&self, path: &str) -> anyhow::Result<String> {
-        self.places.first().context("nobody to ask")?.get(path, PATIENCE)
+        get(self.places.first().context("nobody to ask")?, path, PATIENCE)
     }
 
     /// The state as text, from the first place that answers; the others are forgotten then.
     fn find(&mut self) -> anyhow::Result<String> {
         let mut complaints = Vec::new();
         for place in &self.places {
-            match place.get("/api/v1/state?brief=true", PATIENCE) {
+            match get(place, "/api/v1/state?brief=true", PATIENCE) {
                 Ok(text) => {
                     self.places = vec![place.clone()];
                     return Ok(text);

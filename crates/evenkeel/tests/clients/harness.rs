@@ -1,9 +1,8 @@
 //! A server of its own for each test, and client programs that end with their test or after a minute.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Output, Stdio};
@@ -11,6 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use evenkeel_net::http::{Method, Place, StatusCode, ask};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, set_parent_process_death_signal};
 use serde_json::Value;
 
@@ -389,14 +389,11 @@ impl Server {
     /// The state, over the control socket.
     #[track_caller]
     pub(crate) fn state(&self) -> Value {
-        let mut stream = UnixStream::connect(self.folder.join("control.sock")).expect("the control socket");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
-        stream.write_all(b"GET /api/v1/state HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("text");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
-        serde_json::from_str(body).expect("JSON")
+        let place = Place::Socket(self.folder.join("control.sock"));
+        let asked = ask(&place, (PATIENCE, 64 << 20), Method::GET, "/api/v1/state", None);
+        let (status, body) = asked.expect("an answer");
+        assert_eq!(status, StatusCode::OK, "{body}");
+        serde_json::from_str(&body).expect("JSON")
     }
 
     /// The process, when it was not started through another program that remains.

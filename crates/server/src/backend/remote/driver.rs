@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::client::Connected;
 use evenkeel_nbd::wire::{Errno, Framing, TransmissionFlags};
+use evenkeel_net::dial::{self, DialError};
 use rustix::event::{Timespec, epoll};
 
 use super::link::{Answer, Broken, DEPTH, Flight, Link, SCRATCH};
 use super::{Guaranteed, Job, Outbox, ReplyTo, Settings, Status, transport};
 use crate::backend::Extent;
 use crate::clock;
-use crate::dial::{self, DialError};
 use crate::engine::{FileIo, IoResult};
 use crate::server::AbortOnPanic;
 use crate::worker::mailbox::Mailbox;

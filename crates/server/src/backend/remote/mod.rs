@@ -26,12 +26,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::client::Connected;
 use evenkeel_nbd::wire::{Framing, MAX_PAYLOAD, MIN_UNFRAGMENTED, PORTABLE_MIN_BLOCK, TransmissionFlags};
+use evenkeel_net::dial;
 use evenkeel_policy::config;
 use evenkeel_policy::state::RemoteState;
 use evenkeel_policy::uri::{Address, Target};
 
 use crate::clock;
-use crate::dial;
 use crate::engine::{FileIo, IoResult};
 use crate::error::Error;
 use crate::worker::mailbox::{Mailbox, Message};

@@ -27,40 +27,40 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use super::guard::MAX_BODY_BYTES;
-use crate::serve::Caller;
+use crate::caller::Caller;
+use crate::rules::MAX_BODY_BYTES;
 
 /// How often connections look whether others begin otherwise by now.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Times and numbers, all of them counted from the beginning: a byte now and then makes nothing longer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     /// Connections at once. For a further one the oldest gives way that has not sent a whole request, or else the oldest
     /// that asks for nothing, or else the oldest that asks for more than its share; while all are being answered it waits.
     /// Monitoring needs a handful.
-    pub(super) connections: usize,
+    pub(crate) connections: usize,
     /// Of one address beyond this machine; further ones are closed.
-    pub(super) of_address: usize,
+    pub(crate) of_address: usize,
     /// Until TLS stands.
-    pub(super) handshake: Duration,
+    pub(crate) handshake: Duration,
     /// Until the head of a request is there, from its first byte, the first one of a connection from its beginning; and
     /// then until its body is.
-    pub(super) head: Duration,
+    pub(crate) head: Duration,
     /// Until the next request begins. Not one of the periods that are usual for scrapers, whose next request would meet
     /// the end.
-    pub(super) idle: Duration,
+    pub(crate) idle: Duration,
     /// Nothing moves.
-    pub(super) silence: Duration,
+    pub(crate) silence: Duration,
     /// The whole connection, which then ends behind the answer under way.
-    pub(super) life: Duration,
+    pub(crate) life: Duration,
     /// What that answer has left.
-    pub(super) last_answer: Duration,
+    pub(crate) last_answer: Duration,
 }
 
 impl Bounds {
     /// Those of a server. A scraper asks every 15 s or so; whoever is cut off can connect again.
-    pub(super) const USUAL: Self = Self {
+    pub(crate) const USUAL: Self = Self {
         connections: 64,
         of_address: 16,
         handshake: Duration::from_secs(10),
@@ -73,7 +73,7 @@ impl Bounds {
 }
 
 /// What a connection begins with.
-pub(super) enum Opening {
+pub(crate) enum Opening {
     /// A request.
     Plain,
     /// TLS.
@@ -94,7 +94,7 @@ impl Opening {
 
 /// Who asks, as far as the network tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Origin {
+pub(crate) enum Origin {
     /// One that is about to connect.
     Unknown,
     /// One on the control socket.
@@ -115,7 +115,7 @@ impl From<Option<IpAddr>> for Origin {
 }
 
 /// The processor time of all that is asked by HTTP.
-pub(super) type Pace = Arc<Paced<Origin>>;
+pub(crate) type Pace = Arc<Paced<Origin>>;
 
 /// Waits until it is a client's turn.
 async fn turn(pace: &Paced<Origin>, origin: Origin) {
@@ -151,7 +151,7 @@ tokio::task_local! {
 ///
 /// # Errors
 /// When `work` panics.
-pub(super) async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+pub(crate) async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
     let pays = PAYS.try_with(Clone::clone).ok();
     let work = move || {
         let begun = Work::begin();
@@ -167,7 +167,7 @@ pub(super) async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send
 /// Serves a listener for as long as the process lives. `from` tells who is at the other end of a connection, which
 /// requests carry as an extension; `opening` what one that comes now begins with. Those that began otherwise end. All
 /// listeners with the same `pace` together take no more time than that allows.
-pub(super) async fn serve<L: Listener>(
+pub(crate) async fn serve<L: Listener>(
     mut listener: L,
     router: Router,
     bounds: Bounds,

@@ -1,10 +1,11 @@
-//! TLS: certificates out of files, who a client is by its certificate, and the stream that is encrypted.
+//! TLS in both roles: certificates, keys and authorities out of PEM files, and who a client is by its certificate.
 
+#[cfg(test)]
+mod authority;
 mod identity;
-mod stream;
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,16 +17,22 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{RootCertStore, ServerConfig, ServerConnection};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
 
-use crate::error::Error;
-pub(crate) use identity::Identity;
-pub(crate) use stream::{Cipher, Room, Stream, reason};
+pub use identity::Identity;
 
 /// More than any list of revoked certificates that a server should have to search at each handshake.
 const MAX_FILE: u64 = 16 << 20;
 /// A certificate that ends sooner than this is spoken of.
 const SOON: Duration = Duration::from_secs(14 * 86_400);
+
+const CERTIFICATE: &str = "certificate; give a PEM file with certificates (\"-----BEGIN CERTIFICATE-----\")";
+const KEY: &str =
+    "private key that can be used; give a PEM file with an unencrypted key (\"-----BEGIN PRIVATE KEY-----\")";
+const LIST: &str = "list; give a PEM file with revocation lists (\"-----BEGIN X509 CRL-----\")";
+
+/// A file, after the key or option that names it.
+pub type Named<'a> = (&'a str, &'a Path);
 
 /// What a server or an agent needs to accept TLS, read and checked.
 pub struct Acceptor {
@@ -37,49 +44,50 @@ pub struct Acceptor {
     digest: [u8; 32],
 }
 
-/// A file that cannot be used, by its key.
-struct Fault {
-    key: &'static str,
-    path: PathBuf,
-    why: String,
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{name}: {} {why}", path.display())]
+pub struct Error {
+    /// The key or option that names the file.
+    pub name: String,
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong, and what to do. What is in the file is never part of it.
+    pub why: String,
 }
 
 impl Acceptor {
     /// Reads the files that are named, if any are, and warns in the log of what will soon be of no use.
     ///
     /// # Errors
-    /// Names the key of the file that cannot be used, and what would be right. What is in a file is never part of it.
+    /// Names the key of the file that cannot be used, and what would be right.
     pub fn load(terms: &Terms) -> Result<Option<Self>, Error> {
         let table = terms.table;
         let read = terms.files.as_ref().map(|files| Self::read(files, table, terms.http.certificates)).transpose();
-        read.map_err(|Fault { key, path, why }| Error::Tls { table, key, path, why })
+        read.map_err(|error| Error { name: format!("{table}.tls.{}", error.name), ..error })
     }
 
-    fn read(settings: &Files, table: &str, of_http: Asked) -> Result<Self, Fault> {
+    fn read(settings: &Files, table: &str, of_http: Asked) -> Result<Self, Error> {
         let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
-        let mut read = |key: &'static str, path: &Path| {
-            let content = read(path).map_err(|error| fail(key, path, format!("cannot be read: {error}")))?;
+        let mut read = |file: Named<'_>| {
+            let content = read(file)?;
             digest.update(&(content.len() as u64).to_be_bytes());
             digest.update(&content);
-            Ok::<_, Fault>(content)
+            Ok::<_, Error>(content)
         };
         let provider = Arc::new(rustls::crypto::ring::default_provider());
 
-        let certificates = read("certificate", &settings.certificate)?;
-        let chain = certificates_in("certificate", &settings.certificate, &certificates)?;
+        let certificate: Named<'_> = ("certificate", &settings.certificate);
+        let chain = certificates_in(certificate, &read(certificate)?)?;
         warn_of_end(table, &settings.certificate, &chain[0]);
         warn_of_readers(table, &settings.key);
-        let key = read("key", &settings.key)?;
-        let key = PrivateKeyDer::from_pem_slice(&key).map_err(|_| {
-            let why = "has no private key that can be used; give a PEM file with an unencrypted key (\"-----BEGIN PRIVATE KEY-----\")";
-            fail("key", &settings.key, why.into())
-        })?;
+        let key = key_in(("key", &settings.key), &read(("key", &settings.key))?)?;
         let verifiers = match &settings.clients {
             None => None,
             Some(path) => {
-                let content = read("clients", path)?;
+                let content = read(("clients", path))?;
                 let lists = match &settings.revoked {
-                    Some(path) => lists_in(path, &read("revoked", path)?)?,
+                    Some(path) => all_in(("revoked", path), &read(("revoked", path))?, LIST)?,
                     None => Vec::new(),
                 };
                 let of = |asked| verifier(path, &content, lists.clone(), &provider, settings, asked);
@@ -107,7 +115,7 @@ impl Acceptor {
     ///
     /// # Errors
     /// None that a checked configuration can cause.
-    pub(crate) fn session(&self) -> Result<ServerConnection, rustls::Error> {
+    pub fn session(&self) -> Result<ServerConnection, rustls::Error> {
         let mut session = ServerConnection::new(Arc::clone(&self.config))?;
         // The stream bounds what it has encrypted ahead.
         session.set_buffer_limit(None);
@@ -115,11 +123,28 @@ impl Acceptor {
     }
 
     /// Whether a client with these certificates, let in by other settings, would be let in by these.
-    pub(crate) fn admits(&self, chain: &[CertificateDer<'_>]) -> bool {
+    pub fn admits(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some(verifier) = &self.verifier else { return true };
         let Some((first, rest)) = chain.split_first() else { return false };
         verifier.verify_client_cert(first, rest, UnixTime::now()).is_ok()
     }
+}
+
+/// What a client needs for TLS: the authorities that it believes, and the certificate that it shows, with its key.
+///
+/// # Errors
+/// Names the option of the file that cannot be used, and what would be right.
+pub fn client(authorities: Named<'_>, own: Option<(Named<'_>, Named<'_>)>) -> Result<Arc<ClientConfig>, Error> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| fail(authorities, error.to_string()))?
+        .with_root_certificates(authorities_in(authorities, &read(authorities)?)?);
+    Ok(Arc::new(match own {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => builder
+            .with_client_auth_cert(certificates_in(certificate, &read(certificate)?)?, key_in(key, &read(key)?)?)
+            .map_err(|error| unfit(certificate, key, &error))?,
+    }))
 }
 
 fn configure(
@@ -128,63 +153,69 @@ fn configure(
     chain: &[CertificateDer<'static>],
     key: &PrivateKeyDer<'static>,
     verifier: Option<&Arc<dyn ClientCertVerifier>>,
-) -> Result<ServerConfig, Fault> {
+) -> Result<ServerConfig, Error> {
+    let certificate: Named<'_> = ("certificate", &settings.certificate);
     let builder = ServerConfig::builder_with_provider(Arc::clone(provider)).with_safe_default_protocol_versions();
-    let builder = builder.map_err(|error| fail("certificate", &settings.certificate, error.to_string()))?;
+    let builder = builder.map_err(|error| fail(certificate, error.to_string()))?;
     let builder = match verifier {
         Some(verifier) => builder.with_client_cert_verifier(Arc::clone(verifier)),
         None => builder.with_no_client_auth(),
     };
-    let mut config = builder.with_single_cert(chain.to_vec(), key.clone_key()).map_err(|error| match error {
-        rustls::Error::InconsistentKeys(_) => {
-            fail("key", &settings.key, format!("does not belong to {}", settings.certificate.display()))
-        }
-        error => fail("certificate", &settings.certificate, format!("cannot be used: {error}")),
-    })?;
+    let config = builder.with_single_cert(chain.to_vec(), key.clone_key());
+    let mut config = config.map_err(|error| unfit(certificate, ("key", &settings.key), &error))?;
     // Whoever resumed a session would not be asked for a certificate again, which may be revoked by then.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)
 }
 
-fn fail(key: &'static str, path: &Path, why: String) -> Fault {
-    Fault { key, path: path.to_owned(), why }
+fn fail((name, path): Named<'_>, why: String) -> Error {
+    Error { name: name.to_owned(), path: path.to_owned(), why }
 }
 
-fn read(path: &Path) -> io::Result<Vec<u8>> {
+/// A certificate and a key that cannot be used together.
+fn unfit(certificate: Named<'_>, key: Named<'_>, error: &rustls::Error) -> Error {
+    match error {
+        rustls::Error::InconsistentKeys(_) => fail(key, format!("does not belong to {}", certificate.1.display())),
+        error => fail(certificate, format!("cannot be used: {error}")),
+    }
+}
+
+fn read(file: Named<'_>) -> Result<Vec<u8>, Error> {
     let mut content = Vec::new();
-    File::open(path)?.take(MAX_FILE + 1).read_to_end(&mut content)?;
+    let read = File::open(file.1).and_then(|opened| opened.take(MAX_FILE + 1).read_to_end(&mut content));
+    read.map_err(|error| fail(file, format!("cannot be read: {error}")))?;
     if content.len() as u64 > MAX_FILE {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 16 MiB"));
+        return Err(fail(file, "cannot be read: it is larger than 16 MiB".into()));
     }
     Ok(content)
 }
 
-/// At least one certificate.
-fn certificates_in(key: &'static str, path: &Path, content: &[u8]) -> Result<Vec<CertificateDer<'static>>, Fault> {
-    let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(content).collect();
+/// All items of a kind, and at least one.
+fn all_in<T: PemObject>(file: Named<'_>, content: &[u8], kind: &str) -> Result<Vec<T>, Error> {
+    let read: Result<Vec<T>, _> = T::pem_slice_iter(content).collect();
     match read {
         Ok(list) if !list.is_empty() => Ok(list),
-        Ok(_) => Err(fail(
-            key,
-            path,
-            "has no certificate; give a PEM file with certificates (\"-----BEGIN CERTIFICATE-----\")".into(),
-        )),
-        Err(error) => Err(fail(key, path, format!("is damaged: {error}"))),
+        Ok(_) => Err(fail(file, format!("has no {kind}"))),
+        Err(error) => Err(fail(file, format!("is damaged: {error}"))),
     }
 }
 
-fn lists_in(path: &Path, content: &[u8]) -> Result<Vec<CertificateRevocationListDer<'static>>, Fault> {
-    let read: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(content).collect();
-    match read {
-        Ok(list) if !list.is_empty() => Ok(list),
-        Ok(_) => Err(fail(
-            "revoked",
-            path,
-            "has no list; give a PEM file with revocation lists (\"-----BEGIN X509 CRL-----\")".into(),
-        )),
-        Err(error) => Err(fail("revoked", path, format!("is damaged: {error}"))),
+fn certificates_in(file: Named<'_>, content: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+    all_in(file, content, CERTIFICATE)
+}
+
+fn authorities_in(file: Named<'_>, content: &[u8]) -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates_in(file, content)? {
+        let added = roots.add(certificate);
+        added.map_err(|error| fail(file, format!("has a certificate that is no authority: {error}")))?;
     }
+    Ok(roots)
+}
+
+fn key_in(file: Named<'_>, content: &[u8]) -> Result<PrivateKeyDer<'static>, Error> {
+    PrivateKeyDer::from_pem_slice(content).map_err(|_| fail(file, format!("has no {KEY}")))
 }
 
 fn verifier(
@@ -194,19 +225,15 @@ fn verifier(
     provider: &Arc<CryptoProvider>,
     settings: &Files,
     asked: Asked,
-) -> Result<Arc<dyn ClientCertVerifier>, Fault> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates_in("clients", path, content)? {
-        let added = roots.add(certificate);
-        added.map_err(|error| fail("clients", path, format!("has a certificate that is no authority: {error}")))?;
-    }
+) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+    let roots = authorities_in(("clients", path), content)?;
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(provider)).with_crls(lists);
     let builder = if asked == Asked::Optional { builder.allow_unauthenticated() } else { builder };
     builder.build().map_err(|error| {
         let why = format!(
             "has a list that cannot be used: {error}; it must be of version 2 (`openssl ca -gencrl -crlexts SECTION`)"
         );
-        fail("revoked", settings.revoked.as_deref().unwrap_or(path), why)
+        fail(("revoked", settings.revoked.as_deref().unwrap_or(path)), why)
     })
 }
 

@@ -2,13 +2,14 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use evenkeel_nbd::client::{Connected, Goal, Handshake, MAX_OPTION_REPLY, Outcome, Refusal, Violation, Wanted};
 use evenkeel_nbd::wire::Framing;
 use evenkeel_policy::uri::{Address, Target};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 /// How long a server may take to accept a connection, and then for the whole handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -47,24 +48,6 @@ pub enum DialError {
     #[error("the server sent data before the first request")]
     Premature,
 }
-
-trait Socket: Read + Write {
-    fn set_timeout(&self, left: Duration) -> io::Result<()>;
-}
-
-macro_rules! socket {
-    ($type:ident) => {
-        impl Socket for $type {
-            fn set_timeout(&self, left: Duration) -> io::Result<()> {
-                self.set_read_timeout(Some(left))?;
-                self.set_write_timeout(Some(left))
-            }
-        }
-    };
-}
-
-socket!(TcpStream);
-socket!(UnixStream);
 
 /// Names of the exports that the target's server lists; blocks for as long as [`connect`].
 ///
@@ -127,7 +110,7 @@ fn tcp(host: &str, port: u16) -> Result<TcpStream, DialError> {
     Err(last)
 }
 
-fn shake_hands<S: Socket>(mut stream: S, wanted: Wanted) -> Result<(OwnedFd, Outcome), DialError>
+fn shake_hands<S: Read + Write + AsFd>(mut stream: S, wanted: Wanted) -> Result<(OwnedFd, Outcome), DialError>
 where
     OwnedFd: From<S>,
 {
@@ -141,7 +124,9 @@ where
         if left.is_zero() {
             return Err(DialError::Late(PATIENCE));
         }
-        stream.set_timeout(left).map_err(DialError::Broken)?;
+        for direction in [Timeout::Recv, Timeout::Send] {
+            set_socket_timeout(&stream, direction, Some(left)).map_err(|error| DialError::Broken(error.into()))?;
+        }
         let received = match stream.read(&mut input[filled..]) {
             Ok(0) => return Err(DialError::Closed),
             Ok(received) => received,

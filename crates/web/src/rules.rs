@@ -7,24 +7,23 @@ use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use evenkeel_policy::http::is_this_machine;
 
-use super::api::Rejected;
-use crate::serve::Refusal;
+use crate::refusal::Refusal;
 
 /// Larger than any request that makes sense.
-pub(super) const MAX_BODY_BYTES: usize = 64 << 10;
+pub(crate) const MAX_BODY_BYTES: usize = 64 << 10;
 
 /// Nothing from elsewhere, nothing inline, not in a frame of another page.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Lets reading requests pass only; with `loopback` only such that were addressed to this machine.
-pub(super) fn read_only(router: Router, loopback: bool) -> Router {
+pub(crate) fn read_only(router: Router, loopback: bool) -> Router {
     let router = finish(router).layer(from_fn(refuse_writes));
     let router = if loopback { router.layer(from_fn(refuse_foreign_hosts)) } else { router };
     router.layer(from_fn(refuse_two_hosts)).layer(map_response(add_headers))
 }
 
 /// Bounds requests on the control socket.
-pub(super) fn control(router: Router) -> Router {
+pub(crate) fn control(router: Router) -> Router {
     let router = finish(router).layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
     router.layer(from_fn(refuse_two_hosts)).layer(map_response(add_headers))
 }
@@ -32,16 +31,11 @@ pub(super) fn control(router: Router) -> Router {
 fn finish(router: Router) -> Router {
     router
         .fallback(async || {
-            Rejected(Refusal::new(
-                404,
-                "not_found",
-                "there is nothing at this path",
-                "see /api/v1/state, /metrics and /healthz",
-            ))
+            Refusal::new(404, "not_found", "there is nothing at this path", "see /api/v1/state, /metrics and /healthz")
         })
         .method_not_allowed_fallback(async |method: Method| {
             let message = format!("{method} is not possible here");
-            Rejected(Refusal::new(405, "method_not_allowed", message, "see docs/serve.md for the methods of each path"))
+            Refusal::new(405, "method_not_allowed", message, "see docs/serve.md for the methods of each path")
         })
 }
 
@@ -55,7 +49,7 @@ async fn refuse_writes(request: Request, next: Next) -> Response {
         "this address only shows; nothing can be changed over TCP",
         "use the control socket, for example by `evenkeel volume`, `evenkeel tenant`, `evenkeel pool` or `evenkeel reload`",
     );
-    let mut response = Rejected(refusal).into_response();
+    let mut response = refusal.into_response();
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
     response
 }
@@ -72,7 +66,7 @@ async fn refuse_foreign_hosts(request: Request, next: Next) -> Response {
         format!("the Host header says {host:?}, which is not this machine"),
         "use http://127.0.0.1 or http://localhost with the port",
     );
-    Rejected(refusal).into_response()
+    refusal.into_response()
 }
 
 /// What stands before us may go by the one and we by the other (RFC 9112, 3.2).
@@ -86,7 +80,7 @@ async fn refuse_two_hosts(request: Request, next: Next) -> Response {
         "the request has more than one Host header",
         "send one, with the address that is asked",
     );
-    Rejected(refusal).into_response()
+    refusal.into_response()
 }
 
 async fn add_headers(mut response: Response) -> Response {

@@ -3,14 +3,10 @@
 //! It shows what `/api/v1` tells, which it asks for every second. There is nothing to build, and nothing is loaded from
 //! elsewhere; browsers keep the files and ask whether they are still the same.
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-
-use crate::serve::Manager;
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
@@ -51,7 +47,7 @@ const FILES: &[File] = &[
 ];
 
 /// The page and what it loads.
-pub(super) fn router() -> Router<Arc<Manager>> {
+pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     FILES.iter().fold(Router::new(), |router, file| {
         let tag = tag(file.content);
         router.route(file.path, get(async move |asked: HeaderMap| answer(file, &tag, &asked)))

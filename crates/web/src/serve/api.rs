@@ -13,10 +13,12 @@ use evenkeel_policy::config::Volume;
 use evenkeel_policy::state::TenantState;
 use evenkeel_policy::units::Bytes;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::serving::elsewhere;
-use crate::serve::{Caller, Consent, Manager, Refusal};
+use super::manager::{Consent, Manager};
+use crate::caller::Caller;
+use crate::refusal::Refusal;
+use crate::serving::elsewhere;
 
 type Shared = State<Arc<Manager>>;
 
@@ -43,23 +45,13 @@ pub(super) fn write_router() -> Router<Arc<Manager>> {
         .route("/api/v1/pools/{name}", patch(set_pool))
 }
 
-/// A refusal as an answer: `{"error": {"kind", "message", "cure"}}`.
-pub(super) struct Rejected(pub(super) Refusal);
-
-impl IntoResponse for Rejected {
-    fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, Json(json!({ "error": self.0 }))).into_response()
-    }
-}
-
 /// What was changed: one sentence each.
 #[derive(Serialize)]
 struct Changed {
     changes: Vec<String>,
 }
 
-type Answer = Result<Json<Changed>, Rejected>;
+type Answer = Result<Json<Changed>, Refusal>;
 
 /// How much of the state is wanted.
 #[derive(Default, Deserialize)]
@@ -163,7 +155,7 @@ async fn set_tenant(
     body: Result<Json<Value>, JsonRejection>,
 ) -> Answer {
     let mut patch = content(body)?;
-    let consent = Consent::take(&mut patch).map_err(Rejected)?;
+    let consent = Consent::take(&mut patch)?;
     change(move || manager.set_tenant(&by, &name, patch, consent)).await
 }
 
@@ -174,16 +166,16 @@ async fn set_pool(
     body: Result<Json<Value>, JsonRejection>,
 ) -> Answer {
     let mut patch = content(body)?;
-    let consent = Consent::take(&mut patch).map_err(Rejected)?;
+    let consent = Consent::take(&mut patch)?;
     change(move || manager.set_pool(&by, &name, patch, consent)).await
 }
 
 /// The body of a request, or a refusal that says what was expected.
-fn content<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Rejected> {
+fn content<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Refusal> {
     body.map(|Json(content)| content).map_err(|rejection| {
         let cure = "send JSON with Content-Type: application/json; `evenkeel config schema` describes the values";
         let message = evenkeel_policy::explain(&rejection.body_text());
-        Rejected(Refusal::new(rejection.status().as_u16(), "invalid_request", message, cure))
+        Refusal::new(rejection.status().as_u16(), "invalid_request", message, cure)
     })
 }
 
@@ -191,6 +183,6 @@ fn content<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Rejected> {
 async fn change(make: impl FnOnce() -> Result<Vec<String>, Refusal> + Send + 'static) -> Answer {
     let failed =
         |_| Refusal::new(500, "internal", "the change failed inside the server", "see the server's log, and report it");
-    let changes = elsewhere(make).await.map_err(failed).and_then(|made| made).map_err(Rejected)?;
+    let changes = elsewhere(make).await.map_err(failed).and_then(|made| made)?;
     Ok(Json(Changed { changes }))
 }

@@ -13,16 +13,16 @@ const MAX_NAMES: usize = 32;
 
 /// A client's certificate, which its authority stands for.
 #[derive(Debug)]
-pub(crate) struct Identity {
+pub struct Identity {
     /// Common name of the subject, if it has one, and DNS names.
-    pub(crate) names: Vec<String>,
+    pub names: Vec<String>,
     /// SHA-256 of the certificate.
-    pub(crate) fingerprint: [u8; 32],
+    pub fingerprint: [u8; 32],
 }
 
 impl Identity {
     /// Of a certificate that was verified.
-    pub(crate) fn of(certificate: &CertificateDer<'_>) -> Self {
+    pub fn of(certificate: &CertificateDer<'_>) -> Self {
         let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
         let mut fingerprint = [0; 32];
         fingerprint.copy_from_slice(digest.as_ref());

@@ -18,10 +18,10 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
-use super::openmetrics::{
+use super::manager::Manager;
+use crate::openmetrics::{
     BYTES, Metric, Row, SECONDS, answer, counter, each, exchange, family, gauge, histogram, ms, some, time, whether,
 };
-use crate::serve::Manager;
 
 /// `/metrics`.
 pub(super) fn router() -> Router<Arc<Manager>> {

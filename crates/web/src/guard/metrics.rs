@@ -14,7 +14,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use crate::http::openmetrics::{
+use crate::openmetrics::{
     self, Labels, Metric, Row, SECONDS, counter, each, exchange, family, gauge, ms, some, whether,
 };
 

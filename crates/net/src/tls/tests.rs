@@ -6,9 +6,7 @@ use evenkeel_policy::config::Http;
 
 use super::*;
 
-#[path = "../../tests/support/authority.rs"]
-mod authority;
-use authority::{Authority, Pair};
+use super::authority::{Authority, Pair};
 
 struct Folder(PathBuf);
 
@@ -79,6 +77,31 @@ fn what_cannot_be_used_is_named_with_its_key_and_without_its_content() {
         assert!(error.contains(wanted), "{error}");
         assert_eq!(load("guard", &settings).err().expect(wanted).to_string(), error.replacen("server", "guard", 1));
         assert!(!error.contains(base64) && !error.contains("secret"), "{error}");
+    }
+}
+
+#[test]
+fn a_client_names_the_option_of_a_file_that_cannot_be_used() {
+    let (folder, authority) = (Folder::new("client"), Authority::new());
+    let pair = authority.issue("client");
+    let [ca, cert, key, other] = [
+        ("ca", &authority.certificate),
+        ("cert", &pair.certificate),
+        ("key", &pair.key),
+        ("other", &authority.issue("other").key),
+    ]
+    .map(|(name, content)| folder.file(name, content));
+    let load = |ca: &Path, cert: &Path, key: &Path| client(("--ca", ca), Some((("--cert", cert), ("--key", key))));
+    assert!(load(&ca, &cert, &key).is_ok() && client(("--ca", &ca), None).is_ok());
+    for (read, wanted) in [
+        (load(Path::new("/nowhere"), &cert, &key), "--ca: /nowhere cannot be read"),
+        (load(&key, &cert, &key), "has no certificate; give a PEM file"),
+        (load(&ca, &key, &key), "--cert: "),
+        (load(&ca, &cert, &cert), "has no private key"),
+        (load(&ca, &cert, &other), "does not belong to"),
+    ] {
+        let error = read.unwrap_err().to_string();
+        assert!(error.contains(wanted), "{error}");
     }
 }
 

@@ -4,9 +4,9 @@ use std::fmt;
 use std::io::{self, IoSlice, Read, Write};
 use std::sync::Arc;
 
+pub(crate) use evenkeel_net::tls::{Acceptor, Identity};
 use rustls::{CipherSuite, IoState, ProtocolVersion, ServerConnection};
 
-use super::{Acceptor, Identity};
 use crate::worker::socket::Socket;
 
 /// Bytes that are received or encrypted at once: four records of the greatest length, so that one system call

@@ -1,78 +1,17 @@
 //! Changes by command in the log: one line each with who, what, from, to.
 
-use std::fmt;
-use std::net::SocketAddr;
-
 use serde::Serialize;
 use serde_json::Value;
-use tokio::net::UnixStream;
+
+use crate::caller::Caller;
 
 /// Differences named in one line; a reload may bring more.
 const MAX_NAMED: usize = 20;
 /// Characters of a value in it: a list may be long.
 const MAX_VALUE: usize = 200;
 
-/// Who asks for a change.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Caller {
-    /// A client of the status address.
-    Address(SocketAddr),
-    /// A process on this machine, by the control socket; the kernel knows it.
-    Process(Process),
-    /// A client of the control socket that the kernel does not tell about.
-    Unknown,
-    /// SIGHUP of a process, where the kernel tells.
-    Signal(Option<Process>),
-}
-
-/// A process of this machine, as the kernel knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Process {
-    /// User.
-    pub(crate) uid: u32,
-    /// Process, where the kernel tells.
-    pub(crate) pid: Option<i32>,
-}
-
-impl fmt::Display for Process {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "uid {}", self.uid)?;
-        let Some(pid) = self.pid else { return Ok(()) };
-        write!(f, ", pid {pid}")?;
-        match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
-            // A process may call itself anything.
-            Ok(name) => write!(f, " ({})", name.trim_end().escape_debug()),
-            Err(_) => Ok(()),
-        }
-    }
-}
-
-impl Caller {
-    /// The process at the other end of a Unix socket.
-    pub(crate) fn of(stream: &UnixStream) -> Self {
-        stream.peer_cred().map_or(Self::Unknown, |peer| Self::Process(Process { uid: peer.uid(), pid: peer.pid() }))
-    }
-
-    /// Its address, if it has one.
-    pub(crate) fn address(&self) -> Option<SocketAddr> {
-        if let Self::Address(address) = self { Some(*address) } else { None }
-    }
-}
-
-impl fmt::Display for Caller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address(address) => address.fmt(f),
-            Self::Process(process) => process.fmt(f),
-            Self::Unknown => f.write_str("a client of the control socket"),
-            Self::Signal(None) => f.write_str("SIGHUP"),
-            Self::Signal(Some(process)) => write!(f, "SIGHUP of {process}"),
-        }
-    }
-}
-
 /// Logs that `by` has changed `what`, with every value that differs; nothing if none does.
-pub(crate) fn log<T: Serialize>(by: &Caller, what: &str, before: &T, after: &T) {
+pub(super) fn log<T: Serialize>(by: &Caller, what: &str, before: &T, after: &T) {
     // What is in force has been read from text, and can be written as such.
     let (Ok(before), Ok(after)) = (serde_json::to_value(before), serde_json::to_value(after)) else { return };
     if let Some(changes) = sentence(&before, &after) {

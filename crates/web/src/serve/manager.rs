@@ -9,59 +9,15 @@ use evenkeel_policy::check::{Errors, Problem};
 use evenkeel_policy::config::Volume;
 use evenkeel_policy::state::{Clients, State};
 use evenkeel_policy::units::Bytes;
-use evenkeel_server::{Applied, Error, Paced, Server, Work};
+use evenkeel_server::{Applied, Paced, Server, Work};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::audit::{self, Caller};
+use super::audit;
 use super::source::{self, Source};
-
-/// Why a request to change something was turned down. Nothing has changed then.
-#[derive(Debug, Serialize)]
-pub(crate) struct Refusal {
-    /// Name of the reason, for programs.
-    pub(crate) kind: &'static str,
-    /// What is wrong.
-    pub(crate) message: String,
-    /// What to do about it.
-    pub(crate) cure: String,
-    /// HTTP status.
-    #[serde(skip)]
-    pub(crate) status: u16,
-}
-
-impl Refusal {
-    pub(crate) fn new(status: u16, kind: &'static str, message: impl ToString, cure: impl ToString) -> Self {
-        Self { kind, message: message.to_string(), cure: cure.to_string(), status }
-    }
-}
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        if let Error::NotOurs { volume, path, why, cure } = error {
-            return Self::new(409, "not_ours", format!("volume {volume:?} ({}): {why}", path.display()), cure);
-        }
-        let (status, kind, cure) = match &error {
-            Error::Unknown { .. } => (404, "not_found", "`evenkeel state` lists pools, tenants and volumes"),
-            Error::InUse { .. } => (409, "in_use", "stop the other server, or give the volume another path"),
-            Error::Refused(_) => (
-                409,
-                "refused",
-                "change what the message names; where it says that a restart is needed, restart the server",
-            ),
-            Error::Volume { .. } => (422, "volume_unusable", "check the path, its permissions and the free space"),
-            _ => (500, "system", "see the server's log"),
-        };
-        Self::new(status, kind, error, cure)
-    }
-}
-
-impl From<Errors> for Refusal {
-    fn from(errors: Errors) -> Self {
-        Self::new(422, "invalid_configuration", errors, "correct what the message names and try again")
-    }
-}
+use crate::caller::Caller;
+use crate::refusal::Refusal;
 
 /// Who asks for a change. A storm of one kind does not keep the other waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,11 +36,11 @@ impl From<&Caller> for Asker {
 
 /// What a command asks for by name, because it is hardly ever meant.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Consent {
+pub(super) struct Consent {
     /// Values with which clients would seem to hang.
-    pub(crate) force: bool,
+    force: bool,
     /// A tenant that there is not yet.
-    pub(crate) create: bool,
+    create: bool,
 }
 
 impl Consent {
@@ -92,7 +48,7 @@ impl Consent {
     ///
     /// # Errors
     /// When one of them is not a truth value.
-    pub(crate) fn take(patch: &mut Value) -> Result<Self, Refusal> {
+    pub(super) fn take(patch: &mut Value) -> Result<Self, Refusal> {
         let mut flag = |key: &str| match patch.as_object_mut().and_then(|members| members.remove(key)) {
             None => Ok(false),
             Some(Value::Bool(value)) => Ok(value),
@@ -106,7 +62,7 @@ impl Consent {
 }
 
 /// The running server with where its configuration comes from.
-pub(crate) struct Manager {
+pub struct Manager {
     server: Server,
     source: Source,
     pace: Paced<Asker>,
@@ -117,42 +73,48 @@ pub(crate) struct Manager {
 }
 
 impl Manager {
-    pub(crate) fn new(server: Server, source: Source, fixed_volumes: BTreeSet<String>) -> Self {
+    /// Of a server, its configuration, and the names of the volumes that its file defines.
+    pub fn new(server: Server, source: Source, fixed_volumes: BTreeSet<String>) -> Self {
         let (pace, fixed_volumes) = (Paced::default(), Mutex::new(fixed_volumes));
         Self { server, source, pace, fixed_volumes, exchange: OnceLock::new() }
     }
 
-    pub(crate) fn server(&self) -> &Server {
+    /// The server itself.
+    pub fn server(&self) -> &Server {
         &self.server
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(super) fn state(&self) -> State {
         State { exchange: self.exchange.get().map(evenkeel_cluster::Handle::state), ..self.server.state() }
     }
 
-    pub(crate) fn clients(&self) -> Clients {
+    pub(super) fn clients(&self) -> Clients {
         self.server.clients()
     }
 
     /// This server takes part in an exchange, from its start to its end.
-    pub(crate) fn exchange_with(&self, exchange: evenkeel_cluster::Handle) {
+    pub fn exchange_with(&self, exchange: evenkeel_cluster::Handle) {
         // It is started once.
         let _ = self.exchange.set(exchange);
     }
 
     /// Says good-bye to other hosts, if there are any.
-    pub(crate) fn leave_exchange(&self) {
+    pub fn leave_exchange(&self) {
         if let Some(exchange) = self.exchange.get() {
             exchange.stop();
         }
     }
 
-    pub(crate) fn config(&self) -> Arc<Config> {
+    /// What is in force.
+    pub fn config(&self) -> Arc<Config> {
         self.server.config()
     }
 
     /// Reads the configuration again; tells what changed.
-    pub(crate) fn reload(&self, by: &Caller) -> Result<Vec<String>, Refusal> {
+    ///
+    /// # Errors
+    /// When it cannot be used, or needs a restart; nothing has changed then.
+    pub fn reload(&self, by: &Caller) -> Result<Vec<String>, Refusal> {
         let mut fixed_volumes = self.begin_for(by.into());
         let loaded = self.source.load()?;
         for warning in &loaded.warnings {
@@ -172,7 +134,7 @@ impl Manager {
     }
 
     /// Serves a new volume, now and after a restart; tells what was noticed about its file.
-    pub(crate) fn create_volume(&self, by: &Caller, name: &str, volume: Volume) -> Result<Vec<String>, Refusal> {
+    pub(super) fn create_volume(&self, by: &Caller, name: &str, volume: Volume) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         let mut config = Config::clone(&self.config());
         if config.volumes.insert(name.to_owned(), volume.clone()).is_some() {
@@ -191,7 +153,7 @@ impl Manager {
     }
 
     /// Makes a volume longer, now and after a restart; tells what was noticed about its file.
-    pub(crate) fn grow_volume(&self, by: &Caller, name: &str, size: Bytes) -> Result<Vec<String>, Refusal> {
+    pub(super) fn grow_volume(&self, by: &Caller, name: &str, size: Bytes) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         let mut config = Config::clone(&self.config());
         let before = self.server.state().volumes.into_iter().find(|volume| volume.name == name);
@@ -213,7 +175,7 @@ impl Manager {
     }
 
     /// Serves a volume no longer; its file stays. Tells what came of it.
-    pub(crate) fn remove_volume(&self, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
+    pub(super) fn remove_volume(&self, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         self.refuse_fixed(&change, name, "remove it")?;
         let mut config = Config::clone(&self.config());
@@ -228,7 +190,7 @@ impl Manager {
     }
 
     /// Merges `patch` into the settings of the server itself. In force until the next reload.
-    pub(crate) fn set_server(&self, by: &Caller, patch: Value) -> Result<Vec<String>, Refusal> {
+    pub(super) fn set_server(&self, by: &Caller, patch: Value) -> Result<Vec<String>, Refusal> {
         let _one_at_a_time = self.begin();
         let mut config = Config::clone(&self.config());
         config.server = merged(&config.server, patch)?;
@@ -237,7 +199,7 @@ impl Manager {
 
     /// Merges `patch` into a tenant, which is created if there is none of that name and `consent` says so. In force until
     /// the next reload.
-    pub(crate) fn set_tenant(
+    pub(super) fn set_tenant(
         &self,
         by: &Caller,
         name: &str,
@@ -260,7 +222,7 @@ impl Manager {
     }
 
     /// Merges `patch` into a pool. In force until the next reload.
-    pub(crate) fn set_pool(
+    pub(super) fn set_pool(
         &self,
         by: &Caller,
         name: &str,

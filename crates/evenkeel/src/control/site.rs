@@ -1,0 +1,113 @@
+//! Status addresses as people write them; for HTTPS, whom to believe there and what to show.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{anyhow, bail};
+use evenkeel_net::http::Place;
+use evenkeel_net::tls;
+
+/// A status address as people write it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Site {
+    /// `ADDR:PORT`
+    Plain(SocketAddr),
+    /// `https://HOST[:PORT]`: host, without brackets, and port.
+    Secure(String, Option<u16>),
+}
+
+impl FromStr for Site {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> anyhow::Result<Self> {
+        let wrong = || {
+            anyhow!("{text:?} is no status address; write ADDR:PORT, for example 127.0.0.1:9809, or https://HOST:PORT")
+        };
+        let Some(rest) = text.strip_prefix("https://") else {
+            return text
+                .strip_prefix("http://")
+                .unwrap_or(text)
+                .trim_end_matches('/')
+                .parse()
+                .map(Self::Plain)
+                .map_err(|_| wrong());
+        };
+        let rest = rest.trim_end_matches('/');
+        let (host, port) = match rest.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((host, "")) => (host, None),
+            Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(wrong)?)),
+            None => rest.split_once(':').map_or((rest, None), |(host, port)| (host, Some(port))),
+        };
+        let port = port.map(|port| port.parse().map_err(|_| wrong())).transpose()?;
+        if host.is_empty() || host.contains(['/', ' ']) {
+            return Err(wrong());
+        }
+        Ok(Self::Secure(host.to_owned(), port))
+    }
+}
+
+/// Certificates for such an address.
+#[derive(clap::Args)]
+pub(crate) struct Certificates {
+    /// PEM file with the authorities to believe, for a status address that is https://
+    #[arg(long, value_name = "FILE", requires = "status")]
+    ca: Option<PathBuf>,
+
+    /// PEM file with a certificate to show there, where the server asks for one
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+
+    /// PEM file with its private key
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+}
+
+impl Certificates {
+    /// Where to ask; at `usual`, if no port is named.
+    ///
+    /// # Errors
+    /// When a file is missing or cannot be used.
+    pub(crate) fn reach(&self, site: &Site, usual: u16) -> anyhow::Result<Place> {
+        let (host, port) = match site {
+            Site::Plain(address) => return Ok(plain(*address)),
+            Site::Secure(host, port) => (host.clone(), port.unwrap_or(usual)),
+        };
+        let Some(ca) = &self.ca else {
+            bail!("whom to believe at https://{host}:{port}? Name the authority of its certificate with --ca FILE");
+        };
+        let own = self.cert.as_deref().zip(self.key.as_deref()).map(|(cert, key)| (("--cert", cert), ("--key", key)));
+        Ok(Place::Secure(host, port, tls::client(("--ca", ca), own)?))
+    }
+}
+
+/// A status address without TLS. The scope of an IPv6 address is part of its host.
+pub(crate) fn plain(address: SocketAddr) -> Place {
+    let text = address.to_string();
+    let host = text.rsplit_once(':').map_or(text.as_str(), |(host, _)| host);
+    Place::Plain(host.trim_matches(['[', ']']).to_owned(), address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_as_people_write_them() {
+        let plain = Site::Plain("127.0.0.1:9809".parse().unwrap());
+        for text in ["127.0.0.1:9809", "http://127.0.0.1:9809/"] {
+            assert_eq!(text.parse::<Site>().unwrap(), plain);
+        }
+        for (text, host, port) in [
+            ("https://storage1", "storage1", None),
+            ("https://storage1:443/", "storage1", Some(443)),
+            ("https://[2001:db8::1]:99", "2001:db8::1", Some(99)),
+            ("https://[2001:db8::1]", "2001:db8::1", None),
+        ] {
+            assert_eq!(text.parse::<Site>().unwrap(), Site::Secure(host.into(), port));
+        }
+        for text in ["storage1:9809", "https://", "https://a/b", "https://a:b", "https://[::1]x", "https://[::1]:"] {
+            assert!(text.parse::<Site>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The command line of `evenkeel serve`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use evenkeel_policy::Config;
+use evenkeel_policy::config::{Engine, Status, Workers};
+
+/// What the command line says; each flag goes before the file.
+#[derive(clap::Args)]
+pub(super) struct Flags {
+    /// Serve every volume read-only
+    #[arg(long)]
+    read_only: bool,
+
+    /// How I/O is submitted to the kernel: auto (io_uring where allowed), io_uring, epoll
+    #[arg(long, value_name = "ENGINE", value_parser = parse_engine)]
+    engine: Option<Engine>,
+
+    /// TCP address that serves NBD; may be given several times [default: 127.0.0.1:10809]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Vec<SocketAddr>,
+
+    /// Unix socket that serves NBD; may be given several times [default: DATA_DIR/nbd.sock]
+    #[arg(long, value_name = "PATH")]
+    unix: Vec<PathBuf>,
+
+    /// Address of the read-only dashboard, metrics and API, or "off" [default: 127.0.0.1:9809]
+    #[arg(long, value_name = "ADDR:PORT|off")]
+    status: Option<Status>,
+
+    /// Where volumes live that have no path of their own [default: ./evenkeel-data]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+
+    /// Threads that serve connections: a number, or auto for one per core [default: auto]
+    #[arg(long, value_name = "N|auto")]
+    workers: Option<Workers>,
+}
+
+fn parse_engine(text: &str) -> Result<Engine, String> {
+    let engines = [Engine::Auto, Engine::IoUring, Engine::Epoll];
+    let found = engines.into_iter().find(|engine| engine.name() == text);
+    found.ok_or_else(|| "use auto, io_uring or epoll".to_owned())
+}
+
+impl Flags {
+    /// Puts the flags in place of what the file says.
+    pub(super) fn apply(&self, config: &mut Config) {
+        let server = &mut config.server;
+        server.read_only |= self.read_only;
+        server.engine = self.engine.unwrap_or(server.engine);
+        if !self.listen.is_empty() {
+            server.listen.clone_from(&self.listen);
+        }
+        if !self.unix.is_empty() {
+            server.unix = Some(self.unix.clone());
+        }
+        server.status = self.status.unwrap_or(server.status);
+        if let Some(data_dir) = &self.data_dir {
+            server.data_dir.clone_from(data_dir);
+        }
+        server.workers = self.workers.unwrap_or(server.workers);
+    }
+}

@@ -1,0 +1,297 @@
+//! The HTTP client: HTTP/1.1 over TCP, TLS or a Unix socket, bounded in time and size.
+//!
+//! [`ask`] is for programs without a runtime: one request, one answer, one connection. A [`Connection`] takes requests
+//! one after the other, and an answer may go on for as long as its reader likes.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+pub use hyper::{Method, StatusCode};
+use hyper::{Request, header};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// A server takes no longer to accept, at each of its addresses.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where a server listens.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// Path of a Unix socket.
+    Socket(PathBuf),
+    /// Host, without the brackets of IPv6, and port.
+    Plain(String, u16),
+    /// The same under TLS, with what the client believes and shows.
+    Secure(String, u16, Arc<ClientConfig>),
+}
+
+impl Place {
+    /// Host and port as in a URL: the `Host` of requests.
+    pub fn authority(&self) -> String {
+        match self {
+            Self::Socket(_) => "localhost".to_owned(),
+            Self::Plain(host, port) | Self::Secure(host, port, _) if host.contains(':') => format!("[{host}]:{port}"),
+            Self::Plain(host, port) | Self::Secure(host, port, _) => format!("{host}:{port}"),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => path.display().fmt(f),
+            Self::Plain(..) => write!(f, "http://{}", self.authority()),
+            Self::Secure(..) => write!(f, "https://{}", self.authority()),
+        }
+    }
+}
+
+/// What kept an answer from coming.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No connection.
+    #[error("cannot connect: {0}")]
+    Connect(io::Error),
+    /// No answer, or no more of it, for so long.
+    #[error("no answer within {0:?}")]
+    Late(Duration),
+    /// The connection broke, or one side does not believe the other, or the server does not speak HTTP.
+    #[error("the connection broke: {0}")]
+    Broken(String),
+    /// The answer is longer than so many bytes.
+    #[error("the answer is longer than {0} bytes")]
+    TooLong(usize),
+}
+
+/// Asks and waits for the answer, of `most` bytes; connecting, and each part of the answer, takes `patience` at most.
+///
+/// # Errors
+/// What kept the answer from coming, or from being UTF-8.
+pub fn ask(
+    place: &Place,
+    (patience, most): (Duration, usize),
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<(StatusCode, String), Error> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Connect)?;
+    runtime.block_on(async {
+        let mut connection = Connection::open(place, CONNECT_PATIENCE.min(patience)).await?;
+        let asked = connection.send(method, path, body.map(Value::to_string));
+        let (status, mut body) = within(patience, asked).await?;
+        let mut answer = Vec::new();
+        while within(patience, body.read(&mut answer, most)).await? > 0 {}
+        String::from_utf8(answer).map(|answer| (status, answer)).map_err(|error| broken(&error))
+    })
+}
+
+/// Bounds the time of `work`.
+///
+/// # Errors
+/// Those of `work`, and when it takes longer.
+pub async fn within<T>(patience: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    timeout(patience, work).await.unwrap_or(Err(Error::Late(patience)))
+}
+
+/// A connection for requests, one after the other. It ends when it is dropped.
+pub struct Connection {
+    authority: String,
+    sender: SendRequest<Full<Bytes>>,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Connection {
+    /// Connects. Each address of the server has `patience`, and so has TLS.
+    ///
+    /// # Errors
+    /// When no address accepts, or one side does not believe the other.
+    pub async fn open(place: &Place, patience: Duration) -> Result<Self, Error> {
+        let authority = place.authority();
+        match place {
+            Place::Socket(path) => {
+                // Waits while the server's backlog is full, where a nonblocking socket would be refused.
+                let stream = std::os::unix::net::UnixStream::connect(path).map_err(Error::Connect)?;
+                stream.set_nonblocking(true).map_err(Error::Connect)?;
+                Self::begin(authority, UnixStream::from_std(stream).map_err(Error::Connect)?).await
+            }
+            Place::Plain(host, port) => Self::begin(authority, dial(host, *port, patience).await?).await,
+            Place::Secure(host, port, config) => {
+                let name = ServerName::try_from(host.clone()).map_err(|error| broken(&error))?;
+                let stream = dial(host, *port, patience).await?;
+                let secured = TlsConnector::from(Arc::clone(config)).connect(name, stream);
+                let secured = within(patience, async { secured.await.map_err(|error| broken(&error)) }).await?;
+                Self::begin(authority, secured).await
+            }
+        }
+    }
+
+    async fn begin(
+        authority: String,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    ) -> Result<Self, Error> {
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
+        // The request that waits for an answer gets the error, too.
+        let driver = tokio::spawn(async move { drop(connection.await) });
+        Ok(Self { authority, sender, driver })
+    }
+
+    /// Sends a request, its body in JSON, and waits for the head of the answer.
+    ///
+    /// # Errors
+    /// When the connection breaks.
+    pub async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<(StatusCode, Body), Error> {
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, &self.authority);
+        if body.is_some() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        let body = Full::new(Bytes::from(body.unwrap_or_default()));
+        let request = request.body(body).map_err(|error| broken(&error))?;
+        self.sender.ready().await.map_err(|error| broken(&error))?;
+        let answer = self.sender.send_request(request).await.map_err(|error| broken(&error))?;
+        Ok((answer.status(), Body(answer.into_body())))
+    }
+}
+
+/// The body of an answer.
+pub struct Body(Incoming);
+
+impl Body {
+    /// Appends the next bytes to `buffer`, which then holds `most` at most; how many, 0 at the end. Loses nothing when it
+    /// is dropped while it waits.
+    ///
+    /// # Errors
+    /// When the connection breaks, or the buffer would hold more.
+    pub async fn read(&mut self, buffer: &mut Vec<u8>, most: usize) -> Result<usize, Error> {
+        while let Some(frame) = self.0.frame().await {
+            let part = frame.map_err(|error| broken(&error))?.into_data().unwrap_or_default();
+            if buffer.len() + part.len() > most {
+                return Err(Error::TooLong(most));
+            }
+            buffer.extend_from_slice(&part);
+            if !part.is_empty() {
+                return Ok(part.len());
+            }
+        }
+        Ok(0)
+    }
+}
+
+async fn dial(host: &str, port: u16, patience: Duration) -> Result<TcpStream, Error> {
+    let mut last = io::Error::other("it has no address");
+    for address in lookup_host((host, port)).await.map_err(Error::Connect)? {
+        match timeout(patience, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                // Small requests, each of them waited for.
+                let _ = stream.set_nodelay(true);
+                return Ok(stream);
+            }
+            Ok(Err(cause)) => last = cause,
+            Err(_) => last = io::Error::new(io::ErrorKind::TimedOut, Error::Late(patience)),
+        }
+    }
+    Err(Error::Connect(last))
+}
+
+/// An error of the connection with its causes.
+fn broken(error: &dyn std::error::Error) -> Error {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    Error::Broken(causes.map(ToString::to_string).collect::<Vec<_>>().join(": "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    /// Asks a server that answers `answer` to everything and hangs up; what it was asked, and what came of it.
+    fn asked(answer: &'static str, most: usize) -> (String, Result<(StatusCode, String), Error>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = thread::spawn(move || {
+            let (mut stream, mut request) = (listener.accept().unwrap().0, [0; 1024]);
+            let read = stream.read(&mut request).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+            String::from_utf8_lossy(&request[..read]).into_owned()
+        });
+        let place = Place::Plain("localhost".into(), port);
+        let body = Value::from("hello");
+        let answer = ask(&place, (Duration::from_secs(20), most), Method::POST, "/a?b=c", Some(&body));
+        (server.join().unwrap(), answer)
+    }
+
+    #[test]
+    fn a_request_has_a_host_and_a_length_and_an_answer_any_framing() {
+        for answer in [
+            "HTTP/1.1 409 Conflict\r\nContent-Length: 2\r\n\r\n{}",
+            "HTTP/1.1 409 Conflict\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n",
+            "HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n{}",
+        ] {
+            let (request, answer) = asked(answer, 2);
+            assert_eq!(answer.unwrap(), (StatusCode::CONFLICT, "{}".to_owned()));
+            let request = request.to_lowercase();
+            assert!(
+                request.starts_with("post /a?b=c http/1.1\r\n") && request.ends_with("\r\n\r\n\"hello\""),
+                "{request}"
+            );
+            assert!(request.contains("host: localhost:") && request.contains("content-length: 7\r\n"), "{request}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_is_told_apart() {
+        let answer = |text, most| asked(text, most).1.unwrap_err();
+        let whole = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+        assert!(matches!(answer(whole, 1), Error::TooLong(1)));
+        for broken in
+            ["220 mail ready\r\n\r\n", "HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}", ""]
+        {
+            assert!(matches!(answer(broken, 9), Error::Broken(_)), "{broken}");
+        }
+        let nobody = Place::Socket("/nowhere/control.sock".into());
+        let refused = ask(&nobody, (Duration::from_secs(1), 1), Method::GET, "/", None).unwrap_err();
+        assert!(matches!(&refused, Error::Connect(cause) if cause.kind() == io::ErrorKind::NotFound), "{refused}");
+    }
+
+    #[test]
+    fn a_silent_server_has_its_time_and_no_more() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = Place::Plain("127.0.0.1".into(), listener.local_addr().unwrap().port());
+        let patience = Duration::from_millis(50);
+        let late = ask(&place, (patience, 1), Method::GET, "/", None).unwrap_err();
+        assert!(matches!(late, Error::Late(_)), "{late}");
+    }
+
+    #[test]
+    fn places_are_written_as_urls() {
+        assert_eq!(Place::Plain("::1".into(), 80).to_string(), "http://[::1]:80");
+        assert_eq!(Place::Socket("/run/control.sock".into()).to_string(), "/run/control.sock");
+    }
+}

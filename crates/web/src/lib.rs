@@ -1,0 +1,134 @@
+//! Status over TCP, which only shows, and control over a Unix socket, which may change things.
+//!
+//! A web page anywhere can make a browser post to localhost, so nothing that changes anything is reachable over TCP,
+//! and whoever reaches the Unix socket has the file permission to do so. Runs on its own thread, away from the data path.
+
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use axum::Router;
+use evenkeel_policy::config::Where;
+use tokio::runtime::{Builder, Runtime};
+use tokio_rustls::rustls::ServerConfig;
+
+mod caller;
+mod dashboard;
+pub mod guard;
+mod openmetrics;
+mod refusal;
+mod rules;
+pub mod serve;
+mod serving;
+
+pub use caller::{Caller, Process};
+pub use refusal::Refusal;
+use serve::Manager;
+use serving::{Bounds, Opening, Pace, serve};
+
+/// How often the server counts what tenants have done: windows of rates and verdicts last from one to two of these.
+const COUNTED_EVERY: Duration = Duration::from_secs(1);
+
+/// Serves both sockets of a server on a thread of their own for as long as the process lives.
+///
+/// # Errors
+/// When the sockets cannot be used or no thread can be started.
+pub fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control: UnixListener) -> io::Result<()> {
+    let (runtime, pace) = (runtime(4)?, Pace::default());
+    let show_status = |listener| {
+        let (router, wanted) = (serve::status_router(Arc::clone(&manager)), manager.config().server.http.tls);
+        let manager = Arc::clone(&manager);
+        show(&runtime, Arc::clone(&pace), router, listener, wanted, move || manager.server().https())
+    };
+    let status = status.map(show_status).transpose()?;
+    control.set_nonblocking(true)?;
+    let control = {
+        let _inside = runtime.enter();
+        tokio::net::UnixListener::from_std(control)?
+    };
+    let work = async move {
+        let shown = async {
+            if let Some(status) = status {
+                status.await;
+            }
+        };
+        let from = |stream: &tokio::net::UnixStream, _: &_| Caller::of(stream);
+        let router = serve::control_router(Arc::clone(&manager));
+        let controlled = serve(control, router, Bounds::USUAL, pace, from, || Opening::Plain);
+        let counted = async {
+            loop {
+                manager.server().count();
+                tokio::time::sleep(COUNTED_EVERY).await;
+            }
+        };
+        // None ends by itself: errors of single connections are handled inside.
+        tokio::join!(shown, controlled, counted);
+    };
+    on_a_thread(runtime, work)
+}
+
+/// Serves what only shows, on a thread of its own for as long as the process lives; HTTPS where that is `wanted`, by the
+/// certificates of the moment that `https` tells.
+///
+/// # Errors
+/// When the socket cannot be used or no thread can be started.
+pub fn spawn_read_only(
+    router: Router,
+    listener: TcpListener,
+    wanted: Where,
+    https: impl Fn() -> Option<Arc<ServerConfig>> + Send + Sync + 'static,
+) -> io::Result<()> {
+    let runtime = runtime(1)?;
+    let shown = show(&runtime, Pace::default(), router, listener, wanted, https)?;
+    on_a_thread(runtime, shown)
+}
+
+/// Shows `router` on a status address.
+fn show(
+    runtime: &Runtime,
+    pace: Pace,
+    router: Router,
+    listener: TcpListener,
+    wanted: Where,
+    https: impl Fn() -> Option<Arc<ServerConfig>> + Send + Sync + 'static,
+) -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    listener.set_nonblocking(true)?;
+    let loopback = listener.local_addr()?.ip().is_loopback();
+    let listener = {
+        let _inside = runtime.enter();
+        tokio::net::TcpListener::from_std(listener)?
+    };
+    let opening = opening(wanted.applies(loopback), https);
+    let from = |_: &tokio::net::TcpStream, peer: &SocketAddr| Caller::Address(*peer);
+    Ok(serve(listener, rules::read_only(router, loopback), Bounds::USUAL, pace, from, opening))
+}
+
+fn runtime(blocking_threads: usize) -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().max_blocking_threads(blocking_threads).build()
+}
+
+fn on_a_thread(runtime: Runtime, work: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name("evenkeel-http".into()).spawn(move || runtime.block_on(work)).map(drop)
+}
+
+/// What connections to the status address begin with, by the certificates of the moment. Where there was HTTPS, there
+/// is no plain HTTP later, although a reload has taken the certificates away.
+fn opening(
+    wanted: bool,
+    https: impl Fn() -> Option<Arc<ServerConfig>> + Send + Sync + 'static,
+) -> impl Fn() -> Opening + Send + Sync + 'static {
+    let was_secure = AtomicBool::new(https().is_some());
+    move || match https().filter(|_| wanted) {
+        Some(config) => {
+            was_secure.store(true, Ordering::Relaxed);
+            Opening::Secure(config)
+        }
+        None if wanted && was_secure.load(Ordering::Relaxed) => Opening::Close,
+        None => Opening::Plain,
+    }
+}

@@ -1,0 +1,62 @@
+//! Refusals, as they are logged and answered.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use evenkeel_policy::check::Errors;
+use evenkeel_server::Error;
+use serde::Serialize;
+use serde_json::json;
+
+/// Why a request was turned down; as an answer `{"error": {"kind", "message", "cure"}}`. Nothing has changed then.
+#[derive(Debug, Serialize)]
+pub struct Refusal {
+    /// Name of the reason, for programs.
+    pub(crate) kind: &'static str,
+    /// What is wrong.
+    pub message: String,
+    /// What to do about it.
+    pub cure: String,
+    /// HTTP status.
+    #[serde(skip)]
+    pub(crate) status: u16,
+}
+
+impl Refusal {
+    pub(crate) fn new(status: u16, kind: &'static str, message: impl ToString, cure: impl ToString) -> Self {
+        Self { kind, message: message.to_string(), cure: cure.to_string(), status }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        if let Error::NotOurs { volume, path, why, cure } = error {
+            return Self::new(409, "not_ours", format!("volume {volume:?} ({}): {why}", path.display()), cure);
+        }
+        let (status, kind, cure) = match &error {
+            Error::Unknown { .. } => (404, "not_found", "`evenkeel state` lists pools, tenants and volumes"),
+            Error::InUse { .. } => (409, "in_use", "stop the other server, or give the volume another path"),
+            Error::Refused(_) => (
+                409,
+                "refused",
+                "change what the message names; where it says that a restart is needed, restart the server",
+            ),
+            Error::Volume { .. } => (422, "volume_unusable", "check the path, its permissions and the free space"),
+            _ => (500, "system", "see the server's log"),
+        };
+        Self::new(status, kind, error, cure)
+    }
+}
+
+impl From<Errors> for Refusal {
+    fn from(errors: Errors) -> Self {
+        Self::new(422, "invalid_configuration", errors, "correct what the message names and try again")
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, Json(json!({ "error": self }))).into_response()
+    }
+}

@@ -1,0 +1,26 @@
+//! What a server shows and takes: its state and metrics for everyone, changes on the control socket.
+
+use std::sync::Arc;
+
+use axum::Router;
+
+mod api;
+mod audit;
+mod manager;
+mod metrics;
+mod source;
+
+pub use manager::Manager;
+pub use source::{Loaded, Source, own_files};
+
+use crate::{dashboard, rules};
+
+/// What TCP shows; [`rules::read_only`] is for the caller to add.
+pub(crate) fn status_router(manager: Arc<Manager>) -> Router {
+    dashboard::router().merge(metrics::router()).merge(api::read_router()).with_state(manager)
+}
+
+/// What the Unix socket offers.
+pub(crate) fn control_router(manager: Arc<Manager>) -> Router {
+    rules::control(metrics::router().merge(api::read_router()).merge(api::write_router()).with_state(manager))
+}
