@@ -19,7 +19,8 @@ pub enum Slots {
     Rwd,
     /// A window for each tenant that follows the device's latency.
     Parda,
-    /// A fixed total for all together.
+    /// A fixed total for all together; for simulations alone.
+    #[schemars(skip)]
     SfqD,
     /// By need, smallest first, as published.
     Drg,

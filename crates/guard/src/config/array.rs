@@ -61,16 +61,11 @@ impl ArrayConfig {
             faults.push((&[], message.to_owned()));
         }
         match self.method {
-            // All tenants together wait in one queue, which is not ours.
-            Slots::SfqD => faults.push((
-                &["tuning", "slots"],
-                "must be \"needs\", \"drg\", \"parda\" or \"rwd\": \"sfq_d\" needs a queue of its own (`evenkeel serve`)".into(),
-            )),
             Slots::Drg if !exchange.etcd.is_empty() => faults.push((
                 &["tuning", "slots"],
                 "must be \"needs\", \"rwd\" or \"parda\" with [exchange]: \"drg\" knows the volumes of one host only".into(),
             )),
-            Slots::Drg | Slots::None | Slots::Rwd | Slots::Parda | Slots::Needs => {}
+            _ => {}
         }
         let [shortest, longest] = PERIOD;
         if !(shortest.max(interval)..=longest).contains(&self.period) {
