@@ -16,30 +16,33 @@ use crate::raid::Raid0Params;
 use crate::ssd::SsdParams;
 use crate::store::StoreParams;
 
+/// Devices by name, each with its parameters.
+pub type Presets<P> = &'static [(&'static str, fn() -> P)];
+
 /// Parameters that start from one of several devices.
 pub trait Preset: Serialize + DeserializeOwned + 'static {
     /// The devices by name, the default first; with a single one there is no key `preset`.
-    const PRESETS: &[(&str, fn() -> Self)];
+    const PRESETS: Presets<Self>;
 }
 
 impl Preset for StoreParams {
-    const PRESETS: &[(&str, fn() -> Self)] = &[("ssd", Self::ssd), ("hdd", Self::hdd)];
+    const PRESETS: Presets<Self> = &[("ssd", Self::ssd), ("hdd", Self::hdd)];
 }
 
 impl Preset for SsdParams {
-    const PRESETS: &[(&str, fn() -> Self)] = &[("sata", Self::sata), ("nvme", Self::nvme)];
+    const PRESETS: Presets<Self> = &[("sata", Self::sata), ("nvme", Self::nvme)];
 }
 
 impl Preset for DiskParams {
-    const PRESETS: &[(&str, fn() -> Self)] = &[("nearline", Self::nearline), ("cheetah9lp", Self::cheetah9lp)];
+    const PRESETS: Presets<Self> = &[("nearline", Self::nearline), ("cheetah9lp", Self::cheetah9lp)];
 }
 
 impl Preset for HybridParams {
-    const PRESETS: &[(&str, fn() -> Self)] = &[("paper", Self::paper), ("lab", Self::lab)];
+    const PRESETS: Presets<Self> = &[("paper", Self::paper), ("lab", Self::lab)];
 }
 
 impl Preset for Raid0Params {
-    const PRESETS: &[(&str, fn() -> Self)] = &[("", Self::default)];
+    const PRESETS: Presets<Self> = &[("", Self::default)];
 }
 
 /// Reads parameters of which a part may be written.

@@ -153,8 +153,7 @@ impl<'t> Document<'t> {
                 }
                 return (None, problems);
             }
-            let mut at_fault =
-                error.span().and_then(|span| locate(table.get_ref(), &span)).unwrap_or_default();
+            let mut at_fault = error.span().and_then(|span| locate(table.get_ref(), &span)).unwrap_or_default();
             let (mut span, mut message) = (error.span(), error.message());
             while let Some((key, rest)) = named(message)
                 && at_fault.last().is_none_or(|last| last != key)

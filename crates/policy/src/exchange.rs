@@ -67,8 +67,8 @@ impl Default for Exchange {
 impl Exchange {
     /// As the exchange wants it. Whole periods; what is left of the lease beyond them does not count.
     pub fn control(&self) -> control::Config {
-        let period: evenkeel_control::Duration = self.period.into();
-        let lease: evenkeel_control::Duration = self.lease.into();
+        let period: evenkeel_control::Duration = self.period;
+        let lease: evenkeel_control::Duration = self.lease;
         control::Config { lease: lease.as_nanos() / period.as_nanos().max(1), ..control::Config::new(period) }
     }
 
@@ -79,7 +79,7 @@ impl Exchange {
 
     /// The lease in etcd: whole seconds, not shorter than our own, at least the two that etcd grants.
     pub fn lease_seconds(&self) -> u64 {
-        let lease: evenkeel_control::Duration = self.lease.into();
+        let lease: evenkeel_control::Duration = self.lease;
         lease.as_nanos().div_ceil(1_000_000_000).max(2)
     }
 

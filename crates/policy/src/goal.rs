@@ -66,7 +66,7 @@ pub const fn default_noisy_above() -> Bytes {
 /// The goal of a pool, if it has one.
 pub(crate) fn of(pool: &Pool) -> Option<control::Config> {
     let (latency, tuning) = (pool.latency?, &pool.tuning);
-    let goal: ControlDuration = latency.target.into();
+    let goal: ControlDuration = latency.target;
     let published = match tuning.method {
         Method::Adaptive => response::Config::adaptive(goal),
         Method::Pid => response::Config::pid(goal),
@@ -77,7 +77,7 @@ pub(crate) fn of(pool: &Pool) -> Option<control::Config> {
             interval: interval.clamp(SHORTEST_INTERVAL, ControlDuration::from_secs(10)),
             // The published method is in classes; otherwise any delay will do.
             step: if tuning.method == Method::Pid { published.step } else { ControlDuration::ZERO },
-            max_delay: pool.max_delay.into(),
+            max_delay: pool.max_delay,
             noisy_bytes_per_s: tuning.noisy_above.0,
             ..published
         },

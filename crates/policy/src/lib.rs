@@ -53,7 +53,8 @@ pub mod workload;
 pub use config::Config;
 pub use document::explain;
 pub use rules::{
-    Finding, Severity, budget_that_hangs, findings, is_name, is_pool_name, policy_findings, rate_that_hangs, simulated, unknown,
+    Finding, Severity, budget_that_hangs, findings, is_name, is_pool_name, policy_findings, rate_that_hangs, simulated,
+    unknown,
 };
 
 /// A configuration that shows every key with its default, commented.

@@ -168,7 +168,7 @@ impl From<&Pool> for evenkeel_control::pool::Config {
             base_cost_bytes: base,
             cost: CostModel { base_bytes: base, write_percent: tuning.write_cost_percent },
             limit: pool.limit.rates().into(),
-            limit_burst: pool.limit.burst.into(),
+            limit_burst: pool.limit.burst,
             goal: goal::of(pool),
             slots: crate::slots::of(pool, None),
         }

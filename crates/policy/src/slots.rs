@@ -32,7 +32,7 @@ impl Slots {
     /// In the controller's words: decided once in `period`; `latency` and `most` as in the configuration of a pool.
     pub fn control(self, period: ControlDuration, latency: Option<Duration>, most: u32) -> control::Config {
         let (ours, most) = (control::Config::NEEDS, f64::from(most));
-        let (method, latency) = (self.method(), latency.map(Into::into));
+        let (method, latency) = (self.method(), latency);
         control::Config { method, period, latency, least: ours.least.min(most), most }
     }
 
@@ -63,7 +63,7 @@ pub(crate) fn of(pool: &Pool, period: Option<ControlDuration>) -> Option<control
 impl Config {
     /// A pool as its state machine wants it.
     pub fn control(&self, pool: &Pool) -> evenkeel_control::pool::Config {
-        let period = (!self.exchange.etcd.is_empty()).then(|| self.exchange.period.into());
+        let period = (!self.exchange.etcd.is_empty()).then_some(self.exchange.period);
         evenkeel_control::pool::Config { slots: of(pool, period), ..pool.into() }
     }
 }

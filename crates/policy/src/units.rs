@@ -110,7 +110,9 @@ impl FromStr for Cidr {
                 IpAddr::V4(_) => IpAddr::V4((network as u32).into()),
                 IpAddr::V6(_) => IpAddr::V6(network.into()),
             };
-            return Err(UnitError::new(format!("{text:?} has bits set beyond its prefix; write \"{network}/{prefix}\"")));
+            return Err(UnitError::new(format!(
+                "{text:?} has bits set beyond its prefix; write \"{network}/{prefix}\""
+            )));
         }
         Ok(block)
     }

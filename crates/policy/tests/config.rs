@@ -157,7 +157,11 @@ fn unknown_values_are_named_with_what_was_meant() {
         "2:20: pools.main.tuning.scheduler",
         &["did you mean \"mclock\""],
     );
-    assert_error("[pools.main.emulate]\npreset = \"hhd\"\n", "2:10: pools.main.emulate.preset", &["did you mean \"hdd\""]);
+    assert_error(
+        "[pools.main.emulate]\npreset = \"hhd\"\n",
+        "2:10: pools.main.emulate.preset",
+        &["did you mean \"hdd\""],
+    );
     assert_error("[pools.main.emulate]\niop = 5\n", "2:1: pools.main.emulate.iop", &["did you mean \"iops\""]);
     assert_error("[pools.main]\ntuning.admission = \"slow\"\n", "2:20: pools.main.tuning.admission", &["slowfast"]);
     assert_error(
@@ -187,7 +191,7 @@ fn wrong_quantities_say_what_would_be_right() {
     assert_error("[pools.main.emulate]\ncommit_size = \"5GiB\"\n", "2:15: pools.main.emulate.commit_size", &["4GiB"]);
     assert_error(
         "[pools.main]\ntuning.admission = { kind = \"slowfast\", target_min = 5 }\n",
-        "2:60: pools.main.tuning.admission.target_min",
+        "2:54: pools.main.tuning.admission.target_min",
         &["50ms"],
     );
 }

@@ -104,9 +104,8 @@ impl Config {
     /// # Errors
     /// The first setting that does not, and what would be right.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
-        let positive = |holds: bool, setting| {
-            holds.then_some(()).ok_or(InvalidConfig { setting, must_be: "greater than 0" })
-        };
+        let positive =
+            |holds: bool, setting| holds.then_some(()).ok_or(InvalidConfig { setting, must_be: "greater than 0" });
         match self {
             Self::None | Self::Theta | Self::Vegas | Self::Gradient => Ok(()),
             Self::Fixed { budget_bytes } => positive(*budget_bytes > 0, "budget"),

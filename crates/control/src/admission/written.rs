@@ -36,9 +36,10 @@ impl Config {
     fn of(written: Table) -> Result<Self, String> {
         let kind = written.get("kind").ok_or("missing field `kind`")?;
         let kind = kind.as_str().ok_or_else(|| format!("kind: invalid type: {}, expected a name", kind.type_str()))?;
-        let kind = KINDS.iter().find(|known| known.name() == kind).ok_or_else(|| {
-            format!("unknown variant `{kind}`, expected one of `{}`", Self::NAMES.join("`, `"))
-        })?;
+        let kind = KINDS
+            .iter()
+            .find(|known| known.name() == kind)
+            .ok_or_else(|| format!("unknown variant `{kind}`, expected one of `{}`", Self::NAMES.join("`, `")))?;
         let keys = |of: &Self| Table::try_from(*of).map_err(|error| error.to_string());
         let base = keys(kind)?;
         for key in written.keys().filter(|&key| !base.contains_key(key)) {
@@ -97,7 +98,11 @@ impl JsonSchema for Config {
         let tolerance = elastic.get("properties").and_then(|keys| keys.get("tolerance")).cloned().unwrap_or_default();
         if let Some(keys) = table.get_mut("properties").and_then(|keys| keys.as_object_mut()) {
             let kind = json_schema!({ "enum": Self::NAMES, "description": "Which kind of admission control." });
-            keys.extend([("kind".into(), kind.into()), ("budget".into(), budget.into()), ("tolerance".into(), tolerance)]);
+            keys.extend([
+                ("kind".into(), kind.into()),
+                ("budget".into(), budget.into()),
+                ("tolerance".into(), tolerance),
+            ]);
         }
         table.insert("required".into(), ["kind"].as_slice().into());
         table.insert("additionalProperties".into(), false.into());

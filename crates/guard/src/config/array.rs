@@ -45,7 +45,7 @@ impl ArrayConfig {
     /// The controller's settings.
     pub fn controller(&self, exchange: &Exchange) -> slots::Config {
         let period = if exchange.etcd.is_empty() { self.period } else { exchange.period };
-        self.method.control(period.into(), self.latency, self.most)
+        self.method.control(period, self.latency, self.most)
     }
 
     /// What is wrong with it: keys below `[pools.NAME]`, and what would be right.
@@ -63,7 +63,8 @@ impl ArrayConfig {
         match self.method {
             Slots::Drg if !exchange.etcd.is_empty() => faults.push((
                 &["tuning", "slots"],
-                "must be \"needs\", \"rwd\" or \"parda\" with [exchange]: \"drg\" knows the volumes of one host only".into(),
+                "must be \"needs\", \"rwd\" or \"parda\" with [exchange]: \"drg\" knows the volumes of one host only"
+                    .into(),
             )),
             _ => {}
         }

@@ -117,11 +117,7 @@ impl HybridParams {
             (latency(self.slow_latency), "slow_latency", "at most 10 s"),
             (self.promotion != Promotion::Reused { misses: 0 }, "promote_after", "1 to 255 misses"),
             ((0.0..=1.0).contains(&self.dirty_above), "dirty_above", "0 to 1"),
-            (
-                self.write_back_bytes_per_s <= self.slow_bytes_per_s,
-                "write_back",
-                "at most slow_bandwidth",
-            ),
+            (self.write_back_bytes_per_s <= self.slow_bytes_per_s, "write_back", "at most slow_bandwidth"),
         ])
     }
 
