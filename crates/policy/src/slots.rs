@@ -1,6 +1,5 @@
 //! Slots of pools: how they are written.
 
-use evenkeel_control::Duration as ControlDuration;
 use evenkeel_control::slots as control;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,7 +29,7 @@ pub enum Slots {
 
 impl Slots {
     /// In the controller's words: decided once in `period`; `latency` and `most` as in the configuration of a pool.
-    pub fn control(self, period: ControlDuration, latency: Option<Duration>, most: u32) -> control::Config {
+    pub fn control(self, period: Duration, latency: Option<Duration>, most: u32) -> control::Config {
         let (ours, most) = (control::Config::NEEDS, f64::from(most));
         let (method, latency) = (self.method(), latency);
         control::Config { method, period, latency, least: ours.least.min(most), most }
@@ -49,12 +48,12 @@ impl Slots {
 }
 
 /// Slots of a pool, if tenants have bounds. `period`: how often other hosts report, if there are any.
-pub(crate) fn of(pool: &Pool, period: Option<ControlDuration>) -> Option<control::Config> {
+pub(crate) fn of(pool: &Pool, period: Option<Duration>) -> Option<control::Config> {
     let tuning = &pool.tuning;
     if tuning.slots == Slots::None {
         return None;
     }
-    let published = || control::Config::published(tuning.slots.method(), ControlDuration::ZERO, 0.0).period;
+    let published = || control::Config::published(tuning.slots.method(), Duration::ZERO, 0.0).period;
     let own = if tuning.slots == Slots::Needs { control::Config::NEEDS.period } else { published() };
     let own = tuning.slots_period.map_or(own, Into::into);
     Some(tuning.slots.control(period.unwrap_or(own), tuning.slots_latency, tuning.slots_most))
