@@ -152,14 +152,6 @@ impl From<u64> for Bytes {
     }
 }
 
-impl TryFrom<Bytes> for u32 {
-    type Error = core::num::TryFromIntError;
-
-    fn try_from(bytes: Bytes) -> Result<Self, Self::Error> {
-        bytes.0.try_into()
-    }
-}
-
 impl From<Bytes> for u64 {
     fn from(bytes: Bytes) -> Self {
         bytes.0

@@ -99,7 +99,7 @@ impl Findings {
     }
 }
 
-/// The same of a simulation, which runs baselines too.
+/// Everything wrong or doubtful in what a simulation runs, baselines included, in the order of its tables.
 pub fn simulated(config: &Config) -> Vec<Finding> {
     let mut out = Findings(Vec::new());
     server(config, &config.server, &mut out);

@@ -31,8 +31,7 @@ impl Slots {
     /// In the controller's words: decided once in `period`; `latency` and `most` as in the configuration of a pool.
     pub fn control(self, period: Duration, latency: Option<Duration>, most: u32) -> control::Config {
         let (ours, most) = (control::Config::NEEDS, f64::from(most));
-        let (method, latency) = (self.method(), latency);
-        control::Config { method, period, latency, least: ours.least.min(most), most }
+        control::Config { method: self.method(), period, latency, least: ours.least.min(most), most }
     }
 
     fn method(self) -> control::Method {

@@ -42,8 +42,9 @@ impl Config {
             .ok_or_else(|| format!("unknown variant `{kind}`, expected one of `{}`", Self::NAMES.join("`, `")))?;
         let keys = |of: &Self| Table::try_from(*of).map_err(|error| error.to_string());
         let base = keys(kind)?;
+        let others = if kind.is_baseline() { &KINDS[..] } else { &KINDS[..Self::NAMES.len()] };
         for key in written.keys().filter(|&key| !base.contains_key(key)) {
-            for other in &KINDS {
+            for other in others {
                 if keys(other)?.contains_key(key) {
                     let alike: Vec<&str> =
                         base.keys().map(String::as_str).filter(|own| own.starts_with(key.as_str())).collect();
