@@ -146,18 +146,6 @@ impl fmt::Display for Duration {
     }
 }
 
-impl From<u64> for Bytes {
-    fn from(bytes: u64) -> Self {
-        Self(bytes)
-    }
-}
-
-impl From<Bytes> for u64 {
-    fn from(bytes: Bytes) -> Self {
-        bytes.0
-    }
-}
-
 /// Reads a value that is written as text, or as an integer where `integers` allow.
 #[doc(hidden)]
 pub struct TextVisitor<T> {
