@@ -466,7 +466,7 @@ fn a_host_that_dies_is_out_after_its_lease_and_a_later_life_takes_its_place() {
     // A process of its own would be killed; here one whose value stays although it never reports again does.
     let lease = etcd.ctl(&["lease", "grant", "60"]).expect("a lease");
     let lease = lease.split_whitespace().nth(1).expect("its number");
-    let period = wall_clock().as_nanos() / Duration::from(PERIOD).as_nanos();
+    let period = wall_clock().as_nanos() / PERIOD.as_nanos();
     let value = format!(
         "{{\"v\":1,\"incarnation\":7,\"period\":{period},\"joined\":{period},\"period_us\":400000,\"pools\":{{\"main\":{{\"used\":3}}}}}}"
     );

@@ -31,6 +31,8 @@ mod invalid;
 pub mod limits;
 pub mod log;
 pub mod mclock;
+#[cfg(feature = "serde")]
+pub mod overlay;
 pub mod placement;
 pub mod pool;
 pub mod response;
@@ -38,6 +40,8 @@ pub mod rng;
 mod shape;
 pub mod slices;
 pub mod slots;
+#[cfg(feature = "serde")]
+pub mod text;
 pub mod throughput;
 pub mod time;
 pub mod token_bucket;

@@ -77,6 +77,12 @@ impl Duration {
         self.0
     }
 
+    /// Whether it is no time at all.
+    #[inline]
+    pub const fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
     /// Milliseconds, with fraction.
     #[inline]
     pub fn as_millis_f64(self) -> f64 {

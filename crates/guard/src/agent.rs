@@ -51,7 +51,7 @@ impl Agent {
             QueueDepth::new(name, array, &config.exchange, roots).map_err(|problem| setting(name, problem))
         });
         Ok(Self {
-            interval_ms: config.interval().0.as_millis_f64(),
+            interval_ms: config.interval().as_millis_f64(),
             tracker: Tracker::default(),
             packets: Packets::new(config.clone()).map_err(|problem| setting("*", problem))?,
             cgroups: cgroup::open(config, roots, cgroups)?,

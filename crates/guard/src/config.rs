@@ -313,15 +313,15 @@ impl Config {
 
     /// The settings of a resource's controller.
     pub fn controller(&self, resource: &ResourceConfig) -> response::Config {
-        let goal = resource.latency.target.into();
+        let goal = resource.latency.target;
         let published = match resource.method {
             Method::Adaptive => response::Config::adaptive(goal),
             Method::Pid => response::Config::pid(goal),
         };
         response::Config {
-            interval: self.agent.interval.into(),
-            step: self.agent.step.into(),
-            max_delay: self.agent.max_delay.into(),
+            interval: self.agent.interval,
+            step: self.agent.step,
+            max_delay: self.agent.max_delay,
             noisy_bytes_per_s: resource.noisy_above.0,
             ..published
         }

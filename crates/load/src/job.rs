@@ -222,7 +222,7 @@ impl JobOptions {
     /// # Errors
     /// Options that contradict each other.
     pub(crate) fn job(self, name: &str, target: Target, seed: u64, cores: u32) -> Result<Job, Error> {
-        let nanos = |duration: Option<Duration>| duration.map(|d| d.0.as_nanos());
+        let nanos = |duration: Option<Duration>| duration.map(|d| d.as_nanos());
         let connections = self.connections.unwrap_or(1);
         let duration_ns =
             nanos(self.duration).or_else(|| self.requests.is_none().then_some(DEFAULT_DURATION_S * 1_000_000_000));

@@ -12,19 +12,21 @@ use crate::raid::{Raid0, Raid0Params};
 use crate::ssd::{Ssd, SsdParams};
 use crate::store::{Store, StoreParams};
 
-/// Parameters of any model.
+/// Parameters of any model; as text a table with `kind` and the keys of that kind over its preset.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(tag = "kind", rename_all = "snake_case"))]
 pub enum DeviceParams {
     /// A batching store over a device.
-    Store(StoreParams),
+    Store(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] StoreParams),
     /// A solid-state drive.
-    Ssd(SsdParams),
+    Ssd(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] SsdParams),
     /// A disk.
-    Disk(DiskParams),
+    Disk(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] DiskParams),
     /// Stripes over equal members.
-    Raid0(Raid0Params),
+    Raid0(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] Raid0Params),
     /// A fast device over a slow one.
-    Hybrid(HybridParams),
+    Hybrid(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] HybridParams),
 }
 
 impl DeviceParams {

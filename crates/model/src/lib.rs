@@ -26,6 +26,8 @@ pub mod hybrid;
 pub mod jitter;
 pub mod link;
 pub mod params;
+#[cfg(feature = "serde")]
+pub mod preset;
 pub mod raid;
 pub mod ssd;
 pub mod store;

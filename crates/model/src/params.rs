@@ -7,7 +7,9 @@ use evenkeel_control::Duration;
 /// A parameter of a model that makes no sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidParams {
-    /// The field.
+    /// How many stripes it is a member of, one within the other.
+    pub depth: u32,
+    /// The key: the field, which may have its unit in its name beside that.
     pub parameter: &'static str,
     /// What it must be.
     pub must_be: &'static str,
@@ -15,6 +17,7 @@ pub struct InvalidParams {
 
 impl fmt::Display for InvalidParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (0..self.depth).try_for_each(|_| f.write_str("member."))?;
         write!(f, "{} must be {}", self.parameter, self.must_be)
     }
 }
@@ -25,7 +28,7 @@ impl core::error::Error for InvalidParams {}
 pub(crate) fn check(rules: &[(bool, &'static str, &'static str)]) -> Result<(), InvalidParams> {
     match rules.iter().find(|(holds, ..)| !holds) {
         None => Ok(()),
-        Some(&(_, parameter, must_be)) => Err(InvalidParams { parameter, must_be }),
+        Some(&(_, parameter, must_be)) => Err(InvalidParams { depth: 0, parameter, must_be }),
     }
 }
 

@@ -14,17 +14,27 @@ use evenkeel_control::{Duration, Instant};
 
 use crate::Io;
 use crate::device::{Device, DeviceParams};
+use crate::disk::DiskParams;
 use crate::params::{InvalidParams, check};
 
 /// What a [`Raid0`] is made of.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Raid0Params {
     /// Devices, 1 to 1,024; cannot change while it runs.
     pub members: u32,
     /// Bytes in a row on one member.
+    #[cfg_attr(feature = "serde", serde(rename = "stripe", with = "evenkeel_control::text::AsBytes"))]
     pub stripe_bytes: u64,
     /// What each member is.
     pub member: Box<DeviceParams>,
+}
+
+impl Default for Raid0Params {
+    /// Four of [`DiskParams::nearline`] with stripes of 64 KiB.
+    fn default() -> Self {
+        Self { members: 4, stripe_bytes: 64 << 10, member: Box::new(DeviceParams::Disk(DiskParams::nearline())) }
+    }
 }
 
 impl Raid0Params {
@@ -35,9 +45,9 @@ impl Raid0Params {
     pub fn validate(&self) -> Result<(), InvalidParams> {
         check(&[
             ((1..=1_024).contains(&self.members), "members", "1 to 1024"),
-            ((512..=1 << 40).contains(&self.stripe_bytes), "stripe_bytes", "512 B to 1 TiB"),
+            ((512..=1 << 40).contains(&self.stripe_bytes), "stripe", "512 B to 1 TiB"),
         ])?;
-        self.member.validate()
+        self.member.validate().map_err(|error| InvalidParams { depth: error.depth + 1, ..error })
     }
 
     /// How many of the first `offset` bytes are on `member`, which is where byte `offset` or the next one is there.

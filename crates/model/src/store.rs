@@ -29,10 +29,16 @@ use crate::jitter::Jitter;
 pub use crate::params::InvalidParams;
 use crate::params::{check, faster_rate, faster_time};
 
+/// Every stall is an event of its own; more of them than this would keep a core busy with nothing else.
+const MIN_STALL_EVERY: Duration = Duration::from_millis(1);
+
 /// What a [`Store`] is made of; everything can change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", schemars(rename = "Emulate", transform = crate::preset::schema::<Self>))]
 pub struct StoreParams {
     /// Payload the link moves, reads and writes together, in bytes per second.
+    #[cfg_attr(feature = "serde", serde(rename = "bandwidth", with = "evenkeel_control::text::AsBytes"))]
     pub bandwidth_bytes_per_s: u64,
     /// Requests the link moves per second, however small; its inverse is the base cost of a request.
     pub iops: u64,
@@ -43,14 +49,18 @@ pub struct StoreParams {
     /// Cost of one commit, however many requests it carries.
     pub commit_latency: Duration,
     /// What each commit first writes over the link, in turn with the data; 0 = the log is on another device.
+    #[cfg_attr(feature = "serde", serde(rename = "commit_size", with = "evenkeel_control::text::AsBytes"))]
     pub commit_bytes: u32,
     /// The most requests one commit carries.
     pub commit_batch_max: u32,
     /// Writes of at most this size go into the log, are done when it commits and are applied afterwards; 0 = none.
+    #[cfg_attr(feature = "serde", serde(rename = "deferred_max", with = "evenkeel_control::text::AsBytes"))]
     pub deferred_max_bytes: u32,
     /// Deferred bytes that may await application; beyond them small writes take the long way.
+    #[cfg_attr(feature = "serde", serde(rename = "deferred_backlog_max", with = "evenkeel_control::text::AsBytes"))]
     pub deferred_backlog_max_bytes: u64,
-    /// How read, write and commit latency vary.
+    /// How read, write and commit latency vary; as text the standard deviation of their logarithm, 0 (not at all) to 2.
+    #[cfg_attr(feature = "serde", serde(with = "crate::preset::jitter"), schemars(with = "f64"))]
     pub jitter: Jitter,
     /// Period of stalls; zero = none.
     pub stall_every: Duration,
@@ -117,14 +127,19 @@ impl StoreParams {
     /// The first parameter that does not, and what would be right.
     pub fn validate(&self) -> Result<(), InvalidParams> {
         let rules = [
-            (self.bandwidth_bytes_per_s > 0, "bandwidth_bytes_per_s", "greater than 0"),
+            (self.bandwidth_bytes_per_s > 0, "bandwidth", "greater than 0"),
             (self.iops > 0, "iops", "greater than 0"),
             (self.commit_batch_max > 0, "commit_batch_max", "greater than 0"),
-            (self.jitter.is_valid(), "jitter", "uniform with a spread of 0 to 1 or lognormal with a sigma of 0 to 2"),
+            (self.jitter.is_valid(), "jitter", "0 to 2"),
             (
                 self.stall_every == Duration::ZERO || self.stall_for < self.stall_every,
                 "stall_for",
                 "shorter than stall_every",
+            ),
+            (
+                self.stall_every == Duration::ZERO || self.stall_every >= MIN_STALL_EVERY,
+                "stall_every",
+                "0 (never) or at least 1ms",
             ),
         ];
         check(&rules)

@@ -381,7 +381,7 @@ fn parameters_that_make_no_sense_are_named() {
         ("zones", |p| p.zones.swap(0, 1)),
         ("blocks_per_track", |p| p.zones[0].blocks_per_track = 0),
         ("spare_blocks_per_cylinder", |p| p.spare_blocks_per_cylinder = 5_000),
-        ("capacity_bytes", |p| p.capacity_bytes *= 2),
+        ("capacity", |p| p.capacity_bytes *= 2),
         ("seek", |p| p.seek.swap(0, 1)),
         ("queue_depth", |p| p.queue_depth = 0),
         ("read_ahead_blocks", |p| p.cache.read_ahead_blocks += 1),

@@ -155,7 +155,7 @@ fn write_back_takes_its_part_of_the_slow_device() {
     one(&mut device, &mut now, io(Kind::Read, 3));
     assert_eq!(device.slow_device(now).1, 3 * u64::from(BLOCK), "one of four blocks may stay dirty");
     let wrong = HybridParams { write_back_bytes_per_s: 1 << 40, ..params };
-    assert_eq!(wrong.validate().unwrap_err().parameter, "write_back_bytes_per_s");
+    assert_eq!(wrong.validate().unwrap_err().parameter, "write_back");
 }
 
 /// A reader with eight requests out under a limit; answers its bytes in each second.

@@ -272,16 +272,16 @@ fn invalid_parameters_are_named() {
     let cases = [
         (geometry(|g| g.channels = 0), "channels"),
         (geometry(|g| g.dies = 1), "dies"),
-        (geometry(|g| g.page_bytes = 5_000), "page_bytes"),
-        (geometry(|g| g.program_bytes = 0), "program_bytes"),
-        (geometry(|g| g.block_bytes = 4_096), "block_bytes"),
-        (geometry(|g| g.capacity_bytes = 1_000), "capacity_bytes"),
+        (geometry(|g| g.page_bytes = 5_000), "page"),
+        (geometry(|g| g.program_bytes = 0), "program"),
+        (geometry(|g| g.block_bytes = 4_096), "block"),
+        (geometry(|g| g.capacity_bytes = 1_000), "capacity"),
         (geometry(|g| g.spare_percent = f64::NAN), "spare_percent"),
         (geometry(|g| g.used = -0.1), "used"),
         (SsdParams { queue_depth: 0, ..exact() }, "queue_depth"),
-        (SsdParams { link_bandwidth_bytes_per_s: 0, ..exact() }, "link_bandwidth_bytes_per_s"),
-        (SsdParams { channel_bandwidth_bytes_per_s: 0, ..exact() }, "channel_bandwidth_bytes_per_s"),
-        (SsdParams { buffer_bytes: 4_096, ..exact() }, "buffer_bytes"),
+        (SsdParams { link_bandwidth_bytes_per_s: 0, ..exact() }, "link_bandwidth"),
+        (SsdParams { channel_bandwidth_bytes_per_s: 0, ..exact() }, "channel_bandwidth"),
+        (SsdParams { buffer_bytes: 4_096, ..exact() }, "buffer"),
         (SsdParams { jitter: Jitter::LogNormal { sigma: 9.0 }, ..exact() }, "jitter"),
     ];
     for (params, parameter) in cases {

@@ -16,8 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::Caller;
 pub use crate::access::Who;
-pub use crate::admission::{Admission, Repairs, SlowFast};
-pub use crate::emulate::{Emulate, Preset};
 pub use crate::exchange::{Endpoint, Exchange};
 pub use crate::goal::{Method, Noisy};
 pub use crate::guarantee::{CachedDevice, GuaranteeMethod, GuaranteeTuning};

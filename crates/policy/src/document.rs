@@ -200,12 +200,20 @@ impl<'t> Document<'t> {
                 }
                 return (None, problems);
             }
-            let at_fault = error.span().and_then(|span| locate(table.get_ref(), &span));
-            let inner = at_fault.iter().flatten().map(String::as_str);
-            let key = dotted(&prefix.iter().copied().chain(inner).collect::<Vec<_>>());
-            problems.push(self.problem(error.span(), key, explain(error.message())));
-            removed_keys.extend(at_fault.as_ref().and_then(|path| path.last().cloned()));
-            let removed = at_fault.is_some_and(|path| remove(table.get_mut(), &path));
+            let mut at_fault = error.span().and_then(|span| locate(table.get_ref(), &span)).unwrap_or_default();
+            let (mut span, mut message) = (error.span(), error.message());
+            while let Some((key, rest)) = named(message)
+                && at_fault.last().is_none_or(|last| last != key)
+                && let Some((of_key, of_value)) = within(table.get_ref(), &at_fault, key)
+            {
+                (span, message) = (Some(if rest == message { of_key } else { of_value }), rest);
+                at_fault.push(key.to_owned());
+            }
+            let key = prefix.iter().copied().chain(at_fault.iter().map(String::as_str));
+            let key = dotted(&key.collect::<Vec<_>>());
+            problems.push(self.problem(span, key, explain(message)));
+            removed_keys.extend(at_fault.last().cloned());
+            let removed = remove(table.get_mut(), &at_fault);
             if !removed || problems.len() > MAX_ERRORS {
                 return (None, problems);
             }
@@ -389,6 +397,23 @@ fn locate(table: &DeTable<'_>, span: &Range<usize>) -> Option<Vec<String>> {
     let mut best = None;
     visit(table, span, &mut Vec::new(), &mut best);
     best.map(|(_, path)| path)
+}
+
+/// The key that a message names, with what is wrong with it. A table that was read as a whole has one place for all of its
+/// errors, so that they begin with the key.
+fn named(message: &str) -> Option<(&str, &str)> {
+    match message.strip_prefix("unknown field `") {
+        Some(rest) => rest.split_once('`').map(|(key, _)| (key, message)),
+        None => message.split_once(": "),
+    }
+}
+
+/// Where the table at a path has a key, and its value.
+fn within(table: &DeTable<'_>, path: &[String], key: &str) -> Option<(Range<usize>, Range<usize>)> {
+    match path.split_first() {
+        Some((first, rest)) => within(table.get(first.as_str())?.get_ref().as_table()?, rest, key),
+        None => table.get_key_value(key).map(|(key, value)| (key.span(), value.span())),
+    }
 }
 
 /// Takes an entry out of the document; tells whether it was there.

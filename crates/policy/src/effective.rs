@@ -363,7 +363,7 @@ fn of_pool<'n>(
         let target = row(Some(Precedence::Latency), latency(target, Of::Reads));
         out.rows.push(target.by("reads of tenants that are not noisy", throttled("requests of", throttles)));
     }
-    let admission = row(None, format!("admission {}", pool.tuning.admission.kind()));
+    let admission = row(None, format!("admission {}", pool.tuning.admission.name()));
     out.rows.push(admission.by("latency and rate of the device", "requests of all tenants, beyond its budget"));
 }
 

@@ -67,9 +67,8 @@ impl Default for Exchange {
 impl Exchange {
     /// As the exchange wants it. Whole periods; what is left of the lease beyond them does not count.
     pub fn control(&self) -> control::Config {
-        let period: evenkeel_control::Duration = self.period.into();
-        let lease: evenkeel_control::Duration = self.lease.into();
-        control::Config { lease: lease.as_nanos() / period.as_nanos().max(1), ..control::Config::new(period) }
+        let lease = self.lease.as_nanos() / self.period.as_nanos().max(1);
+        control::Config { lease, ..control::Config::new(self.period) }
     }
 
     /// From how many hosts on the group is divided, and how finely.
@@ -79,8 +78,7 @@ impl Exchange {
 
     /// The lease in etcd: whole seconds, not shorter than our own, at least the two that etcd grants.
     pub fn lease_seconds(&self) -> u64 {
-        let lease: evenkeel_control::Duration = self.lease.into();
-        lease.as_nanos().div_ceil(1_000_000_000).max(2)
+        self.lease.as_nanos().div_ceil(1_000_000_000).max(2)
     }
 
     /// What is wrong with it: keys of `[exchange]`, and what would be right.

@@ -1,16 +1,15 @@
 //! Latency targets of pools in the controller's words.
 
-use evenkeel_control::Duration as ControlDuration;
 use evenkeel_control::pool::goal as control;
 use evenkeel_control::response::{self, Reason};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Pool;
-use crate::units::Bytes;
+use crate::units::{Bytes, Duration};
 
 /// How often a pool's goal is measured and decided, at most.
-const SHORTEST_INTERVAL: ControlDuration = ControlDuration::from_millis(100);
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// An interval in goals: what is measured in one should have begun in it.
 const INTERVAL_GOALS: u64 = 2;
 
@@ -66,18 +65,18 @@ pub const fn default_noisy_above() -> Bytes {
 /// The goal of a pool, if it has one.
 pub(crate) fn of(pool: &Pool) -> Option<control::Config> {
     let (latency, tuning) = (pool.latency?, &pool.tuning);
-    let goal: ControlDuration = latency.target.into();
+    let goal = latency.target;
     let published = match tuning.method {
         Method::Adaptive => response::Config::adaptive(goal),
         Method::Pid => response::Config::pid(goal),
     };
-    let interval = ControlDuration::from_nanos(goal.as_nanos().saturating_mul(INTERVAL_GOALS));
+    let interval = Duration::from_nanos(goal.as_nanos().saturating_mul(INTERVAL_GOALS));
     Some(control::Config {
         response: response::Config {
-            interval: interval.clamp(SHORTEST_INTERVAL, ControlDuration::from_secs(10)),
+            interval: interval.clamp(SHORTEST_INTERVAL, Duration::from_secs(10)),
             // The published method is in classes; otherwise any delay will do.
-            step: if tuning.method == Method::Pid { published.step } else { ControlDuration::ZERO },
-            max_delay: pool.max_delay.into(),
+            step: if tuning.method == Method::Pid { published.step } else { Duration::ZERO },
+            max_delay: pool.max_delay,
             noisy_bytes_per_s: tuning.noisy_above.0,
             ..published
         },

@@ -87,8 +87,8 @@ impl GuaranteeTuning {
     pub fn control(&self, slow_bytes_per_s: Option<Bytes>) -> throughput::Config {
         throughput::Config {
             method: self.method.control(),
-            interval: self.every().into(),
-            window: self.period.into(),
+            interval: self.every(),
+            window: self.period,
             slow_bytes_per_s: slow_bytes_per_s.map(|bytes| bytes.0),
             max_raise: self.max_raise,
         }

@@ -7,7 +7,6 @@
 //! | [`check`] | TOML text to configuration; every error with file, line, key and cure |
 //! | [`document`] | the same for any type, with values put over those of the text |
 //! | [`decision`] | decisions on record |
-//! | [`device`], [`disk`], [`ssd`] | devices that simulations run on |
 //! | [`change`] | what a reload changes, and what it cannot |
 //! | [`tenant`], [`pool`] | the policy: who gets what, and the devices that saturate |
 //! | [`mod@explain`] | every sentence about a decision |
@@ -25,16 +24,12 @@
 //! | [`state`] | the records behind `/api/v1/state` |
 
 pub mod access;
-pub mod admission;
 pub mod change;
 pub mod check;
 pub mod config;
 pub mod decision;
-pub mod device;
-pub mod disk;
 pub mod document;
 pub mod effective;
-mod emulate;
 pub mod exchange;
 pub mod explain;
 pub mod figures;
@@ -43,13 +38,11 @@ pub mod fuzz;
 pub mod goal;
 pub mod guarantee;
 pub mod http;
-pub mod hybrid;
 pub mod pool;
 pub mod rbd;
 mod rules;
 pub mod slots;
 pub mod source;
-pub mod ssd;
 pub mod state;
 pub mod tenant;
 pub mod tls;
@@ -61,7 +54,8 @@ pub mod workload;
 pub use config::Config;
 pub use document::explain;
 pub use rules::{
-    Finding, Severity, budget_that_hangs, findings, is_name, is_pool_name, policy_findings, rate_that_hangs, unknown,
+    Finding, Severity, budget_that_hangs, findings, is_name, is_pool_name, policy_findings, rate_that_hangs, simulated,
+    unknown,
 };
 
 /// A configuration that shows every key with its default, commented.

@@ -1,11 +1,11 @@
 //! A pool of the policy: a shared device that saturates.
 
+use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::mclock::CostModel;
+use evenkeel_model::store::StoreParams;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::admission::Admission;
-use crate::emulate::Emulate;
 use crate::goal::{self, Method, Noisy};
 use crate::guarantee::{CachedDevice, GuaranteeTuning};
 use crate::slots::Slots;
@@ -34,8 +34,8 @@ pub struct Pool {
     /// All else.
     pub tuning: Tuning,
     /// Parameters of the emulated device behind volumes with `backend = "emulate"`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub emulate: Option<Emulate>,
+    #[serde(deserialize_with = "evenkeel_model::preset::read_some", skip_serializing_if = "Option::is_none")]
+    pub emulate: Option<StoreParams>,
 }
 
 /// How a pool does what its policy says. The defaults suit most devices.
@@ -66,7 +66,7 @@ pub struct Tuning {
     /// target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_latency: Option<Duration>,
-    /// All slots together, on all hosts: never more, and the total of "rwd" and "sfq_d".
+    /// All slots together, on all hosts: never more, and the total of "rwd".
     #[schemars(range(min = 1, max = 1_000_000))]
     pub slots_most: u32,
     /// How often slots are decided where there is no exchange, "100ms" to "60s"; without this key 1 s, for "needs" in
@@ -164,11 +164,11 @@ impl From<&Pool> for evenkeel_control::pool::Config {
                 Scheduler::Mclock => evenkeel_control::pool::Scheduler::Mclock,
                 Scheduler::None => evenkeel_control::pool::Scheduler::None,
             },
-            admission: (&tuning.admission).into(),
+            admission: tuning.admission,
             base_cost_bytes: base,
             cost: CostModel { base_bytes: base, write_percent: tuning.write_cost_percent },
             limit: pool.limit.rates().into(),
-            limit_burst: pool.limit.burst.into(),
+            limit_burst: pool.limit.burst,
             goal: goal::of(pool),
             slots: crate::slots::of(pool, None),
         }

@@ -1,6 +1,7 @@
 //! What a configuration must obey beyond its syntax.
 
 mod access;
+mod baselines;
 mod elsewhere;
 mod hangs;
 mod idle;
@@ -18,6 +19,7 @@ use crate::rbd::Image;
 use crate::units::{Bytes, Duration, Rates};
 use crate::uri::Target;
 
+pub use baselines::findings;
 pub use hangs::{budget_that_hangs, rate_that_hangs};
 
 /// The longest name of a pool, tenant or volume, in bytes: it becomes a file name and a metric label.
@@ -97,8 +99,8 @@ impl Findings {
     }
 }
 
-/// Everything wrong or doubtful in `config`, in the order of its tables.
-pub fn findings(config: &Config) -> Vec<Finding> {
+/// Everything wrong or doubtful in what a simulation runs, baselines included, in the order of its tables.
+pub fn simulated(config: &Config) -> Vec<Finding> {
     let mut out = Findings(Vec::new());
     server(config, &config.server, &mut out);
     pools(&config.pools, &mut out);
@@ -127,6 +129,7 @@ pub fn policy_findings(named: &BTreeMap<String, Pool>, owners: &BTreeMap<String,
     let mut out = Findings(Vec::new());
     pools(named, &mut out);
     tenants(owners, named, &mut out);
+    baselines::of_pools(named, &mut out);
     out.0
 }
 
@@ -286,8 +289,8 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
 fn settings_of_pool(name: &str, pool: &Pool, out: &mut Findings) {
     let at = |key: &'static str| ["pools", name, "tuning", key];
     let tuning = &pool.tuning;
-    if let Some(complaint) = tuning.admission.complaint() {
-        out.error(&at("admission"), complaint);
+    if let Err(invalid) = tuning.admission.validate() {
+        out.error(&at("admission"), invalid.to_string());
     }
     out.error_if(u32::try_from(tuning.base_cost.0).is_err(), &at("base_cost"), "is too large; use less than 4GiB");
     out.error_if(
@@ -304,9 +307,9 @@ fn settings_of_pool(name: &str, pool: &Pool, out: &mut Findings) {
         "0 would report every I/O; use for example \"10s\"",
     );
     if let Some(emulate) = &pool.emulate
-        && let Err(complaint) = emulate.params()
+        && let Err(invalid) = emulate.validate()
     {
-        out.error(&["pools", name, "emulate"], complaint);
+        out.error(&["pools", name, "emulate"], invalid.to_string());
     }
     out.error_if(
         pool.devices.iter().any(String::is_empty),
@@ -352,10 +355,9 @@ fn slots(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mu
     );
     // Their totals are shared out among the tenants that one pool knows.
     out.error_if(
-        !config.exchange.etcd.is_empty()
-            && matches!(pool.tuning.slots, crate::slots::Slots::Drg | crate::slots::Slots::SfqD),
+        !config.exchange.etcd.is_empty() && pool.tuning.slots == crate::slots::Slots::Drg,
         &at("slots"),
-        "must be \"needs\", \"rwd\" or \"parda\" with [exchange]: \"drg\" and \"sfq_d\" know the tenants of one host only",
+        "must be \"needs\", \"rwd\" or \"parda\" with [exchange]: \"drg\" knows the tenants of one host only",
     );
     if let Err(invalid) = control.validate() {
         let key = match invalid.setting {

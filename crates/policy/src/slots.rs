@@ -1,6 +1,5 @@
 //! Slots of pools: how they are written.
 
-use evenkeel_control::Duration as ControlDuration;
 use evenkeel_control::slots as control;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,7 +18,8 @@ pub enum Slots {
     Rwd,
     /// A window for each tenant that follows the device's latency.
     Parda,
-    /// A fixed total for all together.
+    /// A fixed total for all together; for simulations alone.
+    #[schemars(skip)]
     SfqD,
     /// By need, smallest first, as published.
     Drg,
@@ -29,10 +29,9 @@ pub enum Slots {
 
 impl Slots {
     /// In the controller's words: decided once in `period`; `latency` and `most` as in the configuration of a pool.
-    pub fn control(self, period: ControlDuration, latency: Option<Duration>, most: u32) -> control::Config {
+    pub fn control(self, period: Duration, latency: Option<Duration>, most: u32) -> control::Config {
         let (ours, most) = (control::Config::NEEDS, f64::from(most));
-        let (method, latency) = (self.method(), latency.map(Into::into));
-        control::Config { method, period, latency, least: ours.least.min(most), most }
+        control::Config { method: self.method(), period, latency, least: ours.least.min(most), most }
     }
 
     fn method(self) -> control::Method {
@@ -48,12 +47,12 @@ impl Slots {
 }
 
 /// Slots of a pool, if tenants have bounds. `period`: how often other hosts report, if there are any.
-pub(crate) fn of(pool: &Pool, period: Option<ControlDuration>) -> Option<control::Config> {
+pub(crate) fn of(pool: &Pool, period: Option<Duration>) -> Option<control::Config> {
     let tuning = &pool.tuning;
     if tuning.slots == Slots::None {
         return None;
     }
-    let published = || control::Config::published(tuning.slots.method(), ControlDuration::ZERO, 0.0).period;
+    let published = || control::Config::published(tuning.slots.method(), Duration::ZERO, 0.0).period;
     let own = if tuning.slots == Slots::Needs { control::Config::NEEDS.period } else { published() };
     let own = tuning.slots_period.map_or(own, Into::into);
     Some(tuning.slots.control(period.unwrap_or(own), tuning.slots_latency, tuning.slots_most))
@@ -62,7 +61,7 @@ pub(crate) fn of(pool: &Pool, period: Option<ControlDuration>) -> Option<control
 impl Config {
     /// A pool as its state machine wants it.
     pub fn control(&self, pool: &Pool) -> evenkeel_control::pool::Config {
-        let period = (!self.exchange.etcd.is_empty()).then(|| self.exchange.period.into());
+        let period = (!self.exchange.etcd.is_empty()).then_some(self.exchange.period);
         evenkeel_control::pool::Config { slots: of(pool, period), ..pool.into() }
     }
 }

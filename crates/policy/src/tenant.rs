@@ -138,7 +138,7 @@ impl Tenant {
     /// Its latency target as a pool wants it.
     pub fn response_goal(&self) -> Option<ResponseGoal> {
         let latency = self.latency?;
-        Some(ResponseGoal { time: latency.target.into(), statistic: latency.percentile.into() })
+        Some(ResponseGoal { time: latency.target, statistic: latency.percentile.into() })
     }
 }
 
@@ -148,7 +148,7 @@ impl From<&Tenant> for Qos {
             reservation: tenant.reservation.into(),
             limit: tenant.limit.rates().into(),
             weight: tenant.weight,
-            burst: tenant.limit.burst.into(),
+            burst: tenant.limit.burst,
             background: tenant.priority == Priority::Background,
         }
     }

@@ -119,7 +119,7 @@ impl FromStr for Burst {
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let wrong = || UnitError::new(format!("{text:?} is not ON:OFF, as in 200ms:800ms"));
         let (on, off) = text.split_once(':').ok_or_else(wrong)?;
-        let nanos = |text: &str| text.parse::<Duration>().map(|d| d.0.as_nanos());
+        let nanos = |text: &str| text.parse::<Duration>().map(|d| d.as_nanos());
         let burst = Self { on_ns: nanos(on)?, off_ns: nanos(off)? };
         if burst.on_ns == 0 || burst.on_ns > MAX_BURST_NS || burst.off_ns > MAX_BURST_NS {
             let message = "a burst is on for at least 1ns, and on and off for at most 1h each";
@@ -131,7 +131,7 @@ impl FromStr for Burst {
 
 impl fmt::Display for Burst {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let time = |nanos| Duration(evenkeel_control::Duration::from_nanos(nanos));
+        let time = Duration::from_nanos;
         write!(f, "{}:{}", time(self.on_ns), time(self.off_ns))
     }
 }

@@ -1,13 +1,12 @@
 //! Configurations: defaults, every error with its place and cure, all of them at once.
 
+use evenkeel_control::admission::{Config as Admission, ElasticConfig, Repairs, SlowFastConfig};
 use evenkeel_control::pool::guarantee::Goals;
 use evenkeel_control::throughput::Rate;
 use evenkeel_policy::Config;
 use evenkeel_policy::access::Caller;
 use evenkeel_policy::check::{Problem, check, check_file};
-use evenkeel_policy::config::{
-    Admission, Backend, Cache, Limit, Priority, Repairs, Scheduler, SlowFast, Status, Volume,
-};
+use evenkeel_policy::config::{Backend, Cache, Limit, Priority, Scheduler, Status, Volume};
 use evenkeel_policy::units::Bytes;
 use proptest::prelude::*;
 
@@ -36,7 +35,7 @@ fn nothing_said_means_one_file_volume_on_an_adaptive_pool() {
     let config = parse("");
     assert_eq!(config, Config::default());
     assert_eq!(config.pools["main"].tuning.scheduler, Scheduler::Mclock);
-    assert_eq!(config.pools["main"].tuning.admission, Admission::Elastic { tolerance: 0.025 });
+    assert_eq!(config.pools["main"].tuning.admission, Admission::Elastic(ElasticConfig { tolerance: 0.025 }));
     assert_eq!((config.volumes["disk0"].size, config.volumes["disk0"].backend), (Some(Bytes(1 << 30)), Backend::File));
     assert_eq!(config.server.listen, ["127.0.0.1:10809".parse().expect("an address")]);
     assert_eq!(config.server.unix_paths(), [std::path::PathBuf::from("evenkeel-data/nbd.sock")]);
@@ -76,7 +75,7 @@ fn everything_said_is_heard() {
     );
     assert_eq!(config.server.status, Status::Off);
     assert!(config.server.unix_paths().is_empty());
-    assert_eq!(config.pools["fast"].tuning.admission, Admission::Fixed { budget: Bytes(512 << 10) });
+    assert_eq!(config.pools["fast"].tuning.admission, Admission::Fixed { budget_bytes: 512 << 10 });
     assert_eq!(config.pools["fast"].limit, Limit { iops: 5_000, bytes_per_s: Bytes(200_000_000), ..Limit::default() });
     assert!(config.pools.contains_key("main") && config.tenants.contains_key("default"));
     let gold = &config.tenants["gold"];
@@ -93,12 +92,11 @@ fn slowfast_settings_overlay_its_defaults() {
     );
     let Admission::SlowFast(settings) = &config.pools["main"].tuning.admission else { panic!("not slowfast") };
     assert_eq!(settings.target_min.to_string(), "2ms");
-    assert_eq!(settings.slow_interval, SlowFast::default().slow_interval);
-    let control = evenkeel_control::admission::SlowFastConfig::from(settings);
-    assert!(control.repairs.early_fit && !control.repairs.guarded_fit);
+    assert_eq!(settings.slow_interval, SlowFastConfig::REPAIRED.slow_interval);
+    assert!(settings.repairs.early_fit && !settings.repairs.guarded_fit);
     let none = parse("[pools.main]\ntuning.admission = { kind = \"slowfast\", repairs = \"none\" }\n");
     let Admission::SlowFast(settings) = &none.pools["main"].tuning.admission else { panic!("not slowfast") };
-    assert_eq!(settings.repairs, Repairs::from(evenkeel_control::admission::Repairs::NONE));
+    assert_eq!(settings.repairs, Repairs::NONE);
 }
 
 #[test]
@@ -159,6 +157,12 @@ fn unknown_values_are_named_with_what_was_meant() {
         "2:20: pools.main.tuning.scheduler",
         &["did you mean \"mclock\""],
     );
+    assert_error(
+        "[pools.main.emulate]\npreset = \"hhd\"\n",
+        "2:10: pools.main.emulate.preset",
+        &["did you mean \"hdd\""],
+    );
+    assert_error("[pools.main.emulate]\niop = 5\n", "2:1: pools.main.emulate.iop", &["did you mean \"iops\""]);
     assert_error("[pools.main]\ntuning.admission = \"slow\"\n", "2:20: pools.main.tuning.admission", &["slowfast"]);
     assert_error(
         "[pools.main]\ntuning.admission = \"fixed\"\n",
@@ -183,6 +187,13 @@ fn wrong_quantities_say_what_would_be_right() {
     assert_error("[tenants.a]\nmatch = [\"10.1.2.3/16\"]\n", "2:10: tenants.a.match", &["10.1.0.0/16"]);
     assert_error("[server]\nworkers = 0\n", "2:1: server.workers", &["auto"]);
     assert_error("[tenants.a]\nweight = \"heavy\"\n", "2:10: tenants.a.weight", &["u32"]);
+    assert_error("[pools.main.emulate]\nbandwidth = \"fast\"\n", "2:13: pools.main.emulate.bandwidth", &["64KiB"]);
+    assert_error("[pools.main.emulate]\ncommit_size = \"5GiB\"\n", "2:15: pools.main.emulate.commit_size", &["4GiB"]);
+    assert_error(
+        "[pools.main]\ntuning.admission = { kind = \"slowfast\", target_min = 5 }\n",
+        "2:54: pools.main.tuning.admission.target_min",
+        &["50ms"],
+    );
 }
 
 #[test]
@@ -305,9 +316,9 @@ fn rules_beyond_types_are_checked_in_place() {
             &["tolerance", "elastic"],
         ),
         (
-            "[pools.main]\ntuning.admission = { kind = \"wbt\", target = \"0s\" }\n".into(),
+            "[pools.main]\ntuning.admission = { kind = \"wbt\", target = \"1s\" }\n".into(),
             "2:8: pools.main.tuning.admission",
-            &["target", "greater than 0"],
+            &["\"wbt\"", "evenkeel sim", "known: none, fixed, elastic, slowfast"],
         ),
         (
             "[pools.main]\ntuning.admission = { kind = \"vegas\", target = \"1ms\" }\n".into(),
@@ -319,6 +330,7 @@ fn rules_beyond_types_are_checked_in_place() {
             "2:8: pools.main.tuning.admission",
             &["target_max must be"],
         ),
+        ("[pools.main]\ntuning.slots = \"sfq_d\"\n".into(), "2:8: pools.main.tuning.slots", &["sfq_d", "evenkeel sim"]),
         (
             "[pools.main.emulate]\nbandwidth = 0\n".into(),
             "1:13: pools.main.emulate",

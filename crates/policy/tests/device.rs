@@ -7,10 +7,11 @@ use evenkeel_model::hybrid::{HybridParams, Promotion};
 use evenkeel_model::jitter::Jitter;
 use evenkeel_model::ssd::SsdParams;
 use evenkeel_model::store::StoreParams;
-use evenkeel_policy::device::Device;
 
 fn read(text: &str) -> Result<DeviceParams, String> {
-    toml::from_str::<Device>(text).map_err(|error| error.message().to_owned())?.params()
+    let params: DeviceParams = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+    params.validate().map_err(|error| error.to_string())?;
+    Ok(params)
 }
 
 fn file(name: &str) -> String {
@@ -70,7 +71,8 @@ fn a_hybrid_device_takes_its_keys_and_names_those_at_fault() {
     };
     assert_eq!(read(text), Ok(DeviceParams::Hybrid(expected)));
     for (keys, complaint) in [
-        ("block = '5GiB'", "block must be 512 B to 16 MiB"),
+        ("block = '5GiB'", "block: must be less than 4GiB"),
+        ("block = '32MiB'", "block must be 512 B to 16 MiB"),
         ("fast_size = '1KiB'", "fast_size must be 1 to 1000000 blocks"),
         ("slow_bandwidth = 5", "slow_bandwidth must be"),
         ("write_back = '1GB'", "write_back must be at most slow_bandwidth"),
@@ -100,7 +102,7 @@ fn what_is_wrong_is_named_with_what_would_be_right() {
         ("kind = 'ssd'\nlink_bandwidth = 0", "link_bandwidth must be greater than 0"),
         ("kind = 'ssd'\nchannels = 99", "dies must be at least as many as channels"),
         ("kind = 'ssd'\npage = 5000", "page must be a multiple of 4 KiB up to 16 MiB"),
-        ("kind = 'ssd'\nprogram = '5GiB'", "program must be less than 4GiB"),
+        ("kind = 'ssd'\nprogram = '5GiB'", "program: must be less than 4GiB"),
         ("kind = 'ssd'\ncapacity = '1MiB'", "capacity must be 1 GiB to 1 PiB"),
         ("kind = 'ssd'\nused = 1.5", "used must be 0 to 1"),
         ("kind = 'ssd'\nused = nan", "used must be 0 to 1"),
@@ -120,8 +122,8 @@ fn what_is_wrong_is_named_with_what_would_be_right() {
 #[test]
 fn what_is_written_reads_back() {
     for text in ["kind = 'ssd'\npreset = 'nvme'\nblock = '8MiB'", "kind = 'store'\niops = 7"] {
-        let device: Device = toml::from_str(text).expect(text);
+        let device: DeviceParams = toml::from_str(text).expect(text);
         let written = toml::to_string(&device).expect(text);
-        assert_eq!(toml::from_str::<Device>(&written), Ok(device), "{written}");
+        assert_eq!(toml::from_str::<DeviceParams>(&written), Ok(device), "{written}");
     }
 }

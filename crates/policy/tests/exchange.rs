@@ -272,7 +272,7 @@ proptest! {
 
 #[test]
 fn methods_that_know_one_host_only_are_refused_beside_others() {
-    for (slots, refused) in [("needs", false), ("rwd", false), ("parda", false), ("drg", true), ("sfq_d", true)] {
+    for (slots, refused) in [("needs", false), ("rwd", false), ("parda", false), ("drg", true)] {
         let pool = format!("[pools.main]\ntuning.slots = \"{slots}\"\n");
         let exchange = "[exchange]\netcd = [\"http://127.0.0.1:2379\"]\n";
         assert!(Config::parse(&pool, "test").is_ok(), "{slots} alone");

@@ -11,7 +11,7 @@ fn bytes(text: &str) -> u64 {
 }
 
 fn nanos(text: &str) -> u64 {
-    text.parse::<Duration>().unwrap_or_else(|error| panic!("{text}: {error}")).0.as_nanos()
+    text.parse::<Duration>().unwrap_or_else(|error| panic!("{text}: {error}")).as_nanos()
 }
 
 #[test]
@@ -120,7 +120,7 @@ proptest! {
 
     #[test]
     fn durations_round_trip(value: u64) {
-        let duration = Duration(evenkeel_control::Duration::from_nanos(value));
+        let duration = Duration::from_nanos(value);
         prop_assert_eq!(nanos(&duration.to_string()), value);
     }
 

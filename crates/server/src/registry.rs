@@ -10,6 +10,7 @@ use std::time::Duration as StdDuration;
 
 use evenkeel_control::pool::Pool as PoolState;
 use evenkeel_control::units::{Kind, Work};
+use evenkeel_model::store::StoreParams;
 use evenkeel_policy::Config;
 use evenkeel_policy::config::{self, Cache};
 
@@ -82,13 +83,13 @@ impl Registry {
             if known.is_none() {
                 places.insert(name.clone(), index);
                 let state = PoolState::new(config.control(pool), clock::now(), seed);
-                let overdue_after_ns = pool.tuning.stall_report_after.0.as_nanos();
+                let overdue_after_ns = pool.tuning.stall_report_after.as_nanos();
                 next.pools.push(Arc::new(SharedPool::new(name.clone(), state, overdue_after_ns)));
                 next.tenants.push(HashMap::new());
                 next.devices.push(None);
             }
             let device = &mut next.devices[index];
-            match &pool.emulate {
+            match pool.emulate {
                 Some(emulate) if device.is_none() => *device = Some(Arc::new(start_device(name, emulate, seed)?)),
                 Some(_) => {}
                 None => *device = None,
@@ -284,10 +285,8 @@ impl Registry {
                 && self.config.pools.get(&shared.name) != Some(pool)
             {
                 state.reconfigure(now, config.control(pool));
-                shared.overdue_after_ns.store(pool.tuning.stall_report_after.0.as_nanos(), Ordering::Relaxed);
-                if let (Some(device), Some(Ok(params))) =
-                    (&next.devices[index], pool.emulate.as_ref().map(config::Emulate::params))
-                {
+                shared.overdue_after_ns.store(pool.tuning.stall_report_after.as_nanos(), Ordering::Relaxed);
+                if let (Some(device), Some(params)) = (&next.devices[index], pool.emulate) {
                     device.set_params(params);
                 }
             }
@@ -341,8 +340,8 @@ fn wanted_size(next: &Snapshot, volume: &Volume) -> Option<u64> {
     Some(next.config.volumes.get(&volume.name)?.size?.0)
 }
 
-fn start_device(pool: &str, emulate: &config::Emulate, seed: u64) -> Result<Device, Error> {
-    let params = emulate.params().map_err(|why| Error::Refused(format!("pool \"{pool}\": {why}")))?;
+fn start_device(pool: &str, params: StoreParams, seed: u64) -> Result<Device, Error> {
+    params.validate().map_err(|why| Error::Refused(format!("pool \"{pool}\": {why}")))?;
     Device::start(params, seed).map_err(|cause| Error::System { action: "start an emulated device", cause })
 }
 

@@ -9,9 +9,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration as StdDuration, Instant as StdInstant};
 
 use evenkeel_control::slots::Summary;
+use evenkeel_model::store::StoreParams;
 use evenkeel_policy::Config;
 use evenkeel_policy::change::{self, Change};
-use evenkeel_policy::config::{Backend as VolumeBackend, Emulate, Engine, Volume as VolumeConfig, Workers};
+use evenkeel_policy::config::{Backend as VolumeBackend, Engine, Volume as VolumeConfig, Workers};
 use evenkeel_policy::state::{Clients, State};
 use evenkeel_policy::units::Bytes;
 
@@ -131,11 +132,11 @@ impl Server {
         let memory = config.server.buffer_memory.0;
         let bounds = Bounds {
             in_flight: config.server.max_inflight_per_connection as usize,
-            handshake_ns: config.server.handshake_timeout.0.as_nanos(),
+            handshake_ns: config.server.handshake_timeout.as_nanos(),
             handshakes: config.server.max_handshakes,
             handshakes_of_client: config.server.max_handshakes_per_client,
-            peer_timeout: config.server.peer_timeout.0,
-            busy_poll: config.server.busy_poll.0,
+            peer_timeout: config.server.peer_timeout,
+            busy_poll: config.server.busy_poll,
         };
         let shared = Arc::new(Shared::new(
             workers,
@@ -364,8 +365,8 @@ impl Server {
     ///
     /// # Errors
     /// When there is no such pool, it has no modelled device, or the values make no sense.
-    pub fn set_emulate(&self, pool: &str, emulate: Emulate) -> Result<(), Error> {
-        emulate.params().map_err(|why| Error::Refused(format!("pool \"{pool}\": {why}")))?;
+    pub fn set_emulate(&self, pool: &str, emulate: StoreParams) -> Result<(), Error> {
+        emulate.validate().map_err(|why| Error::Refused(format!("pool \"{pool}\": {why}")))?;
         let mut registry = self.registry();
         let mut config = Config::clone(&registry.config);
         let settings = config.pools.get_mut(pool).ok_or_else(|| unknown("pool", pool))?;
@@ -470,7 +471,7 @@ impl Server {
             tracing::info!(before, workers, moves, "the number of workers has changed");
             self.dismiss(workers, before);
         }
-        Ok(registry::settle(gone, config.server.drain_timeout.0.into(), registry::retire))
+        Ok(registry::settle(gone, config.server.drain_timeout.into(), registry::retire))
     }
 
     /// Stops gracefully: accepts nothing more, answers what was asked, makes everything durable. Takes at most
@@ -479,7 +480,7 @@ impl Server {
     /// # Errors
     /// When requests were still inside a back end after that time, or a sync failed: data may be lost.
     pub fn shutdown(&self) -> Result<(), Error> {
-        let patience: StdDuration = self.config().server.drain_timeout.0.into();
+        let patience: StdDuration = self.config().server.drain_timeout.into();
         let stopped = self.stop(patience);
         let volumes: Vec<_> = self.shared.snapshot().volumes.iter().flatten().cloned().collect();
         let mut errors = registry::settle(volumes, patience.max(STOP_PATIENCE), |volume| registry::finish(&volume));

@@ -12,6 +12,7 @@ const MAX_HISTORY: u32 = 10_000;
 /// Settings of SlowFast CoDel. `Default` is the published form: constants of the authors' public implementation with
 /// the paper's trade-off of 0.1 and no repairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
 pub struct SlowFastConfig {
     /// Period of the fast loop while the target is met.
     pub fast_interval: Duration,
@@ -24,12 +25,16 @@ pub struct SlowFastConfig {
     /// Largest target.
     pub target_max: Duration,
     /// Budget at the start, in bytes.
+    #[cfg_attr(feature = "serde", serde(rename = "budget_initial", with = "crate::text::AsBytes"))]
     pub budget_initial_bytes: u64,
     /// Smallest budget, in bytes.
+    #[cfg_attr(feature = "serde", serde(rename = "budget_min", with = "crate::text::AsBytes"))]
     pub budget_min_bytes: u64,
     /// Largest budget, in bytes. The public implementation has no such bound; use alone bounds its growth.
+    #[cfg_attr(feature = "serde", serde(rename = "budget_max", with = "crate::text::AsBytes"))]
     pub budget_max_bytes: u64,
     /// Growth of the budget in a fast interval that met the target, in bytes.
+    #[cfg_attr(feature = "serde", serde(rename = "budget_increment", with = "crate::text::AsBytes"))]
     pub budget_increment_bytes: u64,
     /// The most a fast interval may leave of the budget when the target is far exceeded, as a fraction (0 to 1).
     pub budget_decrease_floor: f64,
@@ -37,10 +42,11 @@ pub struct SlowFastConfig {
     pub budget_headroom: f64,
     /// Slow intervals kept for the fit; the published form does not fit before it has them all.
     pub history_samples: u32,
-    /// Slope of the throughput-latency curve at the target, in MiB/s per ms: larger means less latency and less throughput.
+    /// Slope of the throughput-latency curve at the target, in MiB/s per ms, without the repair `relative_tradeoff`: larger
+    /// means less latency and less throughput.
     pub tradeoff_mib_per_s_per_ms: f64,
     /// The same slope with throughput and latency each in units of its mean (per cent of throughput per per cent of
-    /// latency); used instead of the absolute one with [`Repairs::relative_tradeoff`].
+    /// latency), with that repair.
     pub tradeoff_relative: f64,
     /// 99th percentile of the explored targets as a multiple of the optimum (above 1).
     pub exploration_p99_factor: f64,
@@ -94,14 +100,14 @@ impl SlowFastConfig {
                 "target_initial",
                 "from target_min to target_max",
             ),
-            (self.budget_min_bytes > 0, "budget_min_bytes", "greater than 0"),
-            (self.budget_max_bytes >= self.budget_min_bytes, "budget_max_bytes", "at least budget_min_bytes"),
+            (self.budget_min_bytes > 0, "budget_min", "greater than 0"),
+            (self.budget_max_bytes >= self.budget_min_bytes, "budget_max", "at least budget_min"),
             (
                 (self.budget_min_bytes..=self.budget_max_bytes).contains(&self.budget_initial_bytes),
-                "budget_initial_bytes",
-                "from budget_min_bytes to budget_max_bytes",
+                "budget_initial",
+                "from budget_min to budget_max",
             ),
-            (self.budget_increment_bytes > 0, "budget_increment_bytes", "greater than 0"),
+            (self.budget_increment_bytes > 0, "budget_increment", "greater than 0"),
             (
                 positive(self.budget_decrease_floor) && self.budget_decrease_floor < 1.0,
                 "budget_decrease_floor",
@@ -163,72 +169,62 @@ impl SlowFastConfig {
     }
 }
 
-/// One switch for each known defect of the published form; `false` keeps the defect.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Repairs {
+/// Declares the switches once, with their names.
+macro_rules! switches {
+    ($($(#[$attribute:meta])* $name:ident,)*) => {
+        /// One switch for each known defect of the published form; `false` keeps the defect.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Repairs {
+            $($(#[$attribute])* pub $name: bool,)*
+        }
+
+        impl Repairs {
+            /// The published form.
+            pub const NONE: Self = Self { $($name: false,)* };
+            /// Every known defect repaired.
+            pub const ALL: Self = Self { $($name: true,)* };
+            /// The switches by name.
+            #[cfg(feature = "serde")]
+            pub(super) const SWITCHES: &[(&str, fn(&mut Self) -> &mut bool)] =
+                &[$((stringify!($name), |repairs| &mut repairs.$name),)*];
+            #[cfg(feature = "serde")]
+            pub(super) const NAMES: &[&str] = &[$(stringify!($name),)*];
+        }
+    };
+}
+
+switches! {
     /// Defect: no fit for `history_samples` slow intervals (50 s). Repair: fit from 10 samples on.
-    pub early_fit: bool,
+    early_fit,
     /// Defect: 10 KiB an interval take 327 s from 100 KiB to 64 MiB. Repair: grow in proportion to budget and latency
     /// margin, mirroring the decrease.
-    pub proportional_growth: bool,
+    proportional_growth,
     /// Defect: a history at one target divides by zero, and the garbage target keeps it there. Repair: without a curve
     /// the optimum stays; it never leaves the range of targets that were tried.
-    pub guarded_fit: bool,
+    guarded_fit,
     /// Defect: an optimum at the minimum target makes the exploration take ln(0), and it stops for ever. Repair: keep
     /// the mode of the draw above the minimum.
-    pub floored_mode: bool,
+    floored_mode,
     /// Defect: light load looks like a flat curve, which pins the target at its minimum, where it stays when the load
     /// returns. Repair: learn only from intervals in which the budget was the limit, and hold the optimum otherwise.
-    pub app_limited: bool,
+    app_limited,
     /// Defect: a trade-off in MiB/s per ms means something else on every device. Repair: throughput and latency in
     /// units of their means.
-    pub relative_tradeoff: bool,
+    relative_tradeoff,
     /// Defect: targets are drawn up to 5 times the optimum for ever. Repair: the spread halves with each fit that
     /// agrees with the last, down to 1.25 times, and opens again when one does not.
-    pub settling_exploration: bool,
+    settling_exploration,
     /// Defect: a draw below the optimum is pushed further down. Repair: it is pulled towards the optimum.
-    pub pull_towards_optimum: bool,
+    pull_towards_optimum,
     /// Defect: below the latency that the smallest budget gives, all targets have the same throughput; this looks like
     /// a flat curve and keeps the target there. Repair: such an interval counts at the latency it showed, and the
     /// optimum rises to it.
-    pub feasible_target: bool,
+    feasible_target,
     /// Defect: where requests take longer than a fast interval, latencies from before a cut cause the next one, down to
     /// the minimum and back. Repair: after a change of the budget only requests admitted since then count.
-    pub await_effect: bool,
+    await_effect,
     /// Defect: real curves bend more sharply than a logarithm, so samples far below the knee tilt the fit for all that
     /// lies above it, and the target runs away upwards. Repair: only samples within a factor of 3 of the optimum count,
     /// if they are enough for a fit.
-    pub local_fit: bool,
-}
-
-impl Repairs {
-    /// The published form.
-    pub const NONE: Self = Self {
-        early_fit: false,
-        proportional_growth: false,
-        guarded_fit: false,
-        floored_mode: false,
-        app_limited: false,
-        relative_tradeoff: false,
-        settling_exploration: false,
-        pull_towards_optimum: false,
-        feasible_target: false,
-        await_effect: false,
-        local_fit: false,
-    };
-
-    /// Every known defect repaired.
-    pub const ALL: Self = Self {
-        early_fit: true,
-        proportional_growth: true,
-        guarded_fit: true,
-        floored_mode: true,
-        app_limited: true,
-        relative_tradeoff: true,
-        settling_exploration: true,
-        pull_towards_optimum: true,
-        feasible_target: true,
-        await_effect: true,
-        local_fit: true,
-    };
+    local_fit,
 }

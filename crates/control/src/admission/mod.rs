@@ -36,6 +36,8 @@ mod slowfast;
 mod theta;
 mod vegas;
 mod wbt;
+#[cfg(feature = "serde")]
+mod written;
 
 pub use config::{InvalidConfig, Repairs, SlowFastConfig};
 use elastic::Elastic;
@@ -47,14 +49,17 @@ use theta::Theta;
 use vegas::Vegas;
 use wbt::Wbt;
 
-/// Which answer, with its settings.
+/// Which answer, with its settings. As text a name alone or a table with `kind`; the default is elastic.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(remote = "Self", tag = "kind", rename_all = "lowercase"))]
 pub enum Config {
     /// Everything is admitted at once.
     None,
     /// A constant budget.
     Fixed {
         /// Budget in bytes.
+        #[cfg_attr(feature = "serde", serde(rename = "budget", with = "crate::text::AsBytes"))]
         budget_bytes: u64,
     },
     /// The smallest budget that costs no throughput.
@@ -87,6 +92,33 @@ impl Config {
             Self::Vegas => "vegas",
             Self::Gradient => "gradient",
         }
+    }
+
+    /// Whether it is one to compare with, for simulations alone.
+    pub const fn is_baseline(&self) -> bool {
+        matches!(self, Self::Theta | Self::Wbt { .. } | Self::Vegas | Self::Gradient)
+    }
+
+    /// Checks that the settings make sense together.
+    ///
+    /// # Errors
+    /// The first setting that does not, and what would be right.
+    pub fn validate(&self) -> Result<(), InvalidConfig> {
+        let positive =
+            |holds: bool, setting| holds.then_some(()).ok_or(InvalidConfig { setting, must_be: "greater than 0" });
+        match self {
+            Self::None | Self::Theta | Self::Vegas | Self::Gradient => Ok(()),
+            Self::Fixed { budget_bytes } => positive(*budget_bytes > 0, "budget"),
+            Self::Elastic(settings) => settings.validate(),
+            Self::SlowFast(settings) => settings.validate(),
+            Self::Wbt { target } => positive(!target.is_zero(), "target"),
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self::Elastic(ElasticConfig::default())
     }
 }
 

@@ -12,9 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use evenkeel_load::JobResult;
+use evenkeel_model::store::StoreParams;
 use evenkeel_policy::Config;
-use evenkeel_policy::config::Emulate;
-use evenkeel_policy::units::Bytes;
 use evenkeel_server::{Server, Start};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -99,16 +98,8 @@ impl Args {
 const DEVICE: &str = "emulate = { preset = \"ssd\" }";
 
 /// The same device, `speed` times as fast in all it does.
-fn device(speed: f64) -> anyhow::Result<Emulate> {
-    let params = Emulate::default().params().map_err(anyhow::Error::msg)?.scaled(speed);
-    Ok(Emulate {
-        bandwidth: Some(Bytes(params.bandwidth_bytes_per_s)),
-        iops: Some(params.iops),
-        read_latency: Some(params.read_latency.into()),
-        write_latency: Some(params.write_latency.into()),
-        commit_latency: Some(params.commit_latency.into()),
-        ..Emulate::default()
-    })
+fn device(speed: f64) -> StoreParams {
+    StoreParams::ssd().scaled(speed)
 }
 
 /// What the clients saw under one setting.
@@ -169,7 +160,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         for (index_of_phase, &phase) in phases.iter().enumerate() {
             progress.set_message(format!("{} of {}: admission {}", index + 1, settings.len(), setting.name));
             if phase.speed != 1.0 || index_of_phase > 0 {
-                server.set_emulate(&format!("p-{}", setting.name), device(phase.speed)?)?;
+                server.set_emulate(&format!("p-{}", setting.name), device(phase.speed))?;
             }
             let warmup = Args::warmup_s(setting, index_of_phase);
             let jobs = jobs(folder.path(), setting, phase.bulk, warmup, args.seconds);
@@ -452,8 +443,8 @@ mod tests {
         assert!(over_all_phases(&all(4.0, 51e6)).contains("no difference"));
         assert_eq!(over_all_phases(&all(4.0, 51e6)[1..]), "", "measured at one speed only");
         assert_eq!(all(1.0, 1e6)[1].label(), "64K x0.4");
-        let slow = device(0.4).unwrap().params().unwrap();
-        let usual = Emulate::default().params().unwrap();
+        let slow = device(0.4);
+        let usual = StoreParams::ssd();
         assert_eq!(slow.bandwidth_bytes_per_s * 5 / 2, usual.bandwidth_bytes_per_s);
     }
 

@@ -64,7 +64,7 @@ enum Which {
 }
 
 fn time(duration: Duration) -> std::time::Duration {
-    std::time::Duration::from_nanos(duration.0.as_nanos())
+    std::time::Duration::from_nanos(duration.as_nanos())
 }
 
 /// Runs the command.

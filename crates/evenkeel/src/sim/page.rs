@@ -173,7 +173,7 @@ fn number(value: &str) -> Option<f64> {
     let text = value.trim_matches(['"', '\'']);
     let plain = || text.parse::<f64>().ok().filter(|number| number.is_finite());
     let bytes = || text.parse::<Bytes>().ok().map(|bytes| bytes.0 as f64 / 1024.0);
-    let time = || text.parse::<Duration>().ok().map(|time| time.0.as_secs_f64() * 1e3);
+    let time = || text.parse::<Duration>().ok().map(|time| time.as_secs_f64() * 1e3);
     // Times first: "1m" is a minute, and never meant as a mebibyte.
     plain().or_else(time).or_else(bytes)
 }

@@ -131,7 +131,7 @@ enum Event {
 /// # Errors
 /// When nobody answers at first, there is no terminal, or it is lost.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let interval = Duration::from(args.interval.0);
+    let interval = Duration::from(args.interval);
     if !(INTERVALS[0]..=INTERVALS[1]).contains(&interval) {
         bail!("--interval {} is out of range: 100ms to 1h make sense", args.interval);
     }

@@ -49,7 +49,7 @@ impl ArrayConfig {
     /// The controller's settings.
     pub fn controller(&self, exchange: &Exchange) -> slots::Config {
         let period = if exchange.etcd.is_empty() { self.period } else { exchange.period };
-        self.method.control(period.into(), self.latency, self.most)
+        self.method.control(period, self.latency, self.most)
     }
 
     /// What is wrong with it: keys below `[pools.NAME]`, and what would be right.
@@ -65,16 +65,12 @@ impl ArrayConfig {
             faults.push((&[], message.to_owned()));
         }
         match self.method {
-            // All tenants together wait in one queue, which is not ours.
-            Slots::SfqD => faults.push((
-                &["tuning", "slots"],
-                "must be \"needs\", \"drg\", \"parda\" or \"rwd\": \"sfq_d\" needs a queue of its own (`evenkeel serve`)".into(),
-            )),
             Slots::Drg if !exchange.etcd.is_empty() => faults.push((
                 &["tuning", "slots"],
-                "must be \"needs\", \"rwd\" or \"parda\" with [exchange]: \"drg\" knows the volumes of one host only".into(),
+                "must be \"needs\", \"rwd\" or \"parda\" with [exchange]: \"drg\" knows the volumes of one host only"
+                    .into(),
             )),
-            Slots::Drg | Slots::None | Slots::Rwd | Slots::Parda | Slots::Needs => {}
+            _ => {}
         }
         let [shortest, longest] = PERIOD;
         if !(shortest.max(interval)..=longest).contains(&self.period) {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use evenkeel_policy::admission::Admission;
+use evenkeel_control::admission::{Config as Admission, ElasticConfig};
 use evenkeel_policy::tenant::fits;
 use evenkeel_policy::units::Duration;
 use serde::{Deserialize, Serialize};
@@ -78,7 +78,7 @@ impl CephConfig {
     /// How much may be in flight in an OSD unless its pool says so. Latency is preferred more than in a pool of
     /// `evenkeel serve`: throughput bends slowly here.
     pub const fn default_admission() -> Admission {
-        Admission::Elastic { tolerance: TOLERANCE }
+        Admission::Elastic(ElasticConfig { tolerance: TOLERANCE })
     }
 
     /// Whether the OSD of this name is wanted.

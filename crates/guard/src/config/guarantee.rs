@@ -46,7 +46,7 @@ impl GuaranteeConfig {
 impl HybridConfig {
     /// How often is decided: the published equations and fixed limits are for whole periods.
     pub fn interval(&self) -> evenkeel_control::Duration {
-        self.tuning.every().into()
+        self.tuning.every()
     }
 
     /// The controller's settings.

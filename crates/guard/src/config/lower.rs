@@ -197,7 +197,7 @@ impl<'f> Lowering<'f, '_> {
             self.fault(&["agent", "discover_every"], message);
         }
         // A delay must outlast a few ticks that come late.
-        let renewed = Duration(evenkeel_control::Duration::from_nanos(agent.interval.0.as_nanos().saturating_mul(3)));
+        let renewed = Duration::from_nanos(agent.interval.as_nanos().saturating_mul(3));
         if agent.timeout < renewed || agent.timeout > most {
             let message =
                 format!("is {}; write at least three intervals ({renewed}) and at most \"1h\"", agent.timeout);
@@ -250,15 +250,15 @@ impl<'f> Lowering<'f, '_> {
         }
         let at = ["pools", name, "tuning", "admission"];
         let said = self.document.has(&at);
-        let admission = if said { pool.tuning.admission.clone() } else { CephConfig::default_admission() };
-        if admission == evenkeel_policy::config::Admission::None {
+        let admission = if said { pool.tuning.admission } else { CephConfig::default_admission() };
+        if admission == evenkeel_control::admission::Config::None {
             self.fault(&at, "is \"none\"; leave the OSDs out of devices to control nothing");
         }
         // What a request costs an OSD beside its bytes, only the OSD knows.
         if let Some((key, hang)) = budget_that_hangs(&admission, Bytes(0)) {
             self.doubt(&["pools", name, "tuning", "admission", key], hang);
         }
-        let row = Row::of_pool(name, Enforcement::Osd, None, format!("admission {}", admission.kind()));
+        let row = Row::of_pool(name, Enforcement::Osd, None, format!("admission {}", admission.name()));
         let throttled = format!("BlueStore's throttles of {}", listed(&osds));
         self.lowered.config.enforced.rows.push(row.by("latency and rate of commits, by admin sockets", throttled));
         let only = if osds.contains(&"*") { Vec::new() } else { osds.into_iter().map(str::to_owned).collect() };

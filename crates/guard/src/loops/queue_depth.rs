@@ -182,7 +182,7 @@ impl Array {
             let mean_bytes = volume.report.bytes as f64 / volume.report.completed.max(1) as f64;
             self.workloads.push(Workload {
                 id: WorkloadId(id),
-                goal: volume.config.latency.map(|latency| latency.target.into()),
+                goal: volume.config.latency.map(|latency| latency.target),
                 weight: volume.config.weight,
                 guaranteed_iops: volume.config.owed.iops(mean_bytes),
                 report: volume.report,
@@ -245,7 +245,7 @@ impl Array {
                 because: format!("{because}; {with}"),
                 measured: latency_s.map(|seconds| seconds * 1e3),
                 measured_in: Unit::Ms,
-                target: volume.config.latency.map(|latency| latency.target.0.as_millis_f64()),
+                target: volume.config.latency.map(|latency| latency.target.as_millis_f64()),
                 set: *slots,
                 set_in: Unit::Slots,
                 ..DecisionRecord::of(entry, seconds)
@@ -288,7 +288,7 @@ impl Volume {
         let window = std::mem::take(window);
         if let (Some(latency), Some(mean)) = (self.config.latency, window.response_time_s()) {
             self.windows += 1;
-            self.violated += u64::from(mean > evenkeel_control::Duration::from(latency.target).as_secs_f64());
+            self.violated += u64::from(mean > latency.target.as_secs_f64());
         }
     }
 
@@ -305,7 +305,7 @@ impl Volume {
             latency_ms: response_s.map(|seconds| seconds * 1e3),
             queued: report.queued,
             slots: TenantSlotsState {
-                target_ms: self.config.latency.map(|latency| latency.target.0.as_millis_f64()),
+                target_ms: self.config.latency.map(|latency| latency.target.as_millis_f64()),
                 percentile: "mean".into(),
                 need: self.need,
                 granted,

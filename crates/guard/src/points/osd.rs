@@ -94,7 +94,7 @@ impl Osd {
         let socket = AdminSocket::new(&entry.socket, config.answer_within.into());
         Self {
             name: entry.name.clone(),
-            mind: Mind::new((&config.admission).into(), config.sample_every.into(), now, seed),
+            mind: Mind::new(config.admission, config.sample_every, now, seed),
             bytes: CephOption::new(socket.clone(), BYTES),
             deferred: CephOption::new(socket.clone(), DEFERRED),
             socket,

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
-use evenkeel_policy::admission::Admission;
-use evenkeel_policy::units::{Bytes, Duration as Span};
+use evenkeel_control::admission::Config as Admission;
+use evenkeel_policy::units::Duration as Span;
 
 use super::*;
 use crate::fake_osd::{FakeOsd, Folder, folder};
@@ -52,7 +52,7 @@ impl Bench {
 }
 
 fn fixed(budget: u64) -> Admission {
-    Admission::Fixed { budget: Bytes(budget) }
+    Admission::Fixed { budget_bytes: budget }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use crate::params::{InvalidParams, check};
 
 /// What a [`Disk`](super::Disk) is made of; everything can change while it runs.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DiskParams {
     /// Revolutions of the spindle per minute, 1 to 100,000.
     pub rpm: u32,
@@ -19,6 +20,7 @@ pub struct DiskParams {
     /// Blocks at the end of every cylinder that hold no data.
     pub spare_blocks_per_cylinder: u32,
     /// What a user sees, in bytes; at most what the zones hold.
+    #[cfg_attr(feature = "serde", serde(rename = "capacity", with = "evenkeel_control::text::AsBytes"))]
     pub capacity_bytes: u64,
     /// Time to move the arm by so many cylinders, rising distances; linear in between and beyond the last two.
     pub seek: Vec<(u32, Duration)>,
@@ -29,19 +31,24 @@ pub struct DiskParams {
     /// From decoding a command to the first moment the head can read or write for it, even if the arm need not move.
     pub setup: Duration,
     /// Time of the controller for a command.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub overhead: Overhead,
     /// Payload that crosses the interface, in bytes per second.
+    #[cfg_attr(feature = "serde", serde(rename = "bus_bandwidth", with = "evenkeel_control::text::AsBytes"))]
     pub bus_bandwidth_bytes_per_s: u64,
     /// Commands inside the disk at once; those beyond wait in order of arrival.
     pub queue_depth: u32,
     /// In which order the commands inside get the arm.
     pub scheduling: Scheduling,
     /// The memory inside.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub cache: Cache,
 }
 
 /// Neighbouring cylinders with the same number of blocks on every track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Zone {
     /// The outermost cylinder; cylinders between zones are not used.
     pub first_cylinder: u32,
@@ -50,28 +57,38 @@ pub struct Zone {
     /// Blocks of 512 bytes on a track.
     pub blocks_per_track: u32,
     /// By how many blocks a track starts later than the previous one of its cylinder.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub track_skew_blocks: u32,
     /// By how many blocks a cylinder starts later than the last track of the previous one.
+    #[cfg_attr(feature = "serde", serde(default))]
     pub cylinder_skew_blocks: u32,
 }
 
 /// Time of the controller for a command; the transfer over the interface comes on top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Overhead {
     /// A read that continues where the last one of its segment ended.
+    #[cfg_attr(feature = "serde", serde(rename = "read_sequential_overhead"))]
     pub read_sequential: Duration,
     /// Any other read from the cache.
+    #[cfg_attr(feature = "serde", serde(rename = "read_hit_overhead"))]
     pub read_hit: Duration,
     /// A read that needs the arm, before the arm begins to move.
+    #[cfg_attr(feature = "serde", serde(rename = "read_miss_overhead"))]
     pub read_miss: Duration,
     /// A write that continues or repeats one in the cache.
+    #[cfg_attr(feature = "serde", serde(rename = "write_hit_overhead"))]
     pub write_hit: Duration,
     /// Any other write.
+    #[cfg_attr(feature = "serde", serde(rename = "write_overhead"))]
     pub write: Duration,
 }
 
 /// In which order the commands inside get the arm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Scheduling {
     /// First come, first served.
     Fcfs,
@@ -84,6 +101,7 @@ pub enum Scheduling {
 
 /// The memory inside a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Cache {
     /// Parts, each with one run of neighbouring blocks that were read ahead or written; at least 2.
     pub segments: u32,
@@ -324,7 +342,7 @@ impl DiskParams {
             (spares_fit, "spare_blocks_per_cylinder", "less than the blocks of a track"),
             (
                 self.blocks() > 0 && self.blocks() <= self.zoned_blocks(),
-                "capacity_bytes",
+                "capacity",
                 "at least 512 and at most what the zones hold",
             ),
             (
@@ -333,7 +351,7 @@ impl DiskParams {
                 "at least one pair, from a distance of 1 cylinder on",
             ),
             (seek_rises, "seek", "pairs of rising distance and time that does not fall"),
-            (self.bus_bandwidth_bytes_per_s > 0, "bus_bandwidth_bytes_per_s", "greater than 0"),
+            (self.bus_bandwidth_bytes_per_s > 0, "bus_bandwidth", "greater than 0"),
             ((1..=1_024).contains(&self.queue_depth), "queue_depth", "1 to 1024"),
             ((2..=4_096).contains(&self.cache.segments), "segments", "2 to 4096"),
             (self.cache.segment_blocks > 0, "segment_blocks", "greater than 0"),

@@ -6,6 +6,8 @@ use crate::params::{InvalidParams, check};
 
 /// Which blocks the fast device takes in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(from = "u8", into = "u8"))]
 pub enum Promotion {
     /// Every block that is asked for (Flashcache, bcache). A write goes to the fast device and pushes out the block that was
     /// not used for longest.
@@ -19,26 +21,49 @@ pub enum Promotion {
     },
 }
 
+/// From the misses before a block is taken in, 0 for [`Promotion::Always`].
+impl From<u8> for Promotion {
+    fn from(misses: u8) -> Self {
+        if misses == 0 { Self::Always } else { Self::Reused { misses } }
+    }
+}
+
+impl From<Promotion> for u8 {
+    fn from(promotion: Promotion) -> Self {
+        match promotion {
+            Promotion::Always => 0,
+            Promotion::Reused { misses } => misses,
+        }
+    }
+}
+
 /// What a [`Hybrid`](super::Hybrid) is made of; everything but sizes can change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct HybridParams {
     /// Size of the fast device; at least one block, at most a million.
+    #[cfg_attr(feature = "serde", serde(rename = "fast_size", with = "evenkeel_control::text::AsBytes"))]
     pub fast_bytes: u64,
     /// What is kept or not kept together (512 B to 16 MiB).
+    #[cfg_attr(feature = "serde", serde(rename = "block", with = "evenkeel_control::text::AsBytes"))]
     pub block_bytes: u32,
     /// Payload that the fast device moves, in bytes per second.
+    #[cfg_attr(feature = "serde", serde(rename = "fast_bandwidth", with = "evenkeel_control::text::AsBytes"))]
     pub fast_bytes_per_s: u64,
     /// Time of a request on the fast device on top of that; requests overlap here.
     pub fast_latency: Duration,
     /// Payload that the slow device moves, in bytes per second.
+    #[cfg_attr(feature = "serde", serde(rename = "slow_bandwidth", with = "evenkeel_control::text::AsBytes"))]
     pub slow_bytes_per_s: u64,
     /// Time of a request on the slow device on top of that; requests overlap here.
     pub slow_latency: Duration,
     /// Which blocks the fast device takes in.
+    #[cfg_attr(feature = "serde", serde(rename = "promote_after"))]
     pub promotion: Promotion,
     /// Part of the fast device that may hold what the slow one does not have, 0 to 1; more is written back.
     pub dirty_above: f64,
     /// How fast it is written back, in bytes per second; 0 = only when a block is pushed out.
+    #[cfg_attr(feature = "serde", serde(rename = "write_back", with = "evenkeel_control::text::AsBytes"))]
     pub write_back_bytes_per_s: u64,
 }
 
@@ -84,19 +109,15 @@ impl HybridParams {
         let rate = 1_000..=1_000_000_000_000;
         let latency = |latency: Duration| latency <= Duration::from_secs(10);
         check(&[
-            ((512..=16 << 20).contains(&self.block_bytes), "block_bytes", "512 B to 16 MiB"),
-            ((1..=1_000_000).contains(&self.blocks()), "fast_bytes", "1 to 1000000 blocks"),
-            (rate.contains(&self.fast_bytes_per_s), "fast_bytes_per_s", "1 kB/s to 1 TB/s"),
+            ((512..=16 << 20).contains(&self.block_bytes), "block", "512 B to 16 MiB"),
+            ((1..=1_000_000).contains(&self.blocks()), "fast_size", "1 to 1000000 blocks"),
+            (rate.contains(&self.fast_bytes_per_s), "fast_bandwidth", "1 kB/s to 1 TB/s"),
             (latency(self.fast_latency), "fast_latency", "at most 10 s"),
-            (rate.contains(&self.slow_bytes_per_s), "slow_bytes_per_s", "1 kB/s to 1 TB/s"),
+            (rate.contains(&self.slow_bytes_per_s), "slow_bandwidth", "1 kB/s to 1 TB/s"),
             (latency(self.slow_latency), "slow_latency", "at most 10 s"),
-            (self.promotion != Promotion::Reused { misses: 0 }, "promotion", "after 1 to 255 misses"),
+            (self.promotion != Promotion::Reused { misses: 0 }, "promote_after", "1 to 255 misses"),
             ((0.0..=1.0).contains(&self.dirty_above), "dirty_above", "0 to 1"),
-            (
-                self.write_back_bytes_per_s <= self.slow_bytes_per_s,
-                "write_back_bytes_per_s",
-                "at most slow_bytes_per_s",
-            ),
+            (self.write_back_bytes_per_s <= self.slow_bytes_per_s, "write_back", "at most slow_bandwidth"),
         ])
     }
 

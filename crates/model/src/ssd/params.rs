@@ -7,18 +7,23 @@ use crate::params::{InvalidParams, check, faster_rate, faster_time};
 
 /// What of a drive cannot change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Geometry {
     /// Buses between controller and flash.
     pub channels: u32,
     /// Units that read, program and erase on their own, over all channels.
     pub dies: u32,
     /// Data one read of a die brings; consecutive pages of the address space are on consecutive dies.
+    #[cfg_attr(feature = "serde", serde(rename = "page", with = "evenkeel_control::text::AsBytes"))]
     pub page_bytes: u32,
     /// Data one program of a die writes (its planes together).
+    #[cfg_attr(feature = "serde", serde(rename = "program", with = "evenkeel_control::text::AsBytes"))]
     pub program_bytes: u32,
     /// Data a die erases at once.
+    #[cfg_attr(feature = "serde", serde(rename = "block", with = "evenkeel_control::text::AsBytes"))]
     pub block_bytes: u64,
     /// Size of the address space; offsets beyond it start again at 0.
+    #[cfg_attr(feature = "serde", serde(rename = "capacity", with = "evenkeel_control::text::AsBytes"))]
     pub capacity_bytes: u64,
     /// Flash beyond the capacity that garbage collection can count on, in per cent of the capacity, 1 to 100. Less than
     /// the raw surplus: bad blocks, parity and tables take their part.
@@ -32,8 +37,10 @@ pub struct Geometry {
 
 /// What an [`Ssd`](super::Ssd) is made of; everything but the geometry can change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SsdParams {
     /// What cannot change.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub geometry: Geometry,
     /// Commands the drive works on at once; further ones wait in front of it, in order.
     pub queue_depth: u32,
@@ -44,12 +51,14 @@ pub struct SsdParams {
     /// The same for everything else.
     pub write_latency: Duration,
     /// Payload the host link moves, in bytes per second.
+    #[cfg_attr(feature = "serde", serde(rename = "link_bandwidth", with = "evenkeel_control::text::AsBytes"))]
     pub link_bandwidth_bytes_per_s: u64,
     /// Time the link is held by each command on top of its payload.
     pub link_command_time: Duration,
     /// Whether the link moves both ways at once, each at full speed.
     pub link_duplex: bool,
     /// Payload each channel moves, in bytes per second.
+    #[cfg_attr(feature = "serde", serde(rename = "channel_bandwidth", with = "evenkeel_control::text::AsBytes"))]
     pub channel_bandwidth_bytes_per_s: u64,
     /// Time a die takes to read a page.
     pub page_read_time: Duration,
@@ -61,16 +70,19 @@ pub struct SsdParams {
     /// until the die is done.
     pub suspend_latency: Duration,
     /// Memory for written data on its way to the flash; a write is done when it is there.
+    #[cfg_attr(feature = "serde", serde(rename = "buffer", with = "evenkeel_control::text::AsBytes"))]
     pub buffer_bytes: u64,
     /// Whether a flush has to wait until the buffer is in the flash (no capacitors).
     pub buffer_volatile: bool,
     /// Data that fits into cells written with one bit each, which is quick, until it is moved on; 0 = none.
+    #[cfg_attr(feature = "serde", serde(rename = "slc", with = "evenkeel_control::text::AsBytes"))]
     pub slc_bytes: u64,
     /// Time a die takes to program such cells.
     pub slc_program_time: Duration,
     /// How long the drive has nothing to do before it moves such data on.
     pub slc_idle: Duration,
     /// How read, program and erase times vary.
+    #[cfg_attr(feature = "serde", serde(with = "crate::preset::jitter"))]
     pub jitter: Jitter,
 }
 
@@ -179,17 +191,17 @@ impl SsdParams {
         check(&[
             ((1..=1_024).contains(&g.channels), "channels", "1 to 1024"),
             (g.dies >= g.channels && g.dies <= 4_096, "dies", "at least as many as channels, at most 4096"),
-            (whole(g.page_bytes), "page_bytes", "a multiple of 4 KiB up to 16 MiB"),
-            (whole(g.program_bytes), "program_bytes", "a multiple of 4 KiB up to 16 MiB"),
-            (g.block_bytes >= u64::from(g.program_bytes), "block_bytes", "at least program_bytes"),
-            ((1 << 30..=1 << 50).contains(&g.capacity_bytes), "capacity_bytes", "1 GiB to 1 PiB"),
+            (whole(g.page_bytes), "page", "a multiple of 4 KiB up to 16 MiB"),
+            (whole(g.program_bytes), "program", "a multiple of 4 KiB up to 16 MiB"),
+            (g.block_bytes >= u64::from(g.program_bytes), "block", "at least program"),
+            ((1 << 30..=1 << 50).contains(&g.capacity_bytes), "capacity", "1 GiB to 1 PiB"),
             ((1.0..=100.0).contains(&g.spare_percent), "spare_percent", "1 to 100"),
             ((0.0..=1.0).contains(&g.used), "used", "0 to 1"),
             ((1..=65_536).contains(&self.queue_depth), "queue_depth", "1 to 65536"),
-            (self.link_bandwidth_bytes_per_s > 0, "link_bandwidth_bytes_per_s", "greater than 0"),
-            (self.channel_bandwidth_bytes_per_s > 0, "channel_bandwidth_bytes_per_s", "greater than 0"),
-            (self.buffer_bytes >= u64::from(g.program_bytes), "buffer_bytes", "at least program_bytes"),
-            (self.jitter.is_valid(), "jitter", "uniform with a spread of 0 to 1 or lognormal with a sigma of 0 to 2"),
+            (self.link_bandwidth_bytes_per_s > 0, "link_bandwidth", "greater than 0"),
+            (self.channel_bandwidth_bytes_per_s > 0, "channel_bandwidth", "greater than 0"),
+            (self.buffer_bytes >= u64::from(g.program_bytes), "buffer", "at least program"),
+            (self.jitter.is_valid(), "jitter", "0 to 2"),
         ])
     }
 

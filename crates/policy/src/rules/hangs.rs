@@ -1,7 +1,8 @@
 //! Values with which clients would seem to hang: right in syntax, and hardly ever meant.
 
+use evenkeel_control::admission::Config as Admission;
+
 use super::Findings;
-use crate::admission::Admission;
 use crate::config::{Guarantee, Limit, Pool, Tenant};
 use crate::units::{Bytes, Duration};
 
@@ -14,13 +15,13 @@ pub(super) fn of_pool(name: &str, pool: &Pool, out: &mut Findings) {
     rate(pool.limit.bytes_per_s, &["pools", name, "limit", "bytes_per_s"], out);
     if let Some(emulate) = &pool.emulate {
         let at = |key| ["pools", name, "emulate", key];
-        rate(emulate.bandwidth.unwrap_or_default(), &at("bandwidth"), out);
+        rate(Bytes(emulate.bandwidth_bytes_per_s), &at("bandwidth"), out);
         for (key, time) in [
             ("read_latency", emulate.read_latency),
             ("write_latency", emulate.write_latency),
             ("commit_latency", emulate.commit_latency),
         ] {
-            latency(time.unwrap_or_default(), &at(key), out);
+            latency(time, &at(key), out);
         }
     }
     if let Some((key, message)) = budget_that_hangs(&pool.tuning.admission, pool.tuning.base_cost) {
@@ -89,8 +90,8 @@ fn latency(time: Duration, path: &[&str], out: &mut Findings) {
 /// The key and what is wrong with a budget that is smaller than one request, which costs `base_cost` beside its bytes.
 pub fn budget_that_hangs(admission: &Admission, base_cost: Bytes) -> Option<(&'static str, String)> {
     let (key, budget) = match admission {
-        Admission::Fixed { budget } => ("budget", *budget),
-        Admission::SlowFast(settings) => ("budget_max", settings.budget_max),
+        Admission::Fixed { budget_bytes } => ("budget", Bytes(*budget_bytes)),
+        Admission::SlowFast(settings) => ("budget_max", Bytes(settings.budget_max_bytes)),
         _ => return None,
     };
     let request = Bytes(USUAL_REQUEST.0.saturating_add(base_cost.0));

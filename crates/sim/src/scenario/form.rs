@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_control::Duration as Time;
+use evenkeel_model::device::DeviceParams;
 use evenkeel_model::worker::WorkerParams;
 use evenkeel_policy::config::{Placement, Pool, Tenant};
-use evenkeel_policy::device::Device;
 use evenkeel_policy::units::{Bytes, Duration};
 use serde::Deserialize;
 
@@ -38,7 +37,7 @@ pub(super) struct File {
     /// Who receives requests and sends replies.
     pub(super) workers: Option<WorkersForm>,
     /// The device behind the pool.
-    pub(super) device: Device,
+    pub(super) device: DeviceParams,
     /// The pool, as in a configuration.
     #[serde(default)]
     pub(super) pool: Pool,
@@ -86,11 +85,11 @@ pub(super) struct WorkersForm {
 /// As measured on `serve`: [`WorkerParams::serve`].
 fn time_per_request() -> Duration {
     let serve = WorkerParams::serve();
-    Duration(serve.receive_time + serve.send_time)
+    serve.receive_time + serve.send_time
 }
 
 fn time_per_kib() -> Duration {
-    Duration(Time::from_nanos(KIB_SECONDS_NS / WorkerParams::serve().receive_bytes_per_s))
+    Duration::from_nanos(KIB_SECONDS_NS / WorkerParams::serve().receive_bytes_per_s)
 }
 
 /// Nanoseconds in a second, for each of the bytes in a KiB.
@@ -99,12 +98,12 @@ const KIB_SECONDS_NS: u64 = 1024 * 1_000_000_000;
 impl WorkersForm {
     /// What is run. Time without bytes is halved between receiving and sending, as [`WorkerParams::serve`] has it.
     pub(super) fn setup(&self) -> FrontSetup {
-        let receive_time = Time::from_nanos(self.time_per_request.0.as_nanos() / 2);
-        let bytes_per_s = KIB_SECONDS_NS.checked_div(self.time_per_kib.0.as_nanos()).unwrap_or(u64::MAX);
+        let receive_time = Duration::from_nanos(self.time_per_request.as_nanos() / 2);
+        let bytes_per_s = KIB_SECONDS_NS.checked_div(self.time_per_kib.as_nanos()).unwrap_or(u64::MAX);
         let params = WorkerParams {
             receive_time,
             receive_bytes_per_s: bytes_per_s,
-            send_time: self.time_per_request.0 - receive_time,
+            send_time: self.time_per_request - receive_time,
             send_bytes_per_s: bytes_per_s,
             ..WorkerParams::serve()
         };
@@ -196,7 +195,7 @@ impl Limit {
             Self::Number(value) => return Err(format!("{value} bounds nothing; leave it out")),
             Self::Text(text) => text,
         };
-        let time = || text.parse::<Duration>().map(|time| time.0.as_secs_f64()).map_err(|error| error.to_string());
+        let time = || text.parse::<Duration>().map(|time| time.as_secs_f64()).map_err(|error| error.to_string());
         let bytes = || text.parse::<Bytes>().map(|bytes| bytes.0 as f64).map_err(|error| error.to_string());
         match metric {
             _ if metric.ends_with("bytes") || metric.ends_with("bytes_per_s") => bytes(),

@@ -16,9 +16,8 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::DeviceParams;
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::{self, DEFAULT_POOL, Pool, Tenant};
-use evenkeel_policy::device::Device;
 use evenkeel_policy::document::Document;
-use evenkeel_policy::{Config, Severity, findings};
+use evenkeel_policy::{Config, Severity, simulated};
 
 use crate::world::{self, Change, Run, Setup};
 use form::{BoundForm, ChangeForm, ClientForm, File, WorkersForm};
@@ -128,7 +127,7 @@ impl Reader<'_> {
     }
 
     fn scenario(&mut self, file: &File, open: Open<'_>) -> Scenario {
-        let (warmup, duration) = (file.warmup.0, file.duration.0);
+        let (warmup, duration) = (file.warmup, file.duration);
         let end = Instant::ZERO + warmup + duration;
         if duration == Duration::ZERO {
             self.error(&["duration"], "0 would count nothing; give a length of time, for example \"10s\"");
@@ -149,7 +148,7 @@ impl Reader<'_> {
                 );
             }
         }
-        let device = self.device(&file.device, &["device"]);
+        self.device(&file.device, &["device"]);
         let names: Vec<&String> = file.tenants.keys().collect();
         let tenants = file.tenants.iter().map(|(name, tenant)| world::Tenant {
             name: name.clone(),
@@ -162,7 +161,7 @@ impl Reader<'_> {
         if let Some(workers) = &file.workers {
             self.workers(workers, clients.len());
         }
-        let (changes, marks) = self.changes(file, device.as_ref(), end);
+        let (changes, marks) = self.changes(file, end);
         let bounds =
             file.bound.iter().enumerate().filter_map(|(i, bound)| self.bound(i, bound, &names, file, end)).collect();
         Scenario {
@@ -172,8 +171,7 @@ impl Reader<'_> {
             seeds: file.seeds,
             setup: Setup {
                 workers: file.workers.as_ref().map(WorkersForm::setup),
-                // Without a device there are errors, and no scenario.
-                device: device.unwrap_or(DeviceParams::Store(evenkeel_model::store::StoreParams::ssd())),
+                device: file.device.clone(),
                 pool: (&file.pool).into(),
                 tenants: tenants.collect(),
                 clients,
@@ -195,7 +193,7 @@ impl Reader<'_> {
         for (key, time, least) in
             [("time_per_request", form.time_per_request, least), ("time_per_kib", form.time_per_kib, Duration::ZERO)]
         {
-            if time.0 < least || time.0 > most {
+            if time < least || time > most {
                 self.error(&["workers", key], format!("{time} is out of range; use {least:?} to {most:?}"));
             }
         }
@@ -210,7 +208,7 @@ impl Reader<'_> {
     /// As given, or about 200 samples, but none shorter than a millisecond.
     fn sample_every(&mut self, file: &File, duration: Duration) -> Duration {
         let every = match file.sample_every {
-            Some(every) => every.0,
+            Some(every) => every,
             None => Duration::from_nanos(duration.as_nanos() / 200).max(Duration::from_millis(1)).min(duration),
         };
         if every == Duration::ZERO || duration.as_nanos() / every.as_nanos() > MAX_SAMPLES {
@@ -227,7 +225,7 @@ impl Reader<'_> {
         config.volumes.clear();
         config.pools.insert(DEFAULT_POOL.into(), pool.clone());
         config.tenants.extend(tenants.iter().map(|(name, tenant)| (name.clone(), tenant.clone())));
-        for finding in findings(&config) {
+        for finding in simulated(&config) {
             let path: Vec<&str> = finding.path.iter().map(String::as_str).collect();
             let path = match path[..] {
                 ["pools", _, ref rest @ ..] if what == "pool" => [table, rest].concat(),
@@ -249,8 +247,10 @@ impl Reader<'_> {
         }
     }
 
-    fn device(&mut self, device: &Device, path: &[&str]) -> Option<DeviceParams> {
-        device.params().map_err(|message| self.error(path, message)).ok()
+    fn device(&mut self, device: &DeviceParams, path: &[&str]) {
+        if let Err(invalid) = device.validate() {
+            self.error(path, invalid.to_string());
+        }
     }
 
     /// The place of a tenant by its name.
@@ -284,7 +284,7 @@ impl Reader<'_> {
             let index = index.to_string();
             let path = ["client", index.as_str()];
             let tenant = self.tenant(&["client", &index, "tenant"], &form.tenant, names);
-            let (from, until) = self.window(&path, form.from.0, form.until.map(|until| until.0), end);
+            let (from, until) = self.window(&path, form.from, form.until, end);
             if !(1..=MAX_COUNT).contains(&form.count) {
                 let message = format!("{} is out of range; use 1 to {MAX_COUNT}", form.count);
                 self.error(&["client", &index, "count"], message);
@@ -309,21 +309,16 @@ impl Reader<'_> {
 
     /// The changes in order of time, each on top of those before it, and their names.
     #[expect(clippy::type_complexity, reason = "two lists, side by side")]
-    fn changes(
-        &mut self,
-        file: &File,
-        device: Option<&DeviceParams>,
-        end: Instant,
-    ) -> (Vec<(Instant, Change)>, Vec<(Instant, String)>) {
+    fn changes(&mut self, file: &File, end: Instant) -> (Vec<(Instant, Change)>, Vec<(Instant, String)>) {
         let (mut changes, mut marks) = (Vec::new(), Vec::new());
         let mut order: Vec<usize> = (0..file.change.len()).collect();
-        order.sort_by_key(|&index| file.change[index].at.0);
+        order.sort_by_key(|&index| file.change[index].at);
         // Which changes came before, by what they change: layers over the table of the scenario.
         let mut before: BTreeMap<Vec<String>, Vec<Vec<String>>> = BTreeMap::new();
         for index in order {
             let form = &file.change[index];
             let place = index.to_string();
-            let at = Instant::ZERO + form.at.0;
+            let at = Instant::ZERO + form.at;
             if at > end {
                 self.error(&["change", &place, "at"], "is after the end of the run");
             }
@@ -339,15 +334,14 @@ impl Reader<'_> {
             };
             let mut words = Vec::new();
             if let Some(stall) = form.stall {
-                changes.push((at, Change::Stall(stall.0)));
+                changes.push((at, Change::Stall(stall)));
                 words.push(format!("stall {stall}"));
             }
             if let Some(table) = &form.device {
                 let stack = layers(&["device"]);
-                if let Some(params) =
-                    self.layered::<Device>(&stack).and_then(|new| self.device(&new, &["change", &place, "device"]))
-                {
-                    if device.is_some_and(|old| std::mem::discriminant(old) != std::mem::discriminant(&params)) {
+                if let Some(params) = self.layered::<DeviceParams>(&stack) {
+                    self.device(&params, &["change", &place, "device"]);
+                    if std::mem::discriminant(&file.device) != std::mem::discriminant(&params) {
                         self.error(&["change", &place, "device"], "a device does not turn into one of another kind");
                     }
                     changes.push((at, Change::Device(params)));
@@ -415,8 +409,8 @@ impl Reader<'_> {
             self.error(&at("min"), "is more than max: no run can meet both");
         }
         let windowed = form.from.is_some() || form.until.is_some();
-        let from = form.from.map_or(file.warmup.0, |from| from.0);
-        let window = self.window(&path, from, form.until.map(|until| until.0), end);
+        let from = form.from.map_or(file.warmup, |from| from);
+        let window = self.window(&path, from, form.until, end);
         if windowed && !metric.has_windows() {
             self.error(
                 &at("metric"),
@@ -427,7 +421,7 @@ impl Reader<'_> {
                 ),
             );
         }
-        if windowed && form.from.is_some() && from < file.warmup.0 {
+        if windowed && form.from.is_some() && from < file.warmup {
             self.error(
                 &at("from"),
                 format!("is before the end of the warm-up at {}, where counting begins", file.warmup),

@@ -136,6 +136,15 @@ tenants.a = { limit = { iops = 5 } }
 }
 
 #[test]
+fn a_scenario_runs_what_there_is_to_compare_with() {
+    let admission =
+        |kind: &str| read(MINIMAL, &[&format!("pool.tuning.admission={kind}")]).unwrap().setup.pool.admission;
+    assert_eq!(["theta", "vegas", "gradient"].map(admission).map(|config| config.is_baseline()), [true; 3]);
+    assert_eq!(admission("wbt"), admission::Config::Wbt { target: Duration::from_millis(2) });
+    assert!(read(MINIMAL, &["pool.tuning.slots=sfq_d"]).unwrap().setup.pool.slots.is_some());
+}
+
+#[test]
 fn every_error_has_its_line_its_key_and_a_cure() {
     let mut wrong = String::new();
     for (text, set, wanted) in [
@@ -199,6 +208,18 @@ fn every_error_has_its_line_its_key_and_a_cure() {
         ("", &["duration=3x"], "--set duration=3x: duration: \"3x\" is not a length of time"),
         ("", &["sample_every=1ns"], "--set sample_every=1ns: sample_every: makes more than"),
         ("", &["device.jitter=9"], "jitter"),
+        ("", &["device.bandwith=9"], "device.bandwith: unknown key \"bandwith\"; did you mean \"bandwidth\"?"),
+        (
+            "[[change]]\nat = '5ms'\ndevice.iops = 'x'",
+            &[],
+            "test.toml:21:15: change.0.device.iops: invalid type: string \"x\", expected u64",
+        ),
+        (
+            "",
+            &["pool.tuning.admission={ kind = \"wbt\", target = \"0s\" }"],
+            "pool.tuning.admission: target must be greater than 0",
+        ),
+        ("", &["pool.tuning.admission={ kind = \"vegas\", target = \"1s\" }"], "`target` belongs to kind = \"wbt\""),
         ("", &["device.kind=dsk"], "dsk"),
         ("", &["tenants.a.weight=0"], "--set tenants.a.weight=0: tenants.a.weight: "),
         ("", &["pool.emulate.preset=ssd"], "the device of a scenario is in [device]"),

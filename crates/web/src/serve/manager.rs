@@ -424,7 +424,9 @@ fn merge(target: &mut Value, patch: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_policy::config::{Admission, Emulate, Limit, Pool, Preset, Tenant};
+    use evenkeel_control::admission::{Config as Admission, ElasticConfig};
+    use evenkeel_model::store::StoreParams;
+    use evenkeel_policy::config::{Limit, Pool, Tenant};
 
     #[test]
     fn a_patch_changes_what_it_names_and_nothing_else() {
@@ -441,22 +443,22 @@ mod tests {
         let pool: Pool =
             merged(&Pool::default(), json!({ "tuning": { "admission": { "kind": "fixed", "budget": "1MiB" } } }))
                 .expect("valid");
-        assert_eq!(pool.tuning.admission, Admission::Fixed { budget: Bytes(1 << 20) });
+        assert_eq!(pool.tuning.admission, Admission::Fixed { budget_bytes: 1 << 20 });
         let tuned: Pool =
             merged(&Pool::default(), json!({ "tuning": { "admission": { "tolerance": 0.05 } } })).expect("valid");
-        assert_eq!(tuned.tuning.admission, Admission::Elastic { tolerance: 0.05 });
+        assert_eq!(tuned.tuning.admission, Admission::Elastic(ElasticConfig { tolerance: 0.05 }));
         let bare: Pool = merged(&pool, json!({ "tuning": { "admission": "none" } })).expect("valid");
         assert_eq!(bare.tuning.admission, Admission::None);
     }
 
     #[test]
     fn a_device_keeps_its_preset_unless_it_is_named() {
-        let device = Emulate { preset: Some(Preset::Hdd), iops: Some(90), ..Emulate::default() };
-        let pool = Pool { emulate: Some(device.clone()), ..Pool::default() };
+        let device = StoreParams { iops: 90, ..StoreParams::hdd() };
+        let pool = Pool { emulate: Some(device), ..Pool::default() };
         let slower: Pool = merged(&pool, json!({ "emulate": { "iops": 50 } })).expect("valid");
-        assert_eq!(slower.emulate, Some(Emulate { iops: Some(50), ..device }));
+        assert_eq!(slower.emulate, Some(StoreParams { iops: 50, ..device }));
         let other: Pool = merged(&pool, json!({ "emulate": { "preset": "ssd" } })).expect("valid");
-        assert_eq!(other.emulate, Some(Emulate { preset: Some(Preset::Ssd), ..Emulate::default() }));
+        assert_eq!(other.emulate, Some(StoreParams::ssd()));
     }
 
     #[test]

@@ -35,6 +35,7 @@ const SAMPLE: u32 = 32;
 
 /// Settings of [`Config::Elastic`](super::Config::Elastic).
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
 pub struct ElasticConfig {
     /// Throughput that a smaller budget may cost, as a fraction, 0.001 to 0.5.
     pub tolerance: f64,
@@ -42,11 +43,12 @@ pub struct ElasticConfig {
 
 impl Default for ElasticConfig {
     fn default() -> Self {
-        Self { tolerance: 0.025 }
+        Self::DEFAULT
     }
 }
 
 impl ElasticConfig {
+    pub(super) const DEFAULT: Self = Self { tolerance: 0.025 };
     const RANGE: (f64, f64) = (0.001, 0.5);
 
     /// Checks the range.

@@ -194,7 +194,7 @@ impl Packets {
     /// that makes TCP send again is shortened, and [`Packets::note`] says so.
     pub fn watch_retransmits(&mut self, now: Instant, total: Segments) {
         let guard = &self.config.agent;
-        let (most, step) = (guard.max_delay.into(), guard.step.into());
+        let (most, step) = (guard.max_delay, guard.step);
         let held = self.holds.iter().map(|(_, hold)| hold.delay).max().unwrap_or_default();
         if self.resent.observe(now, total, held.into(), most, step) {
             let limit = self.resent.limit().unwrap_or(most);

@@ -157,7 +157,7 @@ impl Guarded {
     pub(super) fn adopt(&mut self, config: &ResourceConfig) -> bool {
         let mut same = config.clone();
         same.latency.target = self.config.latency.target;
-        let adopted = same == self.config && self.controller.set_goal(config.latency.target.into()).is_ok();
+        let adopted = same == self.config && self.controller.set_goal(config.latency.target).is_ok();
         if adopted {
             self.config = config.clone();
         }
@@ -523,7 +523,7 @@ impl Guarded {
             .collect();
         clients.sort_by_key(|(address, _)| *address);
         let at = PacketsState {
-            target_ms: self.config.latency.target.0.as_millis_f64(),
+            target_ms: self.config.latency.target.as_millis_f64(),
             percentile: self.config.latency.percentile.to_string(),
             read_latency_ms: ms(sample.reads.mean_response_time()),
             read_percentile_ms: ms(self.percentile.as_ref().and_then(Percentile::measured)),

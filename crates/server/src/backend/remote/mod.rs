@@ -276,7 +276,7 @@ impl Remote {
             volume: name.to_owned(),
             target,
             connections,
-            reconnect_timeout: volume.reconnect_timeout.0,
+            reconnect_timeout: volume.reconnect_timeout,
             keeps_unflushed: volume.unflushed == config::Unflushed::Kept,
         };
         let driver = Driver::new(settings, guaranteed, Arc::clone(&inbox), Arc::clone(&status), (fd, &connected));

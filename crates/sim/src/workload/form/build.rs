@@ -16,7 +16,7 @@ pub(super) fn build(form: &Form, path: &str, open: Open<'_>, warnings: &mut Vec<
     if !form.phases.is_empty() {
         let phases = form.phases.iter().enumerate().map(|(index, phase)| {
             let spec = build(phase, &join(path, &format!("phases.{index}")), open, warnings)?;
-            Ok(Phase { length: phase.length.unwrap_or_default().into(), spec })
+            Ok(Phase { length: phase.length.unwrap_or_default(), spec })
         });
         return Ok(Spec::Phases { phases: phases.collect::<Result<_, _>>()?, times: form.repeat.unwrap_or(1) });
     }
@@ -36,14 +36,14 @@ fn pace(form: &Form) -> Pace {
     });
     let bursts = form.burst_requests.zip(form.burst_every);
     if let Some((batch, every)) = bursts {
-        let rate_per_s = f64::from(batch) / every.0.as_secs_f64();
+        let rate_per_s = f64::from(batch) / every.as_secs_f64();
         return Pace::Open { rate_per_s, arrivals: form.arrivals.unwrap_or(Arrivals::Constant), batch, on_off };
     }
     match form.rate {
         Some(rate_per_s) => Pace::Open { rate_per_s, arrivals: form.arrivals.unwrap_or_default(), batch: 1, on_off },
         None => Pace::Closed {
             queue_depth: form.queue_depth.unwrap_or(1),
-            think_time: form.think_time.unwrap_or_default().into(),
+            think_time: form.think_time.unwrap_or_default(),
             on_off,
         },
     }

@@ -209,7 +209,7 @@ fn trace(form: &Form, wrong: &mut impl FnMut(&str, String)) {
         let key = if form.rate.is_some() { "rate" } else { "speed" };
         wrong(key, "means nothing with queue_depth, which replays as fast as requests complete; take one out".into());
     }
-    if form.from.unwrap_or_default() >= form.until.unwrap_or(evenkeel_control::Duration::MAX.into()) {
+    if form.from.unwrap_or_default() >= form.until.unwrap_or(evenkeel_control::Duration::MAX) {
         wrong("until", "must be later than from".into());
     }
     if form.count == Some(0) {

@@ -1,0 +1,31 @@
+//! Tables of which a part is written: the other keys come from a base, such as a preset.
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use toml::Table;
+use toml::de::Error;
+
+/// Reads the keys `written` over those of `base`, which has all that there are.
+///
+/// # Errors
+/// What is wrong, with the key at fault in front.
+pub fn read<T>(base: &Table, written: Table, read: impl Fn(Table) -> Result<T, Error>) -> Result<T, String> {
+    if let Some(key) = written.keys().find(|&key| !base.contains_key(key)) {
+        let known: Vec<&str> = base.keys().map(String::as_str).collect();
+        return Err(format!("unknown field `{key}`, expected one of `{}`", known.join("`, `")));
+    }
+    let over = |written: Table| {
+        let mut table = base.clone();
+        table.extend(written);
+        read(table)
+    };
+    over(written.clone()).map_err(|error| {
+        // The error does not say which key it is about: it is the one without which there is no such error.
+        let mut alone = written.into_iter().map(|(key, value)| (key.clone(), Table::from_iter([(key, value)])));
+        let at_fault = alone.find_map(|(key, table)| Some(format!("{key}: {}", over(table).err()?.message())));
+        at_fault.unwrap_or_else(|| error.message().to_owned())
+    })
+}

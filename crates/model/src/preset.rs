@@ -1,0 +1,110 @@
+//! Parameters as they are written: `preset` names those to start from, and other keys take the place of its own.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use evenkeel_control::overlay;
+use schemars::{Schema, json_schema};
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer, Serialize};
+use toml::Table;
+
+use crate::disk::DiskParams;
+use crate::hybrid::HybridParams;
+use crate::raid::Raid0Params;
+use crate::ssd::SsdParams;
+use crate::store::StoreParams;
+
+/// Devices by name, each with its parameters.
+pub type Presets<P> = &'static [(&'static str, fn() -> P)];
+
+/// Parameters that start from one of several devices.
+pub trait Preset: Serialize + DeserializeOwned + 'static {
+    /// The devices by name, the default first; with a single one there is no key `preset`.
+    const PRESETS: Presets<Self>;
+}
+
+impl Preset for StoreParams {
+    const PRESETS: Presets<Self> = &[("ssd", Self::ssd), ("hdd", Self::hdd)];
+}
+
+impl Preset for SsdParams {
+    const PRESETS: Presets<Self> = &[("sata", Self::sata), ("nvme", Self::nvme)];
+}
+
+impl Preset for DiskParams {
+    const PRESETS: Presets<Self> = &[("nearline", Self::nearline), ("cheetah9lp", Self::cheetah9lp)];
+}
+
+impl Preset for HybridParams {
+    const PRESETS: Presets<Self> = &[("paper", Self::paper), ("lab", Self::lab)];
+}
+
+impl Preset for Raid0Params {
+    const PRESETS: Presets<Self> = &[("", Self::default)];
+}
+
+/// Reads parameters of which a part may be written.
+///
+/// # Errors
+/// What is wrong, with the key at fault in front.
+pub fn read<'de, P: Preset, D: Deserializer<'de>>(deserializer: D) -> Result<P, D::Error> {
+    let mut written = Table::deserialize(deserializer)?;
+    let [(_, mut start), ..] = *P::PRESETS else { return Err(D::Error::custom("there is no preset")) };
+    if P::PRESETS.len() > 1
+        && let Some(name) = written.remove("preset")
+    {
+        let name = name.as_str().unwrap_or(name.type_str());
+        let Some((_, found)) = P::PRESETS.iter().find(|(known, _)| *known == name) else {
+            let known: Vec<String> = P::PRESETS.iter().map(|(known, _)| format!("`{known}`")).collect();
+            return Err(D::Error::custom(format_args!(
+                "preset: unknown variant `{name}`, expected {}",
+                known.join(" or ")
+            )));
+        };
+        start = *found;
+    }
+    let base = Table::try_from(start()).map_err(D::Error::custom)?;
+    overlay::read(&base, written, P::deserialize).map_err(D::Error::custom)
+}
+
+/// The same for parameters that may be left out, where they are not.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_some<'de, P: Preset, D: Deserializer<'de>>(deserializer: D) -> Result<Option<P>, D::Error> {
+    read(deserializer).map(Some)
+}
+
+/// Adds `preset` to the schema of parameters, of which then no key is required.
+pub(crate) fn schema<P: Preset>(schema: &mut Schema) {
+    let names: Vec<&str> = P::PRESETS.iter().map(|(name, _)| *name).collect();
+    let preset = json_schema!({ "enum": names, "description": "The device to start from; the first is the default." });
+    if let Some(keys) = schema.get_mut("properties").and_then(|keys| keys.as_object_mut()) {
+        keys.insert("preset".into(), preset.into());
+    }
+    schema.remove("required");
+    schema.insert("additionalProperties".into(), false.into());
+}
+
+/// How the spread of latencies is written: the standard deviation of its logarithm, 0 for none.
+pub(crate) mod jitter {
+    use super::{Deserialize, Deserializer};
+    use crate::jitter::Jitter;
+    use serde::Serializer;
+    use serde::ser::Error;
+
+    pub(crate) fn serialize<S: Serializer>(jitter: &Jitter, serializer: S) -> Result<S::Ok, S::Error> {
+        match jitter {
+            Jitter::None => serializer.serialize_f64(0.0),
+            Jitter::LogNormal { sigma } => serializer.serialize_f64(*sigma),
+            Jitter::Uniform { .. } => Err(S::Error::custom("uniform jitter is not written")),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Jitter, D::Error> {
+        let sigma = f64::deserialize(deserializer)?;
+        Ok(if sigma == 0.0 { Jitter::None } else { Jitter::LogNormal { sigma } })
+    }
+}

@@ -1,0 +1,31 @@
+//! Methods to compare with: a simulation runs them, an operator does not.
+
+use std::collections::BTreeMap;
+
+use super::{Finding, Findings};
+use crate::config::{Config, Pool, Slots};
+use evenkeel_control::admission::Config as Admission;
+
+/// Everything wrong or doubtful in `config`, in the order of its tables.
+pub fn findings(config: &Config) -> Vec<Finding> {
+    let mut out = Findings(super::simulated(config));
+    of_pools(&config.pools, &mut out);
+    out.0
+}
+
+/// The baselines of pools.
+pub(super) fn of_pools(pools: &BTreeMap<String, Pool>, out: &mut Findings) {
+    for (name, pool) in pools {
+        let mut only_simulated = |key, value: &str, known: &str| {
+            let message = format!("{value:?} is to compare with, in `evenkeel sim` only; known: {known}");
+            out.error(&["pools", name, "tuning", key], message);
+        };
+        let tuning = &pool.tuning;
+        if tuning.admission.is_baseline() {
+            only_simulated("admission", tuning.admission.name(), &Admission::NAMES.join(", "));
+        }
+        if tuning.slots == Slots::SfqD {
+            only_simulated("slots", "sfq_d", "none, rwd, parda, drg, needs");
+        }
+    }
+}
