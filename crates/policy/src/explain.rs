@@ -4,6 +4,7 @@
 //! same reason reads the same for a pool of `serve` and for what `guard` watches.
 
 use evenkeel_control::Duration;
+use evenkeel_control::admission;
 use evenkeel_control::pool::guarantee::Binding;
 use evenkeel_control::pool::slots::Missed;
 use evenkeel_control::response::{self, ClientReason};
@@ -13,6 +14,7 @@ use evenkeel_control::throughput::{self, Limit, Rate};
 use crate::decision::Unit;
 use crate::effective::Precedence;
 use crate::tenant::Percentile;
+use crate::units::Bytes;
 
 /// What an enforcement point throttles for a latency target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +79,86 @@ pub fn latency(reason: &response::Reason, throttles: Throttles) -> String {
             "a delay of {}, released and applied in turn, changed neither load nor latency: the noisy {one}s are not the cause, or go by their reservations",
             ms(delay)
         ),
+    }
+}
+
+/// Why the budget of a device is what it is.
+pub fn admission(reason: &admission::Reason) -> String {
+    use admission::Reason;
+    let percent = |part: f64| format!("{:.1} %", 100.0 * part.abs());
+    let bytes = |bytes: u64| Bytes(bytes).to_string();
+    match *reason {
+        Reason::Initial => "starting value".into(),
+        Reason::Configured => "as configured".into(),
+        Reason::Idle => "no request is in flight".into(),
+        Reason::Stalled { inside_bytes } => format!("nothing completes, with {} in flight", bytes(inside_bytes)),
+        Reason::LatencyOverTarget { min, target } => {
+            format!("lowest latency {} > target {}: reducing the budget", ms(&min), ms(&target))
+        }
+        Reason::LatencyUnderTarget { min, target } => {
+            format!("lowest latency {} <= target {}: increasing the budget", ms(&min), ms(&target))
+        }
+        Reason::BudgetNotUsed { peak_bytes } => {
+            format!("target met with at most {} in flight: a larger budget would change nothing", bytes(peak_bytes))
+        }
+        Reason::BudgetAtMaximum => "target met, and the budget is the largest allowed".into(),
+        Reason::TargetExplored { optimum, samples } => {
+            format!("target drawn around {}: {samples} samples are too few for a fit", ms(&optimum))
+        }
+        Reason::TargetFitted { optimum, slope_mib_per_s } => {
+            format!("target drawn around the fitted optimum {} (slope {slope_mib_per_s:.1} MiB/s)", ms(&optimum))
+        }
+        Reason::FitDegenerate { samples } => {
+            format!("{samples} samples at one target determine no curve: optimum kept")
+        }
+        Reason::AppLimited { held_back, completions } => format!(
+            "load too light to learn from: requests waited for the budget at {held_back} of {completions} completions"
+        ),
+        Reason::IncreasePays { gain } => format!("a larger budget brings {} more throughput: taken", percent(gain)),
+        Reason::IncreaseFutile { gain } if gain < 0.0 => {
+            format!("a larger budget would lose {} of throughput", percent(gain))
+        }
+        Reason::IncreaseFutile { gain } => {
+            format!("a larger budget would bring only {} more throughput", percent(gain))
+        }
+        Reason::ReductionFree { loss } if loss <= 0.0 => {
+            format!("a smaller budget brings {} more throughput: taken", percent(loss))
+        }
+        Reason::ReductionFree { loss } => format!("a smaller budget loses only {} of throughput: taken", percent(loss)),
+        Reason::ReductionCosts { loss } => format!("a smaller budget would lose {} of throughput", percent(loss)),
+        Reason::Power { power } => format!("power of the latency and its gradient {power:.2}"),
+        Reason::QueueEstimated { requests } => format!("about {requests:.1} requests are queued in the device"),
+        Reason::LatencyGradient { gradient } => {
+            format!("long-term over present latency, with tolerance, {gradient:.2}")
+        }
+    }
+}
+
+/// Why connections move between workers, or do not, as a sentence.
+pub fn placement(reason: &evenkeel_control::placement::Reason) -> String {
+    use evenkeel_control::placement::Reason;
+    // Of bytes in multiples of the mean, of time as a share of the worker's: either reads as per cent.
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    match *reason {
+        Reason::Static => "connections stay where they were accepted".into(),
+        Reason::OneWorker => "there is one worker".into(),
+        Reason::NotBusy { heaviest } => format!("the busiest worker is busy {} of the time", percent(heaviest)),
+        Reason::NotWorth { gain, .. } => {
+            format!("moving connections would gain {} at best", percent(gain))
+        }
+        Reason::Elephant { load, .. } => {
+            format!("the busiest worker's load is one connection ({}), which cannot be split", percent(load))
+        }
+        Reason::Uncertain { gain, noise } => format!(
+            "moving connections would gain {}, which may be chance: that varies by {}",
+            percent(gain),
+            percent(noise)
+        ),
+        Reason::Rebalanced { before, after } => {
+            format!("the busiest worker goes from {} to {}", percent(before), percent(after))
+        }
+        Reason::Trial { worker } => format!("worker {worker} has a connection on trial that shared a full one"),
+        Reason::WorkersChanged { workers } => format!("there are {workers} workers now"),
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_control::placement::Reason;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -669,31 +668,4 @@ impl From<&evenkeel_control::admission::Reason> for ReasonData {
 /// A rate as shown: 0 stands for not set.
 fn set(rate: u64) -> Option<u64> {
     (rate > 0).then_some(rate)
-}
-
-/// Why connections move between workers, or do not, as a sentence.
-pub fn placement(reason: &Reason) -> String {
-    // Of bytes in multiples of the mean, of time as a share of the worker's: either reads as per cent.
-    let percent = |share: f64| format!("{:.0} %", share * 100.0);
-    match *reason {
-        Reason::Static => "connections stay where they were accepted".into(),
-        Reason::OneWorker => "there is one worker".into(),
-        Reason::NotBusy { heaviest } => format!("the busiest worker is busy {} of the time", percent(heaviest)),
-        Reason::NotWorth { gain, .. } => {
-            format!("moving connections would gain {} at best", percent(gain))
-        }
-        Reason::Elephant { load, .. } => {
-            format!("the busiest worker's load is one connection ({}), which cannot be split", percent(load))
-        }
-        Reason::Uncertain { gain, noise } => format!(
-            "moving connections would gain {}, which may be chance: that varies by {}",
-            percent(gain),
-            percent(noise)
-        ),
-        Reason::Rebalanced { before, after } => {
-            format!("the busiest worker goes from {} to {}", percent(before), percent(after))
-        }
-        Reason::Trial { worker } => format!("worker {worker} has a connection on trial that shared a full one"),
-        Reason::WorkersChanged { workers } => format!("there are {workers} workers now"),
-    }
 }

@@ -81,7 +81,7 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration, befo
         placement: PlacementState {
             method: method.into(),
             reason: decision.reason.name().into(),
-            because: evenkeel_policy::state::placement(&decision.reason),
+            because: evenkeel_policy::explain::placement(&decision.reason),
             moves_total: shared.moves.load(Ordering::Relaxed),
         },
         exchange: None,
@@ -309,8 +309,8 @@ fn admission(admission: &Admission, in_flight_requests: u64, uptime: StdDuration
         in_flight_requests,
         target_ms: decision.target.map(|target| target.as_millis_f64()),
         decided_at_s: (uptime.as_secs_f64() - ago).max(0.0),
-        reason: decision.reason.to_string(),
-        target_reason: decision.target.map_or_else(String::new, |_| decision.target_reason.to_string()),
+        reason: explain::admission(&decision.reason),
+        target_reason: decision.target.map_or_else(String::new, |_| explain::admission(&decision.target_reason)),
         reason_data: (&decision.reason).into(),
     }
 }

@@ -16,6 +16,7 @@ use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::decision::{DecisionRecord, Unit, seconds};
+use evenkeel_policy::explain;
 use evenkeel_policy::state::ReasonData;
 
 use super::MAX_RECORDS;
@@ -240,7 +241,7 @@ impl Budget {
                 point: Enforcement::Osd,
                 pool: osd.to_owned(),
                 reason: ReasonData::from(&decision.reason).kind,
-                because: decision.reason.to_string(),
+                because: explain::admission(&decision.reason),
                 set: bytes(decision.budget_bytes).map(|bytes| bytes as f64),
                 set_in: Unit::Bytes,
                 ..DecisionRecord::of(entry, seconds)

@@ -184,7 +184,7 @@ fn light_load_teaches_nothing() {
     run(&mut mind, &mut osd, 0.0, 20.0);
     // One request after the other, none of which waits.
     assert_eq!(mind.budget_bytes(), before);
-    assert!(mind.decision().reason.to_string().contains("too light"), "{:?}", mind.decision());
+    assert!(explain::admission(&mind.decision().reason).contains("too light"), "{:?}", mind.decision());
 }
 
 #[test]

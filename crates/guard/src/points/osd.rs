@@ -7,6 +7,7 @@ use std::sync::Mutex;
 
 use evenkeel_control::log::Log;
 use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::explain;
 use evenkeel_policy::state::ReasonData;
 
 use crate::actuator;
@@ -277,7 +278,7 @@ impl Osd {
             name: self.name.clone(),
             method: self.mind.method().into(),
             reason: ReasonData::from(&decision.reason).kind,
-            because: decision.reason.to_string(),
+            because: explain::admission(&decision.reason),
             notes: Vec::new(),
             at: At::Osd(at),
         }

@@ -172,7 +172,7 @@ impl Worker {
         let Some(decision) = decides.then(|| placement.tick(self.house.begun_at)).flatten() else { return };
         shared.moves.fetch_add(decision.moves as u64, Ordering::Relaxed);
         if decision.moves > 0 {
-            let (reason, because) = (decision.reason.name(), evenkeel_policy::state::placement(&decision.reason));
+            let (reason, because) = (decision.reason.name(), evenkeel_policy::explain::placement(&decision.reason));
             tracing::info!(moves = decision.moves, reason, "placement: {because}");
         }
         for one in placement.moves() {

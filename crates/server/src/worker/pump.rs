@@ -145,7 +145,7 @@ impl Worker {
                     pool = pool.name,
                     budget_bytes = decision.budget_bytes,
                     target_ms = decision.target.map(|target| target.as_millis_f64()),
-                    reason = %decision.reason,
+                    reason = evenkeel_policy::explain::admission(&decision.reason),
                     "admission decided"
                 );
             }

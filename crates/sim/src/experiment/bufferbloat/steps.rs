@@ -8,6 +8,7 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::DeviceParams;
 use evenkeel_model::ssd::SsdParams;
 use evenkeel_model::store::StoreParams;
+use evenkeel_policy::explain;
 
 use super::scene::{Method, client, estimate, mean, rows, seconds, setup, tenant};
 use crate::experiment::batch::{Batch, oracles, with};
@@ -351,7 +352,7 @@ fn figures(case: &Case, reference: &Reference, runs: &[(String, &Digest)]) -> [F
         let points = run
             .series
             .iter()
-            .map(|sample| (since(sample.at), sample.budget_bytes as f64 / 1024.0, sample.reason.to_string()));
+            .map(|sample| (since(sample.at), sample.budget_bytes as f64 / 1024.0, explain::admission(&sample.reason)));
         (name.clone(), points.collect())
     });
     let figure = |what: &str, note: String, y, series| Figure {
