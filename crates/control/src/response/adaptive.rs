@@ -27,8 +27,9 @@ pub(super) const NEWEST: f64 = 0.1;
 /// What has been missing for so many of its intervals is gone; a tenth of the usual load is none; means over so many are to
 /// stay below the target.
 pub(super) const PATIENCE: f64 = 10.0;
-/// By which part of the target the set point lies below it at first, and at most.
-const MARGIN: (f64, f64) = (0.15, 0.5);
+/// By which part of the target the set point lies below it at first, and at most; the tenant of a throttled client gets as much
+/// more than it is owed as that is at first.
+pub(super) const MARGIN: (f64, f64) = (0.15, 0.5);
 /// Part of a delay that a step takes off while reads do not wait at all.
 const RELEASE: f64 = 0.25;
 

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use super::adaptive::MARGIN;
 use super::{ClientId, ClientSample, Standing, whole};
 use crate::time::Duration;
 
@@ -11,8 +12,6 @@ const SMOOTHING: Duration = Duration::from_secs(1);
 const MOST_BYTES_PER_S: f64 = 1e13;
 /// A noisy client stays one until its load has fallen below this part of what makes one.
 const LEAVES_AT: f64 = 0.5;
-/// The tenant of a throttled client gets so much more than it is owed: means over a second scatter by about as much.
-const MARGIN: f64 = 0.1;
 /// Part of all load that the smallest set of loud clients makes (Pareto's).
 const MOST: f64 = 0.8;
 
@@ -62,7 +61,7 @@ impl Client {
             let now = paid * (latency_ms + k * self.delay_ms);
             let weight = if self.most_ms.is_some() { weight } else { 1.0 };
             self.circulation += weight * (now - self.circulation);
-            ((self.circulation / (1.0 + MARGIN) - latency_ms) / k).max(0.0)
+            ((self.circulation / (1.0 + MARGIN.0) - latency_ms) / k).max(0.0)
         });
     }
 
