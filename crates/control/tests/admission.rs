@@ -279,24 +279,3 @@ fn reconfiguring_keeps_what_is_inside_and_what_was_learned() {
     assert_eq!(admission.decision().budget_bytes, 100 * KIB);
     assert_eq!(admission.next_tick(), at_ms(350));
 }
-
-#[test]
-fn every_reason_can_be_told() {
-    let reasons = [
-        Reason::Initial,
-        Reason::Configured,
-        Reason::Idle,
-        Reason::Stalled { inside_bytes: 12 },
-        Reason::LatencyOverTarget { min: ms(9), target: ms(5) },
-        Reason::LatencyUnderTarget { min: ms(4), target: ms(5) },
-        Reason::BudgetNotUsed { peak_bytes: 12 },
-        Reason::BudgetAtMaximum,
-        Reason::TargetExplored { optimum: ms(5), samples: 3 },
-        Reason::TargetFitted { optimum: ms(5), slope_mib_per_s: 1.5 },
-        Reason::FitDegenerate { samples: 100 },
-        Reason::AppLimited { held_back: 1, completions: 10 },
-    ];
-    let told: std::collections::BTreeSet<String> = reasons.iter().map(ToString::to_string).collect();
-    assert_eq!(told.len(), reasons.len());
-    assert!(reasons[4].to_string().contains("9ms") && reasons[4].to_string().contains("5ms"));
-}

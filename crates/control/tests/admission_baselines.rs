@@ -199,7 +199,8 @@ proptest! {
             prop_assert_eq!(admission.inside_bytes(), inside.iter().sum::<u64>());
             prop_assert!(admission.next_tick() >= next_tick);
             next_tick = admission.next_tick();
-            prop_assert!(!admission.decision().reason.to_string().contains("NaN"));
+            let told = format!("{:?}", admission.decision().reason);
+            prop_assert!(!told.contains("NaN"), "{told}");
         }
     }
 }

@@ -366,7 +366,7 @@ fn latencies_from_before_a_cut_cause_the_next_one() {
     assert!(cut_to <= 110 * KIB, "{cut_to}");
     let (cut_to, reason) = budget_after(Repairs { await_effect: true, ..Repairs::NONE });
     assert_eq!(cut_to, 3_200 * KIB);
-    assert!(matches!(reason, Reason::LatencyUnderTarget { .. } | Reason::BudgetNotUsed { .. }), "{reason}");
+    assert!(matches!(reason, Reason::LatencyUnderTarget { .. } | Reason::BudgetNotUsed { .. }), "{reason:?}");
 }
 
 #[test]

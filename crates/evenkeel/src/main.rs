@@ -20,7 +20,6 @@ mod log;
 mod manual;
 mod output;
 mod parallel;
-mod report;
 mod reproduce;
 mod serve;
 mod signals;

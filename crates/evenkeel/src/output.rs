@@ -36,3 +36,14 @@ pub(crate) fn announce(text: String) {
         Err(_) => print(&text),
     }
 }
+
+/// The command line that repeats what is shown, with the name of the program instead of its path.
+pub(crate) fn command() -> String {
+    let quoted =
+        |argument: String| match argument.contains(|c: char| c.is_whitespace() || "\"'{}[]*?$;&|<>()".contains(c)) {
+            true => format!("'{}'", argument.replace('\'', "'\\''")),
+            false => argument,
+        };
+    let arguments = std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
+    format!("evenkeel {}", arguments.collect::<Vec<_>>().join(" "))
+}

@@ -360,6 +360,10 @@ fn no_value_of_a_limit_makes_a_server_crash() {
                 server.signal("TERM");
                 server.end()
             }
+            // Too little for the dynamic loader, which says so before anything of the server runs.
+            Err((status, said)) if status.code() == Some(127) && said.contains("while loading shared libraries") => {
+                continue;
+            }
             Err((status, said)) => {
                 assert!(said.contains("cannot") || said.contains("the limit of"), "{limit}: {status}: {said}");
                 assert!(matches!(status.code(), Some(1 | 2)), "{limit}: {status}: {said}");

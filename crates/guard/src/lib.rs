@@ -22,6 +22,7 @@ pub mod error;
 mod fake_osd;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
+pub mod host;
 pub mod journal;
 pub mod loops;
 pub mod points;

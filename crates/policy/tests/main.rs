@@ -6,6 +6,7 @@ mod device;
 mod device_disk;
 mod exchange;
 mod exchange_bytes;
+mod explain;
 mod fuzz_smoke;
 mod http;
 mod reload;

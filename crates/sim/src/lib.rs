@@ -7,6 +7,8 @@
 //! |---|---|
 //! | [`engine`] | what happens next: an event queue in integer nanoseconds |
 //! | [`scenario`] | what is run and what must come of it, as a text |
+//! | [`sweep`] | a scenario over several settings and seeds, and what came of it |
+//! | [`report`] | results as text, as rows and as a page with plots |
 //! | [`statistics`] | what several seeds say together |
 //! | [`workload`] | what clients ask: generators and traces |
 //! | [`experiment`] | what was measured elsewhere, measured here |
@@ -17,7 +19,9 @@ pub mod experiment;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
 mod placed;
+pub mod report;
 pub mod scenario;
 pub mod statistics;
+pub mod sweep;
 pub mod workload;
 pub mod world;

@@ -22,7 +22,6 @@
 
 use alloc::boxed::Box;
 use core::cell::Cell;
-use core::fmt;
 
 use crate::time::{Duration, Instant};
 use crate::units::Kind;
@@ -218,51 +217,6 @@ pub enum Reason {
         /// That ratio with its tolerance, 0.5 to 1.
         gradient: f64,
     },
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Initial => f.write_str("starting value"),
-            Self::Configured => f.write_str("as configured"),
-            Self::Idle => f.write_str("idle"),
-            Self::Stalled { inside_bytes } => write!(f, "no completions with {inside_bytes} bytes inside"),
-            Self::LatencyOverTarget { min, target } => {
-                write!(f, "lowest latency {min:?} over target {target:?}: budget shrinks")
-            }
-            Self::LatencyUnderTarget { min, target } => {
-                write!(f, "lowest latency {min:?} within target {target:?}: budget grows")
-            }
-            Self::BudgetNotUsed { peak_bytes } => {
-                write!(f, "target met, at most {peak_bytes} bytes in use: no need to grow")
-            }
-            Self::BudgetAtMaximum => f.write_str("target met, budget at its maximum"),
-            Self::TargetExplored { optimum, samples } => {
-                write!(f, "target drawn around {optimum:?}, {samples} samples so far")
-            }
-            Self::TargetFitted { optimum, slope_mib_per_s } => {
-                write!(f, "target drawn around the fitted optimum {optimum:?} (slope {slope_mib_per_s:.1} MiB/s)")
-            }
-            Self::FitDegenerate { samples } => {
-                write!(f, "{samples} samples at one target determine no curve: optimum kept")
-            }
-            Self::AppLimited { held_back, completions } => {
-                write!(
-                    f,
-                    "load too light to learn from ({held_back} of {completions} completions while one was throttled)"
-                )
-            }
-            Self::IncreasePays { gain } => write!(f, "a larger budget brings {:.1} % more: taken", gain * 100.0),
-            Self::IncreaseFutile { gain } => write!(f, "a larger budget would bring only {:.1} %", gain * 100.0),
-            Self::ReductionFree { loss } => write!(f, "a smaller budget costs only {:.1} %: taken", loss * 100.0),
-            Self::ReductionCosts { loss } => write!(f, "a smaller budget would cost {:.1} %", loss * 100.0),
-            Self::Power { power } => write!(f, "power of the latency and its gradient {power:.2}"),
-            Self::QueueEstimated { requests } => write!(f, "about {requests:.1} requests queue in the device"),
-            Self::LatencyGradient { gradient } => {
-                write!(f, "long-term over present latency, with tolerance, {gradient:.2}")
-            }
-        }
-    }
 }
 
 /// What the controller decided.

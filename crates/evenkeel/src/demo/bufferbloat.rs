@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use super::phase::{self, Bulk, Phase, phases};
 use super::{picture, svg};
-use crate::report;
+use crate::output;
 
 /// Options of `evenkeel demo bufferbloat`.
 #[derive(Debug, clap::Args)]
@@ -181,7 +181,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     if let Some(path) = &args.svg {
-        std::fs::write(path, svg::svg(&measured, &report::command()))
+        std::fs::write(path, svg::svg(&measured, &output::command()))
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     let text = if args.json {

@@ -5,9 +5,8 @@ use std::sync::{Arc, Mutex};
 use evenkeel_cluster::{Member, sums};
 use evenkeel_control::exchange::Round;
 use evenkeel_control::exchange::fleet::Said;
+use evenkeel_guard::host::{Shared, lock};
 use evenkeel_policy::exchange::{PoolRecord, Pools};
-
-use super::run::{Shared, lock};
 
 /// Periods end and slots are decided between two ticks of the loop, which alone changes settings.
 pub(super) struct SharedArrays(pub(super) Arc<Mutex<Shared>>);

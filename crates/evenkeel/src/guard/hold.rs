@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use evenkeel_guard::actuator::{Client, Hold, Holds, Packets, Plan, Settings};
 use evenkeel_guard::config::DEFAULT_PORTS;
+use evenkeel_guard::host::Acting;
 use evenkeel_policy::units::Duration;
 
-use super::acting::Acting;
-use super::restore::JOURNAL;
+use super::JOURNAL;
 
 /// How often the holds are looked after. A timeout must be a few times longer.
 const TICK: std::time::Duration = std::time::Duration::from_millis(100);
@@ -93,7 +93,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for signal in crate::signals::STOP {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let mut acting = Acting::start(Some(settings), &args.journal)?;
+    let mut acting = Acting::start(Some(settings), &args.journal, crate::output::print)?;
     let started = Instant::now();
     let mut announced = false;
     let outcome = loop {

@@ -7,6 +7,7 @@ use anyhow::{Context, anyhow};
 use evenkeel_guard::config::{Abilities, Config, EXAMPLE};
 use evenkeel_guard::discovery::map::Configured;
 use evenkeel_guard::discovery::{Map, Roots, Survey, osds, resolved};
+use evenkeel_guard::host;
 use evenkeel_guard::preflight::{self, Evidence, Preflight};
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::Status;
@@ -16,12 +17,9 @@ use serde::de::DeserializeOwned;
 use crate::control::{self, Certificates, PATIENCE, Site, path};
 use crate::output;
 
-mod act;
-mod acting;
 mod certificates;
 mod exchange;
 mod hold;
-mod restore;
 mod run;
 mod show;
 
@@ -74,10 +72,21 @@ pub(crate) enum Command {
     /// Put back everything that an agent changed and could not put back itself
     ///
     /// For systemd's ExecStopPost, and after both the agent and its sentinel were killed. Refuses while an agent runs.
-    Reset(restore::Args),
+    Reset(JournalArgs),
     /// Waits for the agent's death and puts everything back; started by the agent
     #[command(hide = true)]
-    Sentinel(restore::Args),
+    Sentinel(JournalArgs),
+}
+
+/// Where the journal is unless told otherwise: what it lists does not outlive the system that it was set in.
+const JOURNAL: &str = "/run/evenkeel/guard.journal";
+
+/// Which journal to put back.
+#[derive(clap::Args)]
+pub(crate) struct JournalArgs {
+    /// The agent's journal
+    #[arg(long, default_value = JOURNAL)]
+    journal: PathBuf,
 }
 
 /// What to do with configurations.
@@ -129,8 +138,9 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             Ok(())
         }
         Command::Hold(args) => hold::run(&args),
-        Command::Reset(args) => restore::reset(&args),
-        Command::Sentinel(args) => restore::sentinel(&args),
+        Command::Reset(args) => Ok(host::reset(&args.journal, output::print)?),
+        // The agent's pipe is standard input.
+        Command::Sentinel(args) => Ok(host::sentinel(std::io::stdin(), &args.journal, output::print)?),
     }
 }
 

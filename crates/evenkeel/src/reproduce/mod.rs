@@ -1,10 +1,7 @@
 //! `evenkeel reproduce`: the experiments of the papers in virtual time, beside ours.
 
 mod harm;
-mod page;
-mod rows;
 mod sets;
-mod table;
 #[cfg(test)]
 mod tests;
 mod traces;
@@ -19,6 +16,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 use evenkeel_sim::experiment::harm::constants;
 use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, iscsi, messenger, saat};
+use evenkeel_sim::report;
 use evenkeel_sim::world::Setup;
 
 use crate::output;
@@ -106,14 +104,15 @@ fn show(args: &Args) -> anyhow::Result<()> {
     }
     let took = begun.elapsed();
     if let Some(path) = &args.report {
-        let html = page::page(&report, args.quick).html();
+        let html = report::page(&report, args.quick).html();
         std::fs::write(path, html).with_context(|| cannot_write(path))?;
     }
     if args.json {
-        output::print(&(serde_json::to_string_pretty(&rows::document(&report, sets.as_ref()))? + "\n"));
+        let (constants, used) = (sets.as_ref().map(|sets| sets.constants.as_str()), sets.as_ref().and_then(Sets::used));
+        output::print(&(serde_json::to_string_pretty(&report::document(&report, constants, used))? + "\n"));
         return whole(&stop);
     }
-    let mut text = table::text(&report);
+    let mut text = report::text(&report);
     text.push_str(&format!("\n{:.0} s on {} threads, seed {}.\n", took.as_secs_f64(), threads(args), report.seed));
     if let Some(sets) = &sets {
         text.push_str(&format!("{}\n", sets.words()));

@@ -1,27 +1,15 @@
 //! `evenkeel sim SCENARIO.toml`: the controllers against a modelled device, in virtual time.
-//!
-//! | module | question |
-//! |---|---|
-//! | [`plan`] | which scenarios, over which settings? |
-//! | [`outcome`] | what came of them, and does it meet the bounds? |
-//! | [`table`] | how does that look on a terminal? |
-//! | [`page`] | and as a page with plots? |
-
-mod outcome;
-mod page;
-mod plan;
-mod table;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
+use evenkeel_sim::sweep::{self, Choice, Outcome, Plan, Sweep};
 
+use crate::output;
 use crate::parallel::{self, Stopped};
-use outcome::Outcome;
-use plan::{Plan, Sweep};
 
 /// Folder that traces are looked for in, after the scenario's own.
 const TRACES: &str = "EVENKEEL_TRACES";
@@ -76,20 +64,25 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn simulate(args: &Args) -> anyhow::Result<Outcome> {
     let (text, origin) = read(&args.scenario)?;
-    let plan = Plan::new(args, &text, &origin, &mut |name| open(&args.scenario, name))?;
+    let choice = Choice { set: &args.set, sweeps: &args.sweeps, seeds: args.seeds, seed: args.seed };
+    let warn = &mut |warning: &_| eprintln!("evenkeel: warning: {warning}");
+    let plan = Plan::new(&choice, &text, &origin, &mut |name| open(&args.scenario, name), warn)?;
     let stop = parallel::interrupts()?;
     let threads = args.jobs.map_or_else(parallel::cores, usize::from);
     let runs = plan.runs();
     let keep = |place, run| plan.keep(place, run, args.report.is_some());
-    let kept = parallel::simulate(&runs, threads, &stop, keep).map_err(|stopped| plan.explain(stopped))?;
+    let kept = parallel::simulate(&runs, threads, &stop, keep).map_err(|stopped| match stopped {
+        Stopped::Failed { place, failure } => anyhow!("{}: {failure}", plan.name(place)),
+        stopped @ Stopped::Interrupted { .. } => stopped.into(),
+    })?;
     let outcome = Outcome::new(&plan, kept);
     if let Some(path) = &args.report {
-        let page = page::page(&plan, &outcome, &text);
+        let page = sweep::page(&plan, &outcome, &text, output::command());
         std::fs::write(path, page.html()).with_context(|| format!("cannot write the report {}", path.display()))?;
     }
     match args.json {
-        true => crate::output::print(&(serde_json::to_string_pretty(&outcome)? + "\n")),
-        false => crate::output::print(&table::text(&plan, &outcome)),
+        true => output::print(&(serde_json::to_string_pretty(&outcome)? + "\n")),
+        false => output::print(&sweep::text(&plan, &outcome)),
     }
     Ok(outcome)
 }

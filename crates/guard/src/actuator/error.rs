@@ -126,6 +126,12 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// Settings are not as before the agent.
+    #[error("{failures} settings could not be put back; they stay in the journal for the next `guard reset`")]
+    NotPutBack {
+        /// How many.
+        failures: usize,
+    },
 }
 
 impl Error {

@@ -19,7 +19,7 @@ const COLUMNS: [(&str, &str, f64); 6] = [
 ];
 
 /// Title, a row for each tenant of each point, and the bounds.
-pub(super) fn text(plan: &Plan, outcome: &Outcome) -> String {
+pub fn text(plan: &Plan, outcome: &Outcome) -> String {
     let setup = &plan.points[0].scenario.setup;
     let mut out = format!("{}\n", plan.title);
     let seeds = match plan.seeds {

@@ -1,13 +1,12 @@
 //! Rows as JSON.
 
-use evenkeel_sim::experiment::{Report, Row};
 use serde::Serialize;
 
-use super::sets::Sets;
+use crate::experiment::{Report, Row};
 
 /// The document of `--json`; `docs/reproduce.md` describes every field.
 #[derive(Debug, Serialize)]
-pub(super) struct Document<'a> {
+pub struct Document<'a> {
     experiment: &'static str,
     seed: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,7 +38,9 @@ struct ClaimDocument<'a> {
     numbers: &'a str,
 }
 
-pub(super) fn document<'a>(report: &'a Report, sets: Option<&'a Sets>) -> Document<'a> {
+/// The rows of `report`. Where cases were drawn, `constants` is the hash that they follow from, and `sets_used` how many sets
+/// were drawn before.
+pub fn document<'a>(report: &'a Report, constants: Option<&'a str>, sets_used: Option<usize>) -> Document<'a> {
     // JSON has no infinity and no NaN.
     let finite = |value: Option<f64>| value.filter(|value| value.is_finite());
     let row = |row: &'_ Row| RowDocument {
@@ -57,8 +58,8 @@ pub(super) fn document<'a>(report: &'a Report, sets: Option<&'a Sets>) -> Docume
     Document {
         experiment: report.experiment,
         seed: report.seed,
-        constants: sets.map(|sets| sets.constants.as_str()),
-        sets_used: sets.and_then(Sets::used),
+        constants,
+        sets_used,
         rows: rows.map(|each| RowDocument { case: &each.case, ..row(each) }).collect(),
         claims: report
             .claims

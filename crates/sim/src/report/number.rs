@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer};
 
 /// A number that a page shows: six significant digits are more than a plot resolves; what is not finite is `null`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Decimal(pub(crate) f64);
+pub struct Decimal(pub f64);
 
 impl From<f64> for Decimal {
     fn from(value: f64) -> Self {
@@ -28,14 +28,14 @@ impl Serialize for Decimal {
 }
 
 /// A number with about four significant digits: `0.01234`, `1.234`, `123.4`, `12345`.
-pub(crate) fn short(value: f64) -> String {
+pub fn short(value: f64) -> String {
     if !value.is_finite() {
         return "–".into();
     }
     if value == 0.0 {
         return "0".into();
     }
-    let magnitude = value.abs().log10().floor() as i32;
+    let magnitude = libm::log10(value.abs()).floor() as i32;
     if !(-5..15).contains(&magnitude) {
         return format!("{value:.3e}");
     }

@@ -3,12 +3,11 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use anyhow::Context;
-use evenkeel_guard::actuator::{Holds, Settings};
-use evenkeel_guard::config::Config;
-use evenkeel_guard::journal::Journal;
-
 use super::acting::Acting;
+use super::{Error, Say};
+use crate::actuator::{self, Holds, Settings};
+use crate::config::Config;
+use crate::journal::Journal;
 
 /// What decisions lead to.
 pub(super) enum Actor {
@@ -23,7 +22,7 @@ impl Actor {
     ///
     /// # Errors
     /// When acting was asked for and is not possible.
-    pub(super) fn start(config: &Config, dry_run: bool) -> anyhow::Result<Self> {
+    pub(super) fn start(config: &Config, dry_run: bool, say: Say) -> Result<Self, Error> {
         if dry_run {
             return Ok(Self::Watching("--dry-run: decides and records, and throttles no client".into()));
         }
@@ -39,9 +38,7 @@ impl Actor {
             timeout: config.agent.timeout.into(),
             ..Settings::default()
         });
-        let acting = Acting::start(settings, &config.agent.journal);
-        let acting =
-            acting.context("nothing can be throttled; only --dry-run works, which measures and changes nothing")?;
+        let acting = Acting::start(settings, &config.agent.journal, say).map_err(Error::Act)?;
         Ok(Self::Acting(Box::new(acting)))
     }
 
@@ -67,10 +64,10 @@ impl Actor {
     ///
     /// # Errors
     /// What the kernel refuses; earlier holds end by themselves.
-    pub(super) fn hold(&mut self, now: Instant, holds: &Holds) -> anyhow::Result<()> {
+    pub(super) fn hold(&mut self, now: Instant, holds: &Holds) -> Result<(), actuator::Error> {
         match self {
             Self::Watching(_) => Ok(()),
-            Self::Acting(acting) => acting.set(now, holds).map(drop),
+            Self::Acting(acting) => acting.set(now, holds),
         }
     }
 
@@ -94,9 +91,9 @@ impl Actor {
     ///
     /// # Errors
     /// What the kernel refuses; the journal keeps it.
-    pub(super) fn stop(self) -> anyhow::Result<()> {
+    pub(super) fn stop(self) -> Result<(), Error> {
         let Self::Acting(acting) = self else { return Ok(()) };
-        let drops = acting.stop().context("not everything could be put back; run `evenkeel guard reset`")?;
+        let drops = acting.stop().map_err(Error::PutBack)?;
         if let Some(drops) = drops.filter(|&drops| drops > 0) {
             tracing::warn!("{drops} packets were dropped while they waited, where none should be");
         }

@@ -1,8 +1,8 @@
-//! The result as text, 100 columns wide.
+//! The result of an experiment as text, 100 columns wide.
 
 use std::fmt::Write as _;
 
-use evenkeel_sim::experiment::{Report, Row, Section, drg, harm, iscsi, messenger, saat};
+use crate::experiment::{Report, Row, Section, drg, harm, iscsi, messenger, saat};
 
 use crate::report::short;
 
@@ -54,7 +54,7 @@ All other methods: --json and --report.
 const WIDTH: usize = 100;
 
 /// Metric by metric: the columns of each case, then what fell short and the claims.
-pub(super) fn text(report: &Report) -> String {
+pub fn text(report: &Report) -> String {
     let mut text = String::new();
     for section in &report.sections {
         write_section(&mut text, section);

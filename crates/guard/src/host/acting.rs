@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use evenkeel_guard::actuator::{Holds, PacketDelay, Plan, Settings};
-use evenkeel_guard::journal::Journal;
-use evenkeel_guard::sentinel::Sentinel;
-
-use super::restore;
+use super::{Say, restore};
+use crate::actuator::{Error, Holds, PacketDelay, Plan, Settings};
+use crate::journal::Journal;
+use crate::sentinel::Sentinel;
 
 /// In force until [`Acting::stop`], or until this process ends in whatever way.
-pub(crate) struct Acting {
+pub struct Acting {
     path: PathBuf,
+    say: Say,
     journal: Arc<Mutex<Journal>>,
     sentinel: Sentinel,
     delay: Option<PacketDelay>,
@@ -25,25 +25,25 @@ impl Acting {
     /// # Errors
     /// A journal in use, a device that somebody configured, missing parts of the kernel or privileges; nothing is left
     /// changed then.
-    pub(crate) fn start(settings: Option<Settings>, journal_path: &Path) -> anyhow::Result<Self> {
+    pub fn start(settings: Option<Settings>, journal_path: &Path, say: Say) -> Result<Self, Error> {
         let mut journal = Journal::open_within(journal_path, restore::SENTINEL_LIMIT)?;
         if !journal.is_clear() {
             tracing::warn!("an earlier run did not put everything back: doing it now");
-            restore::report(journal.restore_all())?;
+            restore::report(journal.restore_all(), say)?;
         }
         let plan = settings.map(Plan::new).transpose()?;
         // Before the first change: from here on somebody survives us.
         let sentinel = restore::start_sentinel(journal_path)?;
         let delay = plan.map(|plan| plan.apply(&mut journal)).transpose()?;
         let journal = Arc::new(Mutex::new(journal));
-        Ok(Self { path: journal_path.to_owned(), journal, sentinel, delay })
+        Ok(Self { path: journal_path.to_owned(), say, journal, sentinel, delay })
     }
 
     /// Makes exactly `holds` be in force; call it at every tick, several times within the timeout of a hold.
     ///
     /// # Errors
     /// What the kernel refuses; earlier holds last until their timeout then.
-    pub(crate) fn set(&mut self, now: Instant, holds: &Holds) -> anyhow::Result<()> {
+    pub fn set(&mut self, now: Instant, holds: &Holds) -> Result<(), Error> {
         if !self.sentinel.is_alive() {
             tracing::warn!("the sentinel was gone: starting another one");
             self.sentinel = restore::start_sentinel(&self.path)?;
@@ -59,22 +59,22 @@ impl Acting {
     }
 
     /// The journal, for limits of groups. Lines of it are whole, whoever panicked with it.
-    pub(crate) fn journal(&self) -> MutexGuard<'_, Journal> {
+    pub fn journal(&self) -> MutexGuard<'_, Journal> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The journal, for other threads. They let go of it before [`stop`](Self::stop).
-    pub(crate) fn shared_journal(&self) -> Arc<Mutex<Journal>> {
+    pub fn shared_journal(&self) -> Arc<Mutex<Journal>> {
         Arc::clone(&self.journal)
     }
 
     /// What is in force.
-    pub(crate) fn held(&self) -> Holds {
+    pub fn held(&self) -> Holds {
         self.delay.as_ref().map(PacketDelay::held).unwrap_or_default()
     }
 
     /// Whether the kernel ends all delays by itself when this process ends; `None` if packets are not delayed.
-    pub(crate) fn ends_with_process(&self) -> Option<bool> {
+    pub fn ends_with_process(&self) -> Option<bool> {
         self.delay.as_ref().map(PacketDelay::ends_with_process)
     }
 
@@ -82,13 +82,13 @@ impl Acting {
     ///
     /// # Errors
     /// What could not be put back; the journal keeps it.
-    pub(crate) fn stop(self) -> anyhow::Result<Option<u64>> {
-        let Self { journal, sentinel, delay, .. } = self;
+    pub fn stop(self) -> Result<Option<u64>, Error> {
+        let Self { say, journal, sentinel, delay, .. } = self;
         let drops = delay.as_ref().and_then(|delay| delay.drops().ok());
         let mut held = journal.lock().unwrap_or_else(PoisonError::into_inner);
         let restored = delay.map_or(Ok(()), |delay| delay.restore(&mut held));
         // Limits of groups and options of OSDs; what the delay could not put back is tried once more.
-        restore::report_failures(held.restore_all())?;
+        restore::report_failures(held.restore_all(), say)?;
         restored?;
         // The sentinel waits for the lock.
         drop(held);

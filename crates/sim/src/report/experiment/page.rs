@@ -1,10 +1,11 @@
-//! The result as a page with plots.
+//! The result of an experiment as a page with plots.
 
-use evenkeel_sim::experiment::{self, Report, Row, Section as Part};
+use crate::experiment::{self, Report, Row, Section as Part};
 
 use crate::report::{Axis, Block, Cell, Check, Page, Plot, Section, Series, Style, Table, short};
 
-pub(super) fn page(report: &Report, quick: bool) -> Page {
+/// Claims, then a plot and a table for each metric of each part.
+pub fn page(report: &Report, quick: bool) -> Page {
     let mut command = format!("evenkeel reproduce {} --seed {}", report.experiment, report.seed);
     if quick {
         command.push_str(" --quick");

@@ -3,23 +3,19 @@
 use std::io::{self, BufRead};
 use std::str::FromStr;
 
-use anyhow::{anyhow, bail};
-use evenkeel_policy::check::Errors;
-use evenkeel_sim::scenario::metric::Metric;
-use evenkeel_sim::scenario::{self, MAX_SEEDS, Scenario};
-use evenkeel_sim::world::{Run, Setup};
-
-use super::Args;
-use crate::parallel::Stopped;
+use crate::scenario::metric::Metric;
+use crate::scenario::{self, MAX_SEEDS, Scenario};
+use crate::world::{Run, Setup};
+use evenkeel_policy::check::{Errors, Problem};
 
 /// Combinations of swept values: more make no table that anybody reads.
 const MAX_POINTS: usize = 10_000;
 
 /// A key and the values it takes, as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sweep {
-    pub(super) key: String,
-    pub(super) values: Vec<String>,
+pub struct Sweep {
+    key: String,
+    values: Vec<String>,
 }
 
 impl FromStr for Sweep {
@@ -59,9 +55,39 @@ fn split(text: &str) -> Vec<String> {
     parts.iter().map(|part| part.trim().to_owned()).collect()
 }
 
+/// What of a scenario is to be run otherwise than it says.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Choice<'a> {
+    /// Values over those of the scenario, as `KEY=VALUE`.
+    pub set: &'a [String],
+    /// Keys that take several values, all combined.
+    pub sweeps: &'a [Sweep],
+    /// How many seeds.
+    pub seeds: Option<u32>,
+    /// The first seed.
+    pub seed: Option<u64>,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum Invalid {
+    /// Sweeps have too many combinations.
+    #[error("--sweep: {0} combinations are more than {MAX_POINTS}; sweep fewer values")]
+    Combinations(usize),
+    /// The scenario cannot be used.
+    #[error("{0}")]
+    Scenario(Errors),
+    /// There is no combination of values.
+    #[error("nothing to run")]
+    Nothing,
+    /// There are too many seeds, or none.
+    #[error("--seeds {0} is out of range; use 1 to {MAX_SEEDS}")]
+    Seeds(u32),
+}
+
 /// One combination of swept values.
 #[derive(Debug)]
-pub(super) struct Point {
+pub struct Point {
     /// A value for each of [`Plan::keys`], as written.
     pub(super) values: Vec<String>,
     /// What they make of the scenario.
@@ -70,7 +96,7 @@ pub(super) struct Point {
 
 /// Everything that is to be run.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub struct Plan {
     /// What the scenario is called: its title, or else its file.
     pub(super) title: String,
     /// The swept keys.
@@ -89,7 +115,7 @@ pub(super) struct Plan {
 
 /// What is kept of a run.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub struct Kept {
     /// A value for each of [`Plan::metrics`].
     pub(super) metrics: Vec<f64>,
     /// A value for each bound of its point.
@@ -101,38 +127,44 @@ pub(super) struct Kept {
 }
 
 impl Plan {
-    /// Reads the scenario once for every combination of values; warnings go to standard error.
-    pub(super) fn new(
-        args: &Args,
+    /// Reads the scenario once for every combination of values. `open` opens its traces, `warn` gets what is doubtful.
+    ///
+    /// # Errors
+    /// A scenario that cannot be used, or too many runs.
+    pub fn new(
+        choice: &Choice<'_>,
         text: &str,
         origin: &str,
         open: &mut dyn FnMut(&str) -> io::Result<Box<dyn BufRead>>,
-    ) -> anyhow::Result<Self> {
-        let combinations: usize = args.sweeps.iter().map(|sweep| sweep.values.len()).product();
+        warn: &mut dyn FnMut(&Problem),
+    ) -> Result<Self, Invalid> {
+        let &Choice { set, sweeps, seeds, seed } = choice;
+        let combinations: usize = sweeps.iter().map(|sweep| sweep.values.len()).product();
         if combinations > MAX_POINTS {
-            bail!("--sweep: {combinations} combinations are more than {MAX_POINTS}; sweep fewer values");
+            return Err(Invalid::Combinations(combinations));
         }
         let mut points = Vec::with_capacity(combinations);
-        for values in product(&args.sweeps) {
-            let swept = args.sweeps.iter().zip(&values).map(|(sweep, value)| format!("{}={value}", sweep.key));
-            let assignments: Vec<String> = args.set.iter().cloned().chain(swept).collect();
-            let parsed = scenario::parse(text, origin, &assignments, open).map_err(|errors| anyhow!(Errors(errors)))?;
+        for values in product(sweeps) {
+            let swept = sweeps.iter().zip(&values).map(|(sweep, value)| format!("{}={value}", sweep.key));
+            let assignments: Vec<String> = set.iter().cloned().chain(swept).collect();
+            let parsed = scenario::parse(text, origin, &assignments, open)
+                .map_err(|errors| Invalid::Scenario(Errors(errors)))?;
             if points.is_empty() {
-                parsed.warnings.iter().for_each(|warning| eprintln!("evenkeel: warning: {warning}"));
+                parsed.warnings.iter().for_each(&mut *warn);
             }
             points.push(Point { values, scenario: parsed.scenario });
         }
         // A product has at least one combination, the empty one.
-        let Some(first) = points.first().map(|point| &point.scenario) else { bail!("nothing to run") };
-        let seeds = args.seeds.unwrap_or(first.seeds);
+        let Some(first) = points.first().map(|point| &point.scenario) else { return Err(Invalid::Nothing) };
+        let seeds = seeds.unwrap_or(first.seeds);
         if !(1..=MAX_SEEDS).contains(&seeds) {
-            bail!("--seeds {seeds} is out of range; use 1 to {MAX_SEEDS}");
+            return Err(Invalid::Seeds(seeds));
         }
         let tenants: Vec<String> = first.setup.tenants.iter().map(|tenant| tenant.name.clone()).collect();
         Ok(Self {
             title: if first.title.is_empty() { origin.to_owned() } else { first.title.clone() },
-            keys: args.sweeps.iter().map(|sweep| sweep.key.clone()).collect(),
-            seed: args.seed.unwrap_or(first.seed),
+            keys: sweeps.iter().map(|sweep| sweep.key.clone()).collect(),
+            seed: seed.unwrap_or(first.seed),
             seeds,
             metrics: Metric::all(&tenants),
             tenants,
@@ -141,13 +173,13 @@ impl Plan {
     }
 
     /// Setup and seed of every run: all seeds of a point side by side.
-    pub(super) fn runs(&self) -> Vec<(&Setup, u64)> {
+    pub fn runs(&self) -> Vec<(&Setup, u64)> {
         let seeds = || (0..u64::from(self.seeds)).map(|n| self.seed.wrapping_add(n));
         self.points.iter().flat_map(|point| seeds().map(move |seed| (&point.scenario.setup, seed))).collect()
     }
 
     /// What is to be kept of the run at a place of [`Plan::runs`].
-    pub(super) fn keep(&self, place: usize, run: Run, all: bool) -> Kept {
+    pub fn keep(&self, place: usize, run: Run, all: bool) -> Kept {
         let seeds = self.seeds as usize;
         let bounds = &self.points[place / seeds].scenario.bounds;
         Kept {
@@ -158,13 +190,12 @@ impl Plan {
         }
     }
 
-    /// Adds to a failure which run it was.
-    pub(super) fn explain(&self, stopped: Stopped) -> anyhow::Error {
-        let Stopped::Failed { place, failure } = stopped else { return stopped.into() };
+    /// The run at a place of [`Plan::runs`] in words.
+    pub fn name(&self, place: usize) -> String {
         let seeds = self.seeds as usize;
         let point = &self.points[place / seeds];
         let seed = self.seed.wrapping_add((place % seeds) as u64);
-        anyhow!("{}seed {seed}: {failure}", self.label(point).map_or_else(String::new, |label| label + ", "))
+        format!("{}seed {seed}", self.label(point).map_or_else(String::new, |label| label + ", "))
     }
 
     /// The swept values of a point in words; `None` without a sweep.

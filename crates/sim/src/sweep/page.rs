@@ -1,12 +1,13 @@
 //! The result as a page: bounds, table, curves over the swept values, and the course of the first seed's run.
 
+use crate::world::{Run, TenantSample};
 use evenkeel_control::Instant;
+use evenkeel_policy::explain;
 use evenkeel_policy::units::{Bytes, Duration};
-use evenkeel_sim::world::{Run, TenantSample};
 
 use super::outcome::{Measured, Outcome, PointOutcome};
 use super::plan::{self, Plan};
-use crate::report::{self, Axis, Block, Cell, Check, Decimal, Mark, Page, Plot, Section, Series, Style, Table};
+use crate::report::{Axis, Block, Cell, Check, Decimal, Mark, Page, Plot, Section, Series, Style, Table};
 
 /// Series of one plot that are shown from the start; the others wait in the legend.
 const SHOWN: usize = 8;
@@ -28,13 +29,13 @@ const COLUMNS: [(&str, &str, f64); 9] = [
     ("inversion, ms a request", "inversion_mean_ms", 1.0),
 ];
 
-/// Fills the page; `text` is the scenario as written.
-pub(super) fn page(plan: &Plan, outcome: &Outcome, text: &str) -> Page {
+/// Fills the page; `text` is the scenario as written, `command` what repeats the run.
+pub fn page(plan: &Plan, outcome: &Outcome, text: &str, command: String) -> Page {
     let scenario = &plan.points[0].scenario;
     let sections =
         [Some(results(plan, outcome)), curves(plan, outcome), course(plan, outcome), percentiles(plan, outcome)];
     let listing = Block::Listing { title: "Scenario".into(), text: text.to_owned() };
-    let source = Section { title: "What was run".into(), text: vec![report::command()], blocks: vec![listing] };
+    let source = Section { title: "What was run".into(), text: vec![command], blocks: vec![listing] };
     Page {
         title: plan.title.clone(),
         intro: scenario.description.split("\n\n").map(|part| part.trim().replace('\n', " ")).collect(),
@@ -278,7 +279,7 @@ fn course(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     ));
     blocks.extend(pool_wide("Latency target", "What admission aims at.", Axis::linear("ms"), &|label, run| {
         let points = run.series.iter().map(|sample| (seconds(sample.at), sample.target.map_or(f64::NAN, ms)));
-        let labels = run.series.iter().map(|sample| sample.target_reason.to_string()).collect();
+        let labels = run.series.iter().map(|sample| explain::admission(&sample.target_reason)).collect();
         vec![Series { labels, ..Series::new(named("target", label), Style::Steps, points) }]
     }));
     blocks.extend(pool_wide(
@@ -320,7 +321,7 @@ fn named(what: &str, label: &str) -> String {
 fn budget(label: &str, run: &Run, single: bool) -> Vec<Series> {
     let kib = |bytes: u64| if bytes == u64::MAX { f64::NAN } else { bytes as f64 / 1024.0 };
     let points = run.series.iter().map(|sample| (seconds(sample.at), kib(sample.budget_bytes)));
-    let labels = run.series.iter().map(|sample| sample.reason.to_string()).collect();
+    let labels = run.series.iter().map(|sample| explain::admission(&sample.reason)).collect();
     let mut series = vec![Series { labels, ..Series::new(named("budget", label), Style::Steps, points) }];
     if single {
         let inside = run.series.iter().map(|sample| (seconds(sample.at), kib(sample.inside_bytes)));
@@ -357,9 +358,9 @@ fn percentiles(plan: &Plan, outcome: &Outcome) -> Option<Section> {
 
 /// Shares from 0 up to where one request in ten thousand (or one of all) is left, denser towards 1.
 fn shares(requests: u64) -> impl Iterator<Item = f64> {
-    let nines = (requests.max(1) as f64).log10().min(5.0);
+    let nines = libm::log10(requests.max(1) as f64).min(5.0);
     let steps = if requests == 0 { 0 } else { (nines * 20.0) as u32 + 1 };
-    (0..steps).map(|step| 1.0 - 10f64.powf(-f64::from(step) / 20.0))
+    (0..steps).map(|step| 1.0 - libm::pow(10.0, -f64::from(step) / 20.0))
 }
 
 #[cfg(test)]

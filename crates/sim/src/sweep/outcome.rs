@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_sim::scenario::Bound;
-use evenkeel_sim::statistics::Estimate;
-use evenkeel_sim::world::Run;
+use crate::scenario::Bound;
+use crate::statistics::Estimate;
+use crate::world::Run;
 use serde::Serialize;
 
 use super::plan::{Kept, Plan, Point};
@@ -12,7 +12,7 @@ use crate::report::short;
 
 /// The result of every point.
 #[derive(Debug, Serialize)]
-pub(super) struct Outcome {
+pub struct Outcome {
     /// Title of the scenario.
     title: String,
     /// Version of the program.
@@ -175,7 +175,7 @@ impl PointOutcome {
 
 impl Outcome {
     /// Puts together what was kept of the runs of `plan`, which are in its order.
-    pub(super) fn new(plan: &Plan, kept: Vec<Kept>) -> Self {
+    pub fn new(plan: &Plan, kept: Vec<Kept>) -> Self {
         let mut kept = kept.into_iter();
         let points = plan.points.iter().map(|point| {
             let mine = kept.by_ref().take(plan.seeds as usize).collect();
@@ -194,7 +194,7 @@ impl Outcome {
     }
 
     /// Whether every bound is met.
-    pub(super) fn met(&self) -> bool {
+    pub fn met(&self) -> bool {
         self.met
     }
 }

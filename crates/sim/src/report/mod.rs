@@ -4,68 +4,59 @@
 //! beside this file (`plot.js` draws one plot, `page.js` the rest); everything goes in as text, never as markup, and
 //! the page forbids itself to load anything.
 
+mod experiment;
 mod number;
 #[cfg(test)]
 mod tests;
 
 use serde::Serialize;
 
-pub(crate) use number::{Decimal, short};
+pub use experiment::{Document, document, page, text};
+pub use number::{Decimal, short};
 
 /// A page.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Page {
+pub struct Page {
     /// Heading and window title.
-    pub(crate) title: String,
+    pub title: String,
     /// What it shows, a paragraph each.
-    pub(crate) intro: Vec<String>,
+    pub intro: Vec<String>,
     /// What repeats it: seed, version, command; name and value, on one line under the heading.
-    pub(crate) facts: Vec<(String, String)>,
+    pub facts: Vec<(String, String)>,
     /// What was to be met, and whether it was; the summary of these stands at the top.
-    pub(crate) checks: Vec<Check>,
+    pub checks: Vec<Check>,
     /// The rest, in order.
-    pub(crate) sections: Vec<Section>,
-}
-
-/// The command line that repeats what is shown, with the name of the program instead of its path.
-pub(crate) fn command() -> String {
-    let quoted =
-        |argument: String| match argument.contains(|c: char| c.is_whitespace() || "\"'{}[]*?$;&|<>()".contains(c)) {
-            true => format!("'{}'", argument.replace('\'', "'\\''")),
-            false => argument,
-        };
-    let arguments = std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
-    format!("evenkeel {}", arguments.collect::<Vec<_>>().join(" "))
+    pub sections: Vec<Section>,
 }
 
 /// A bound or claim, and whether it holds.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Check {
+pub struct Check {
     /// What was to be met, as a sentence or formula: `light.p99_ms ≤ 5`.
-    pub(crate) what: String,
+    pub what: String,
     /// What was measured, with its unit.
-    pub(crate) measured: String,
+    pub measured: String,
     /// Whether it holds.
-    pub(crate) met: bool,
+    pub met: bool,
     /// Why it matters, or why it fails; may be empty.
-    pub(crate) note: String,
+    pub note: String,
 }
 
 /// A part of a page under its own heading.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Section {
+pub struct Section {
     /// Heading.
-    pub(crate) title: String,
+    pub title: String,
     /// A paragraph each.
-    pub(crate) text: Vec<String>,
+    pub text: Vec<String>,
     /// Tables, plots and listings; neighbouring plots stand side by side where there is room.
-    pub(crate) blocks: Vec<Block>,
+    pub blocks: Vec<Block>,
 }
 
 /// What a section shows.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub(crate) enum Block {
+pub enum Block {
     /// Rows and columns; a click on a heading sorts.
     Table(Table),
     /// A plot.
@@ -81,19 +72,19 @@ pub(crate) enum Block {
 
 /// Rows and columns.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Table {
+pub struct Table {
     /// Caption; may be empty.
-    pub(crate) title: String,
+    pub title: String,
     /// Headings, with units.
-    pub(crate) columns: Vec<String>,
+    pub columns: Vec<String>,
     /// As many cells as there are columns.
-    pub(crate) rows: Vec<Vec<Cell>>,
+    pub rows: Vec<Vec<Cell>>,
 }
 
 /// A cell of a table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Cell {
+pub enum Cell {
     /// A text.
     Text(String),
     /// A number, shown with four significant digits.
@@ -108,45 +99,45 @@ pub(crate) enum Cell {
 
 /// A plot: series over one x axis and one y axis.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Plot {
+pub struct Plot {
     /// Heading.
-    pub(crate) title: String,
+    pub title: String,
     /// A sentence on how to read it; may be empty.
-    pub(crate) note: String,
+    pub note: String,
     /// To the right.
-    pub(crate) x: Axis,
+    pub x: Axis,
     /// Upward.
-    pub(crate) y: Axis,
+    pub y: Axis,
     /// What is drawn, in the order of the legend.
-    pub(crate) series: Vec<Series>,
+    pub series: Vec<Series>,
     /// Vertical lines with a name, such as a change in mid-run.
-    pub(crate) marks: Vec<Mark>,
+    pub marks: Vec<Mark>,
     /// Plots with the same non-empty link zoom and move their cursor together.
-    pub(crate) link: String,
+    pub link: String,
 }
 
 /// An axis.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Axis {
+pub struct Axis {
     /// What it counts, with its unit.
-    pub(crate) label: String,
+    pub label: String,
     /// How values are spread over it.
-    pub(crate) scale: Scale,
+    pub scale: Scale,
 }
 
 impl Axis {
     /// A linear axis.
-    pub(crate) fn linear(label: impl Into<String>) -> Self {
+    pub fn linear(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Linear }
     }
 
     /// A logarithmic axis; values of 0 and less are not drawn.
-    pub(crate) fn log(label: impl Into<String>) -> Self {
+    pub fn log(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Log }
     }
 
     /// An axis of shares, for percentile curves: 90 %, 99 % and 99.9 % are equally far apart. Values are shares of 1.
-    pub(crate) fn nines(label: impl Into<String>) -> Self {
+    pub fn nines(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Nines }
     }
 }
@@ -154,7 +145,7 @@ impl Axis {
 /// How values are spread over an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Scale {
+pub enum Scale {
     /// Evenly, from 0 if that is near.
     #[default]
     Linear,
@@ -166,23 +157,23 @@ pub(crate) enum Scale {
 
 /// Points of one kind.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Series {
+pub struct Series {
     /// Its name in the legend.
-    pub(crate) name: String,
+    pub name: String,
     /// How its points are joined.
-    pub(crate) style: Style,
+    pub style: Style,
     /// Coordinates in the order in which they are joined; what is not finite is a gap.
-    pub(crate) points: Vec<(Decimal, Decimal)>,
+    pub points: Vec<(Decimal, Decimal)>,
     /// A name for each point, shown under the cursor; empty = none.
-    pub(crate) labels: Vec<String>,
+    pub labels: Vec<String>,
     /// Whether it is hidden until asked for.
-    pub(crate) hidden: bool,
+    pub hidden: bool,
 }
 
 /// How points are joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Style {
+pub enum Style {
     /// By a line.
     #[default]
     Line,
@@ -196,16 +187,16 @@ pub(crate) enum Style {
 
 /// A vertical line.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Mark {
+pub struct Mark {
     /// Where on the x axis.
-    pub(crate) at: Decimal,
+    pub at: Decimal,
     /// What happens there.
-    pub(crate) label: String,
+    pub label: String,
 }
 
 impl Series {
     /// A series without names for its points.
-    pub(crate) fn new(name: impl Into<String>, style: Style, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+    pub fn new(name: impl Into<String>, style: Style, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let points = points.into_iter().map(|(x, y)| (Decimal(x), Decimal(y))).collect();
         Self { name: name.into(), style, points, labels: Vec::new(), hidden: false }
     }
@@ -213,7 +204,7 @@ impl Series {
 
 impl Plot {
     /// Whether there is anything to draw.
-    pub(crate) fn has_points(&self) -> bool {
+    pub fn has_points(&self) -> bool {
         let drawn = |&(x, y): &(Decimal, Decimal)| x.0.is_finite() && y.0.is_finite();
         self.series.iter().any(|series| series.points.iter().any(drawn))
     }
@@ -221,7 +212,7 @@ impl Plot {
 
 impl Page {
     /// The page as one HTML document.
-    pub(crate) fn html(&self) -> String {
+    pub fn html(&self) -> String {
         // A value that cannot be written does not exist: everything is text or Decimal.
         let data = serde_json::to_string(self).unwrap_or_default();
         format!(

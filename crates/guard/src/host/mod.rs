@@ -1,0 +1,52 @@
+//! The agent on a live host: its loop with clock, files and threads, what takes effect meanwhile, and how that ends.
+//!
+//! ```text
+//!  Host::start ─▶ Host::keep: Sensors ─▶ Agent::tick ─▶ Actor::hold ─▶ … ─▶ Host::stop
+//!                   ▲ maps (discovery), policies (reloads)    └─▶ Shared: what others are shown
+//! ```
+
+use std::io;
+
+use crate::points::cgroup::Unable;
+use crate::{actuator, error};
+
+mod acting;
+mod actor;
+mod restore;
+mod sensors;
+mod shared;
+mod ticks;
+
+pub use acting::Acting;
+pub use restore::{reset, sentinel};
+pub use shared::{Shared, lock};
+pub use ticks::{Host, Policies};
+
+/// Prints a text as it stands, for those who watch.
+pub type Say = fn(&str);
+
+/// Why an agent could not start, or not put everything back.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The statistics of devices cannot be read.
+    #[error("nothing can be measured: {0}")]
+    Measure(error::Error),
+    /// Single reads cannot be measured.
+    #[error(transparent)]
+    Reads(#[from] error::Error),
+    /// A pool cannot be guarded.
+    #[error(transparent)]
+    Unable(#[from] Unable),
+    /// Decisions cannot take effect.
+    #[error("nothing can be throttled; only --dry-run works, which measures and changes nothing: {0}")]
+    Act(actuator::Error),
+    /// OSDs cannot be reached.
+    #[error("cannot control OSDs: {0}")]
+    Osds(io::Error),
+    /// A thread cannot be started.
+    #[error(transparent)]
+    Thread(#[from] io::Error),
+    /// Some settings are not as before.
+    #[error("not everything could be put back; run `evenkeel guard reset`: {0}")]
+    PutBack(actuator::Error),
+}

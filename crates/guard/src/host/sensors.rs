@@ -1,0 +1,61 @@
+//! What measures at every tick.
+
+use std::path::{Path, PathBuf};
+
+use evenkeel_control::Instant;
+
+use crate::error::Error;
+use crate::loops::packets::Packets;
+use crate::sensor::Source;
+use crate::sensor::retransmits::{self, Segments};
+use crate::sensor::tracepoints::{Events, FOLDERS, ReadTimes};
+
+/// Where the kernel tells how many TCP segments were sent again.
+const SNMP: &str = "/proc/net/snmp";
+
+/// How long single reads took, where a latency target is for a percentile.
+pub(super) struct Reads(Option<ReadTimes>);
+
+impl Reads {
+    /// Has single reads measured, of the devices with latency targets for percentiles.
+    ///
+    /// # Errors
+    /// When the kernel refuses the programs.
+    pub(super) fn start(packets: &Packets) -> Result<Self, Error> {
+        if !packets.wants_read_times() {
+            return Ok(Self(None));
+        }
+        let events = Events::read(&FOLDERS.map(PathBuf::from))?;
+        let mut reads = Self(Some(ReadTimes::start(&events, packets.names().count())?));
+        reads.watch(packets)?;
+        Ok(reads)
+    }
+
+    /// Follows clients to other devices.
+    pub(super) fn watch(&mut self, packets: &Packets) -> Result<(), Error> {
+        self.0.as_mut().map_or(Ok(()), |read_times| read_times.watch(packets.timed_devices()))
+    }
+
+    /// Takes over how long single reads took; what could not be read is the result.
+    pub(super) fn count(&mut self, packets: &mut Packets, now: Instant) -> Result<(), Error> {
+        let Some(read_times) = &mut self.0 else { return Ok(()) };
+        let mut result = Ok(());
+        packets.count_read_times(now, |pool, each| {
+            if let Err(error) = read_times.read(pool, each) {
+                result = Err(error);
+            }
+        });
+        result
+    }
+}
+
+/// The file of TCP's totals, without which only a warning is lost.
+pub(super) fn open_segments() -> Option<Source> {
+    Source::open(Path::new(SNMP)).inspect_err(|error| tracing::warn!("{error}")).ok()
+}
+
+/// TCP's totals, where the kernel tells them.
+pub(super) fn segments(snmp: &mut Source) -> Option<Segments> {
+    let text = std::str::from_utf8(snmp.read().ok()?).ok()?;
+    retransmits::parse(text).ok()
+}

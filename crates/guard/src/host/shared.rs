@@ -1,0 +1,76 @@
+//! What the loop and those who ask about it share.
+
+use std::fmt::Display;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use evenkeel_policy::state::ExchangeState;
+
+use crate::Agent;
+use crate::config::Config;
+use crate::discovery::Note;
+use crate::loops::record::State;
+
+/// A map is old when so many new ones should have come since.
+const OLD_MAP: u32 = 3;
+
+/// The state of an exchange with other hosts, when it is asked for.
+type Exchange = Box<dyn Fn() -> ExchangeState + Send>;
+
+/// What the loop and the API share.
+pub struct Shared {
+    /// All that is enforced.
+    pub agent: Agent,
+    /// The policy in force.
+    pub(super) config: Config,
+    /// The exchange with other hosts, if there is one.
+    pub exchange: Option<Exchange>,
+    pub(super) acting: bool,
+    pub(super) acting_reason: String,
+    /// When the map that is in use was made, and after which time one ought to be there again, if one is needed.
+    pub(super) map_at: Instant,
+    pub(super) map_due: Option<Duration>,
+    pub(super) late_ticks: u64,
+    pub(super) errors: u64,
+    pub(super) last_error: Option<String>,
+}
+
+/// A record that a panic left half written is still worth showing.
+pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// What is known, decided and in force.
+    pub fn state(&self) -> State {
+        let age = self.map_at.elapsed();
+        let mut state = State {
+            map_age_s: self.map_due.map(|_| age.as_secs_f64()),
+            acting: self.acting,
+            exchange: self.exchange.as_ref().map(|exchange| exchange()),
+            acting_reason: self.acting_reason.clone(),
+            late_ticks_total: self.late_ticks,
+            errors_total: self.errors,
+            last_error: self.last_error.clone(),
+            ..self.agent.state()
+        };
+        if self.map_due.is_some_and(|due| age > OLD_MAP * due) {
+            let message = format!(
+                "who reaches which device was last found out {:.0} s ago: a target's tool or a file in /proc does not answer; clients that came since are not throttled",
+                age.as_secs_f64()
+            );
+            state.notes.push(Note { kind: "old_map".into(), message });
+        }
+        state
+    }
+
+    pub(super) fn failed(&mut self, error: &impl Display) {
+        let text = error.to_string();
+        // Ten times a second the same is nothing to log.
+        if self.last_error.as_ref() != Some(&text) {
+            tracing::error!("{text}");
+        }
+        self.errors += 1;
+        self.last_error = Some(text);
+    }
+}

@@ -1,0 +1,255 @@
+//! The loop with its clock, its files and its end.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use evenkeel_policy::check::Problem;
+
+use super::actor::Actor;
+use super::sensors::{self, Reads};
+use super::shared::{Shared, lock};
+use super::{Error, Say};
+use crate::Agent;
+use crate::agent::DISKSTATS;
+use crate::config::Config;
+use crate::discovery::map::Configured;
+use crate::discovery::{Map, Roots, Survey, resolved};
+use crate::points::osds::Osds;
+use crate::sensor::initiators::Moved;
+use crate::sensor::{Source, cgroup};
+
+const SNMP_EVERY: Duration = Duration::from_secs(1);
+
+/// Time between two ticks where there are only OSDs, which have threads of their own: for the clock that is shown.
+const IDLE_EVERY: Duration = Duration::from_secs(1);
+
+/// An agent on this host, with what it reads and sets.
+pub struct Host {
+    interval: Duration,
+    started: Instant,
+    shared: Arc<Mutex<Shared>>,
+    diskstats: Option<Source>,
+    reads: Reads,
+    actor: Actor,
+    osds: Option<Arc<Osds>>,
+    guarded: String,
+    newer: Sender<Config>,
+    policies: Receiver<Config>,
+    maps: Receiver<Map>,
+    /// Devices that the newest policy names, for discovery.
+    configured: Arc<Mutex<Configured>>,
+    /// Ends discovery when it is dropped.
+    _alive: Sender<()>,
+}
+
+/// Takes newer policies for the loop.
+pub struct Policies {
+    shared: Arc<Mutex<Shared>>,
+    newer: Sender<Config>,
+    ticking: Thread,
+}
+
+impl Host {
+    /// Finds out who reaches what, and prepares what `config` names; with `dry_run` nothing will be changed. The calling
+    /// thread is the one that is to call [`Host::keep`].
+    ///
+    /// # Errors
+    /// A kernel that lacks what is asked for, or other reasons why nothing can be guarded; nothing is left changed then.
+    pub fn start(config: &Config, dry_run: bool, say: Say) -> Result<Self, Error> {
+        let watches = config.watches_devices();
+        let diskstats = watches.then(|| Source::open(Path::new(DISKSTATS))).transpose().map_err(Error::Measure)?;
+        let mut agent = Agent::open(config, &Roots::default(), Path::new(cgroup::ROOT))?;
+        let first = if watches { survey(&config.configured()) } else { Map::default() };
+        for name in agent.packets.names().filter(|name| !first.resources.iter().any(|entry| entry.name == *name)) {
+            tracing::warn!(
+                "nothing that is served now is on {name}; it is looked for every {}",
+                config.agent.discover_every
+            );
+        }
+        agent.follow(first);
+        for note in agent.state().pools.iter().flat_map(|pool| pool.notes.iter().map(move |note| (&pool.name, note))) {
+            tracing::warn!("pool {}: {}", note.0, note.1);
+        }
+        let reads = Reads::start(&agent.packets)?;
+        let actor = Actor::start(config, dry_run, say)?;
+        let started = Instant::now();
+        let discover_every = config.agent.discover_every.into();
+        let osds = config.ceph.as_ref();
+        let osds = osds.map(|ceph| Osds::start(ceph, discover_every, started, actor.shared_journal()));
+        let osds = osds.transpose().map_err(Error::Osds)?;
+        osds.iter().for_each(|osds| agent.add_osds(Arc::clone(osds)));
+        let guarded = format!("{}: {}", agent.names().join(", "), actor.explain());
+        let shared = Shared {
+            agent,
+            config: config.clone(),
+            exchange: None,
+            acting: actor.is_acting(),
+            acting_reason: actor.explain(),
+            map_at: Instant::now(),
+            map_due: watches.then_some(discover_every),
+            late_ticks: 0,
+            errors: 0,
+            last_error: None,
+        };
+        let configured = Arc::new(Mutex::new(config.configured()));
+        let (found, maps) = channel();
+        let (alive, ended) = channel();
+        if watches {
+            let configured = Arc::clone(&configured);
+            thread::Builder::new()
+                .name("evenkeel-discover".into())
+                .spawn(move || discover(&configured, discover_every, &found, &ended))?;
+        }
+        let (newer, policies) = channel();
+        Ok(Self {
+            interval: if watches { config.agent.interval.into() } else { IDLE_EVERY },
+            started,
+            shared: Arc::new(Mutex::new(shared)),
+            diskstats,
+            reads,
+            actor,
+            osds,
+            guarded,
+            newer,
+            policies,
+            maps,
+            configured,
+            _alive: alive,
+        })
+    }
+
+    /// What the loop shares with those who ask.
+    pub fn shared(&self) -> Arc<Mutex<Shared>> {
+        Arc::clone(&self.shared)
+    }
+
+    /// What takes newer policies.
+    pub fn policies(&self) -> Policies {
+        Policies { shared: self.shared(), newer: self.newer.clone(), ticking: thread::current() }
+    }
+
+    /// What was guarded at the start, and how.
+    pub fn guarded(&self) -> &str {
+        &self.guarded
+    }
+
+    /// Ticks until `stop`, for which this thread is to be unparked. The loop calls `alive` itself, at least that often if
+    /// given, so that one that hangs does not.
+    pub fn keep(&mut self, stop: &AtomicBool, at_least: Option<Duration>, mut alive: impl FnMut(Instant)) {
+        let mut due = Instant::now() + self.interval;
+        let mut snmp = self.diskstats.as_ref().and_then(|_| sensors::open_segments());
+        let mut snmp_due = due;
+        while !stop.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            alive(now);
+            if now < due {
+                thread::park_timeout((due - now).min(at_least.unwrap_or(Duration::MAX)));
+                continue;
+            }
+            let late = now - due > self.interval / 2;
+            // After a long delay the ticks that were missed are not made up for.
+            due = if late { now + self.interval } else { due + self.interval };
+            self.tick(now, late);
+            if now >= snmp_due {
+                snmp_due = now + SNMP_EVERY;
+                let at = self.at(now);
+                let packets = &mut lock(&self.shared).agent.packets;
+                packets.count_initiators(Moved::read);
+                if let Some(total) = snmp.as_mut().and_then(sensors::segments) {
+                    packets.watch_retransmits(at, total);
+                }
+            }
+        }
+    }
+
+    /// A time as the agent counts it.
+    fn at(&self, now: Instant) -> evenkeel_control::Instant {
+        evenkeel_control::Instant::ZERO + now.duration_since(self.started).into()
+    }
+
+    fn tick(&mut self, now: Instant, late: bool) {
+        let at = self.at(now);
+        let read = self.diskstats.as_mut().map_or(Ok(&[] as &[u8]), Source::read);
+        let mut shared = lock(&self.shared);
+        shared.late_ticks += u64::from(late);
+        while let Ok(config) = self.policies.try_recv() {
+            take_policy(&mut shared, &config, &self.actor, &self.configured);
+        }
+        let mut timed = Ok(());
+        if let Ok(map) = self.maps.try_recv() {
+            shared.agent.follow(map);
+            shared.map_at = now;
+            timed = self.reads.watch(&shared.agent.packets);
+        }
+        timed = timed.and(self.reads.count(&mut shared.agent.packets, at));
+        // Without a reading an empty file: every device is gone, and controllers let go after a while.
+        let (text, failure) = read.map_or_else(|error| (&[] as &[u8], Some(error)), |text| (text, None));
+        let errors = shared.agent.tick(at, text, self.actor.journal().as_deref_mut());
+        let acted = self.actor.hold(now, shared.agent.packets.holds());
+        failure.iter().for_each(|error| shared.failed(error));
+        errors.iter().for_each(|error| shared.failed(error));
+        timed.err().iter().for_each(|error| shared.failed(error));
+        acted.err().iter().for_each(|error| shared.failed(error));
+    }
+
+    /// Puts everything back.
+    ///
+    /// # Errors
+    /// What the kernel refuses; the journal keeps it.
+    pub fn stop(self) -> Result<(), Error> {
+        if let Some(osds) = self.osds {
+            osds.stop();
+        }
+        self.actor.stop()
+    }
+}
+
+impl Policies {
+    /// Hands a policy to the loop if it differs from the one that is enforced and can be taken; the log says what is not.
+    pub fn offer(&self, config: Config, doubts: &[Problem]) {
+        let running = lock(&self.shared).config.clone();
+        let fixed = running.needs_restart(&config);
+        if !fixed.is_empty() {
+            tracing::error!("reload refused, nothing was changed: a restart is needed for {}", fixed.join(", "));
+            return;
+        }
+        doubts.iter().for_each(|doubt| tracing::warn!("{doubt}"));
+        if running != config {
+            let _ = self.newer.send(config);
+            self.ticking.unpark();
+        }
+    }
+}
+
+/// Puts a newer policy in force.
+fn take_policy(shared: &mut Shared, config: &Config, actor: &Actor, configured: &Mutex<Configured>) {
+    let changed = shared.config.changed_pools(config);
+    let at = (&Roots::default(), Path::new(cgroup::ROOT));
+    match shared.agent.reload(config, at, actor.journal().as_deref_mut()) {
+        Ok(errors) => {
+            *lock(configured) = config.configured();
+            shared.config.clone_from(config);
+            tracing::info!("reloaded: pools {} changed", changed.join(", "));
+            errors.0.iter().for_each(|error| shared.failed(error));
+        }
+        Err(error) => tracing::error!("reload refused, nothing was changed: {error}"),
+    }
+}
+
+/// Looks around again and again, away from the loop: a large machine takes its time.
+fn discover(configured: &Mutex<Configured>, every: Duration, found: &Sender<Map>, ended: &Receiver<()>) {
+    while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
+        let named = lock(configured).clone();
+        if found.send(survey(&named)).is_err() {
+            return;
+        }
+    }
+}
+
+fn survey(configured: &Configured) -> Map {
+    Map::of(&Survey::of_this_machine(), configured, resolved)
+}

@@ -1,0 +1,79 @@
+//! An experiment's result as text, as rows and as a page.
+
+mod page;
+mod rows;
+mod table;
+
+pub use page::page;
+pub use rows::{Document, document};
+pub use table::text;
+
+#[cfg(test)]
+mod tests {
+    use super::page;
+    use crate::experiment::{Better, Claim, Report, Row, Section};
+
+    fn report() -> Report {
+        let main = Row {
+            baseline: Some(40.0),
+            faithful: Some(8.0),
+            evenkeel: Some(4.5),
+            half_width: Some(0.25),
+            bar: Some(4.0),
+            ..Row::new("store, <4 KiB>", "light_p99_ms", "ms", Better::Lower)
+        };
+        let other = Row { method: Some("theta".to_owned()), baseline: Some(6.0), bar: None, ..main.clone() };
+        let unknown = Row { baseline: Some(f64::INFINITY), ..Row::new("store", "budget_kib", "KiB", Better::Lower) };
+        Report {
+            experiment: "bufferbloat",
+            seed: 7,
+            intro: vec!["About it.".to_owned()],
+            sections: vec![Section {
+                title: "Part".to_owned(),
+                rows: vec![main, other, unknown],
+                ..Section::default()
+            }],
+            claims: vec![Claim {
+                source: "fig. 5",
+                text: "Something rises.".to_owned(),
+                reproduced: false,
+                numbers: "one two three four five six seven eight ".repeat(4),
+            }],
+        }
+    }
+
+    #[test]
+    fn rows_are_written_as_described() {
+        let document = serde_json::to_value(super::document(&report(), None, None)).unwrap();
+        assert_eq!((&document["experiment"], &document["seed"]), (&"bufferbloat".into(), &7.into()));
+        let rows = document["rows"].as_array().unwrap();
+        let keys = ["case", "metric", "unit", "better", "paper", "baseline", "faithful", "evenkeel"];
+        assert!(rows.iter().all(|row| keys.iter().all(|key| row.get(key).is_some())));
+        assert_eq!(rows[0]["metric"], "light_p99_ms");
+        assert_eq!((rows[0]["better"].as_str(), rows[0]["paper"].is_null()), (Some("lower"), true));
+        assert_eq!((rows[1]["metric"].as_str(), rows[1]["baseline"].as_f64()), (Some("light_p99_ms_theta"), Some(6.0)));
+        assert!(rows[2]["baseline"].is_null(), "JSON has no infinity");
+        assert!(document.get("constants").is_none(), "no set was drawn");
+        let document = serde_json::to_value(super::document(&report(), Some("0123456789abcdef"), None)).unwrap();
+        assert_eq!(document["constants"], "0123456789abcdef");
+        assert!(document.get("sets_used").is_none(), "not known");
+    }
+
+    #[test]
+    fn text_names_what_was_missed_and_what_was_not_reproduced() {
+        let text = super::text(&report());
+        assert!(text.contains("BARS: 0 of 1 met"), "{text}");
+        assert!(text.contains("missed: store, <4 KiB>: light_p99_ms 4.5 ms, bar 4"), "{text}");
+        assert!(text.contains("0 of 1 reproduced") && text.contains("NO   Something rises. (fig. 5)"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    }
+
+    #[test]
+    fn a_page_shows_every_method() {
+        let html = page(&report(), true).html();
+        for expected in ["theta", "evenkeel reproduce bufferbloat --seed 7 --quick", "Something rises."] {
+            assert!(html.contains(expected), "{expected}");
+        }
+        assert!(!html.contains("<4 KiB>"));
+    }
+}
