@@ -150,9 +150,11 @@ impl Reader<'_> {
         }
         self.device(&file.device, &["device"]);
         let names: Vec<&String> = file.tenants.keys().collect();
-        let tenants = file.tenants.iter().map(|(name, tenant)| world::Tenant {
+        // The one pool of a scenario is the one that configurations have if they name none.
+        let on_pool = file.tenants.iter().map(|(name, tenant)| (name, tenant.on(DEFAULT_POOL)));
+        let tenants = on_pool.map(|(name, tenant)| world::Tenant {
             name: name.clone(),
-            qos: tenant.into(),
+            qos: (&tenant).into(),
             standing: tenant.throttle.into(),
             guarantee: tenant.guarantee.goals(),
             response_goal: tenant.response_goal(),
@@ -364,6 +366,7 @@ impl Reader<'_> {
                 if let Some(settings) = self.layered::<config::Tenant>(&stack) {
                     let one = BTreeMap::from([(name.clone(), settings.clone())]);
                     self.rules("tenant", &file.pool, &one, &["change", &place, "tenants"]);
+                    let settings = settings.on(DEFAULT_POOL);
                     let goal = settings.response_goal();
                     changes.push((at, Change::Tenant(tenant, (&settings).into(), settings.guarantee.goals(), goal)));
                 }
