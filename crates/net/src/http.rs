@@ -275,8 +275,8 @@ mod tests {
         {
             assert!(matches!(answer(broken, 9), Error::Broken(_)), "{broken}");
         }
-        let nobody = Place::Socket("/nowhere/control.sock".into());
-        let refused = ask(&nobody, (Duration::from_secs(1), 1), Method::GET, "/", None).unwrap_err();
+        let absent = Place::Socket("/nowhere/control.sock".into());
+        let refused = ask(&absent, (Duration::from_secs(1), 1), Method::GET, "/", None).unwrap_err();
         assert!(matches!(&refused, Error::Connect(cause) if cause.kind() == io::ErrorKind::NotFound), "{refused}");
     }
 

@@ -77,7 +77,7 @@ impl<'t> Document<'t> {
         let Some(policy) = &source.policy else {
             if document.has(&["policy"]) {
                 problems
-                    .push(document.complain(&["policy"], "names a file, and this is none that it could stand beside"));
+                    .push(document.complain(&["policy"], "names a file beside this one, but this text was not read from a file: write [tenants] and [pools] here"));
             }
             return (document, problems);
         };

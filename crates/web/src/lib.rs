@@ -1,7 +1,7 @@
 //! Status over TCP, which only shows, and control over a Unix socket, which may change things.
 //!
 //! A web page anywhere can make a browser post to localhost, so nothing that changes anything is reachable over TCP,
-//! and whoever reaches the Unix socket has the file permission to do so. Runs on its own thread, away from the data path.
+//! and access to the Unix socket is a file permission. Runs on its own thread, away from the data path.
 
 use std::future::Future;
 use std::io;

@@ -401,7 +401,7 @@ impl<R> Queue<R> {
         self.serve(now, choice, admit, wish)
     }
 
-    /// The request of the client that is furthest behind its reservation, whoever's turn it is else; [`Pull::Idle`] if none is
+    /// The request of the client that is furthest behind its reservation, ahead of the turn; [`Pull::Idle`] if none is
     /// behind. O(log clients).
     ///
     /// # Errors

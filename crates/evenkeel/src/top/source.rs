@@ -106,7 +106,7 @@ impl Source {
     }
 
     fn get(&self, path: &str) -> anyhow::Result<String> {
-        get(self.places.first().context("nobody to ask")?, path, PATIENCE)
+        get(self.places.first().context("no server is named; give --status ADDR:PORT")?, path, PATIENCE)
     }
 
     /// The state as text, from the first place that answers; the others are forgotten then.

@@ -128,10 +128,13 @@ fn throttles(tenants: &BTreeMap<String, Tenant>, pool: Option<&str>) -> Throttle
     };
     let mut terms = vec![tenants.get(DEFAULT_TENANT).map(on).unwrap_or_default()];
     let mut by_entry: Vec<(Match, usize)> = Vec::new();
-    for tenant in tenants.values() {
+    for (name, tenant) in tenants {
+        let place = if name == DEFAULT_TENANT { 0 } else { terms.len() };
         let clients = tenant.matches.iter().filter(|entry| is_client(entry));
-        by_entry.extend(clients.map(|entry| (entry.clone(), terms.len())));
-        terms.push(on(tenant));
+        by_entry.extend(clients.map(|entry| (entry.clone(), place)));
+        if place > 0 {
+            terms.push(on(tenant));
+        }
     }
     by_entry.sort_by_key(|(entry, _)| std::cmp::Reverse(entry.specificity()));
     Throttles { by_entry: Arc::new(by_entry), tenants: Arc::new(terms) }

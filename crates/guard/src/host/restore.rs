@@ -10,7 +10,7 @@ use crate::actuator::{Error, remove_leftovers};
 use crate::journal::{Journal, Knob, Restoration, Restored};
 use crate::sentinel::{self, Sentinel};
 
-/// Whoever comes right after an agent's death waits until its sentinel has done its work.
+/// A restore right after an agent's death waits so long for its sentinel to do its work.
 pub(super) const SENTINEL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Puts back what an agent changed and could not put back itself, and says so.
@@ -65,7 +65,7 @@ pub(super) fn report(results: Restoration, say: Say) -> Result<(), Error> {
         let text = match result {
             Ok(Restored::Done) => format!("{name}: put back"),
             Ok(Restored::Nothing) => format!("{name}: was as before"),
-            Ok(Restored::Foreign { found }) => format!("{name}: left alone, as somebody else set it to {found:?}"),
+            Ok(Restored::Foreign { found }) => format!("{name}: left alone: another program set it to {found:?}"),
             Err(e) => {
                 failures += 1;
                 format!("{name}: {e}")
