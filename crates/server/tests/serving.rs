@@ -2,13 +2,15 @@
 
 use crate::support;
 
+use std::io::Write;
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 use evenkeel_policy::config::Engine;
 use evenkeel_policy::units::Bytes;
-use support::{Client, ENGINES, TestServer, pattern};
+use support::{Client, ENGINES, Stream, TestServer, pattern};
 
 /// Reads and writes a region of its own with many requests outstanding, and checks every byte.
 fn hammer(mut client: Client, base: u64, stop: &AtomicBool) -> u64 {
@@ -104,6 +106,42 @@ fn a_graceful_stop_answers_connections_on_their_way_between_workers() {
         });
         let answered: usize = clients.iter().map(|client| client.answers.done.len()).sum();
         assert_eq!(answered as u64, asked, "round {round}");
+    }
+}
+
+/// TCP resets a socket that is closed while requests arrive, and drops what the client has not received.
+#[test]
+fn a_graceful_stop_answers_a_client_that_asks_on() {
+    const READS: u64 = 4;
+    for round in 0..10 {
+        let text = "[volumes.disk0]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+        let test = TestServer::start("asks-on", Engine::Auto, text);
+        let mut client = test.connect_tcp("disk0");
+        let first: Vec<_> =
+            (0..READS).map(|_| client.send(Command::Read, CommandFlags::NONE, 0, 1 << 20, &[])).collect();
+        test.wait_for("all of it asked", |state| {
+            state.pools[0].tenants.iter().map(|tenant| tenant.reads_total).sum::<u64>() == READS
+        });
+        let Stream::Tcp(stream) = &client.stream else { unreachable!() };
+        let mut asks_on = stream.try_clone().unwrap();
+        let later: Vec<_> = (READS + 1000..50_000)
+            .map(|cookie| {
+                client.expect(cookie, Command::Flush, 0, 0);
+                client.encode(cookie, Command::Flush, CommandFlags::NONE, 0, 0, &[])
+            })
+            .collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| test.server.shutdown().unwrap());
+            scope.spawn(move || {
+                let _ = later.iter().try_for_each(|request| asks_on.write_all(request));
+            });
+            client.wait_for_close();
+            // Ends the one that asks on.
+            let Stream::Tcp(stream) = &client.stream else { unreachable!() };
+            let _ = stream.shutdown(Shutdown::Both);
+        });
+        let answered = first.iter().filter(|cookie| client.answers.done.contains_key(cookie)).count();
+        assert_eq!(answered as u64, READS, "round {round}");
     }
 }
 

@@ -452,6 +452,10 @@ pub(crate) enum Ending {
     /// The client has closed its end: what it asked to be changed is changed, then the connection closes. If it has closed
     /// both, which shows when a reply is sent, what has not begun is dropped.
     HalfClosed,
+    /// All is done and sent, and the client has been sent the end of the stream. The socket stays, and what still comes is
+    /// discarded, until the client has everything or has closed: TCP resets a socket that is closed while requests arrive,
+    /// and with that the client loses the answers that are on their way.
+    Lingering,
 }
 
 /// One client.
@@ -604,7 +608,20 @@ impl Connection {
             Ending::Open => false,
             Ending::Draining => self.in_flight == 0 && self.is_sent(),
             Ending::HalfClosed => self.changes == 0 && self.is_sent(),
+            Ending::Lingering => self.gone || self.transport.on_their_way() == 0,
         }
+    }
+
+    /// Ends the stream of one that is done; whether its socket has to stay until the client has what was sent.
+    pub(crate) fn lingers(&mut self) -> bool {
+        // A Unix socket has delivered what it took.
+        let is_tcp = self.peer.address.is_some();
+        if self.ending != Ending::Draining || self.gone || !is_tcp || self.transport.on_their_way() == 0 {
+            return false;
+        }
+        self.ending = Ending::Lingering;
+        self.transport.end_sending();
+        true
     }
 
     /// Whether no reply waits for the client.
@@ -658,10 +675,12 @@ impl Connection {
 
     /// For how long it has kept memory waiting for its client and moved next to nothing. To be asked about once a second.
     pub(crate) fn stalled(&mut self, now: Instant) -> Duration {
-        let waits_for_client = self.incoming.is_some() || self.out.charged > 0;
+        let lingers = self.ending == Ending::Lingering;
+        let sends = self.out.charged > 0 || lingers;
+        let waits_for_client = self.incoming.is_some() || sends;
         // A Unix socket keeps little, and counts its own overhead.
         let remote = self.peer.address.is_some();
-        let on_their_way = if remote && self.out.charged > 0 { self.transport.on_their_way() } else { 0 };
+        let on_their_way = if remote && sends { self.transport.on_their_way() } else { 0 };
         self.progress.stalled(now, waits_for_client, on_their_way)
     }
 

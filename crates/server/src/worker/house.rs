@@ -11,7 +11,7 @@ use evenkeel_control::placement::Sample;
 use evenkeel_control::{Duration, Instant};
 
 use super::Worker;
-use super::connection::Phase;
+use super::connection::{Ending, Phase};
 use super::mailbox::Message;
 use super::seen::Seen;
 use crate::refusals::Reason;
@@ -25,6 +25,9 @@ const IN_A_ROUND: usize = 128;
 const GIVES_WAY_AFTER: Duration = Duration::from_millis(900);
 /// The same while its own tenant's other connections wait.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(20);
+
+/// The same once its stream has ended and the client has not taken all that was sent.
+const LINGERS: Duration = Duration::from_secs(2);
 
 /// How far a worker has come.
 pub(super) struct House {
@@ -105,6 +108,12 @@ impl Worker {
     /// Closes a connection that has had its time, and takes note of any other.
     fn look_after(&mut self, slot: usize, now: Instant) {
         let Some(connection) = &mut self.connections[slot] else { return };
+        if connection.ending == Ending::Lingering {
+            if connection.is_done() || connection.stalled(now) >= LINGERS {
+                self.connections[slot].take().into_iter().for_each(|connection| self.close(connection));
+            }
+            return;
+        }
         let too_long = match &connection.phase {
             Phase::Handshake(_) => {
                 let late = connection.ticket.as_ref().is_some_and(|ticket| ticket.is_late(now));

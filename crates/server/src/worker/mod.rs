@@ -69,6 +69,8 @@ const SCRATCH: usize = 256 << 10;
 const SCRATCH_UNDER_PRESSURE: usize = 8 << 10;
 /// How soon a connection that waits for buffer memory is tried again.
 const MEMORY_RETRY: Duration = Duration::from_millis(2);
+/// How often a server that stops asks whether clients have what was sent.
+const LINGER_RETRY: Duration = Duration::from_millis(20);
 /// Bytes that a connection sends before those that have more to send.
 const SHORT: usize = 64 << 10;
 /// Bytes that a connection sends in a row while others wait: some 100 us, where a socket may take megabytes at once.
@@ -133,6 +135,8 @@ pub(crate) struct Worker {
     /// There are fewer workers than there were, and this is not one of them.
     leaving: bool,
     draining: bool,
+    /// While it drains: when to ask next whether clients have what was sent.
+    linger_at: Instant,
     stopped: bool,
 }
 
@@ -185,6 +189,7 @@ impl Worker {
             house: House::new(clock::now(), interval),
             leaving: false,
             draining: false,
+            linger_at: Instant::FAR_FUTURE,
             stopped: false,
             shared,
         })
@@ -316,7 +321,7 @@ impl Worker {
         if !self.hungry.is_empty() {
             wake = wake.min(now + MEMORY_RETRY);
         }
-        wake = wake.min(self.accept_at).min(self.turns.at()).min(self.operations.next_try());
+        wake = wake.min(self.linger_at).min(self.accept_at).min(self.turns.at()).min(self.operations.next_try());
         wake = self.pools.iter().map(|pool| pool.wake_at).fold(wake, Instant::min);
         wake.since(now)
     }
@@ -394,6 +399,10 @@ impl Worker {
         }
         if self.accept_at <= now {
             self.resume_accepting();
+        }
+        if self.linger_at <= now {
+            self.linger_at = now + LINGER_RETRY;
+            self.end_lingering();
         }
         if self.turns.at() <= now {
             self.take_turns();

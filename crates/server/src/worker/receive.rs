@@ -223,6 +223,13 @@ impl Worker {
     }
 
     fn receive_into(&mut self, connection: &mut Connection, scratch: &mut [u8]) -> Result<(), Lost> {
+        if connection.ending == Ending::Lingering {
+            return match connection.transport.discard() {
+                Ok(1..) => Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+                Ok(0) | Err(_) => Err(Lost::Gone),
+            };
+        }
         if connection.ending != Ending::Open {
             return Ok(());
         }

@@ -6,18 +6,22 @@ use std::sync::atomic::Ordering;
 use super::connection::{ConnKey, Connection, Ending, Paused, Phase};
 use super::mailbox::Message;
 use super::sources::Set;
-use super::{READ, WRITE, Worker};
+use super::{LINGER_RETRY, READ, WRITE, Worker};
 use crate::clock;
 use crate::faults::Call;
 
 impl Worker {
     /// Puts a connection back in its place, or closes it when it is done.
     pub(super) fn keep(&mut self, mut connection: Box<Connection>) {
-        if connection.is_done() {
+        if connection.is_done() && !connection.lingers() {
             self.close(connection);
             return;
         }
-        let reading = connection.ending == Ending::Open && connection.paused == Paused::No;
+        let reading = match connection.ending {
+            Ending::Open => connection.paused == Paused::No,
+            Ending::Lingering => true,
+            Ending::Draining | Ending::HalfClosed => false,
+        };
         let writing = (connection.out.len() > 0 || connection.transport.wants_send()) && !connection.dirty;
         let interest = if reading { READ } else { 0 } | if writing { WRITE } else { 0 };
         if interest != connection.interest && !connection.gone {
@@ -86,7 +90,10 @@ impl Worker {
         if let Some(volume) = connection.volume() {
             volume.connections.fetch_sub(1, Ordering::Relaxed);
         }
-        connection.transport.end();
+        if connection.ending != Ending::Lingering {
+            connection.transport.end();
+        }
+        let _ = connection.transport.discard();
         tracing::debug!(peer = %connection.peer, requests = connection.requests, "connection closed");
         self.count -= 1;
         self.shared.stats[self.index].connections.fetch_sub(1, Ordering::Relaxed);
@@ -185,7 +192,7 @@ impl Worker {
             return;
         }
         connection.interest = READ;
-        if self.draining {
+        if self.draining && connection.ending == Ending::Open {
             connection.ending = Ending::Draining;
         }
         if connection.out.len() > 0 || connection.transport.wants_send() {
@@ -194,12 +201,22 @@ impl Worker {
         if connection.paused != Paused::No || connection.transport.has_received() {
             self.resume.push(connection.key.slot);
         }
-        let slot = connection.key.slot as usize;
-        self.connections[slot] = Some(connection);
+        self.keep(connection);
+    }
+
+    /// Closes those that lingered until the client had everything.
+    pub(super) fn end_lingering(&mut self) {
+        for slot in 0..self.connections.len() {
+            let done = |connection: &mut Box<Connection>| connection.ending == Ending::Lingering && connection.is_done();
+            if let Some(connection) = self.connections[slot].take_if(done) {
+                self.close(connection);
+            }
+        }
     }
 
     pub(super) fn drain(&mut self) {
         self.draining = true;
+        self.linger_at = clock::now() + LINGER_RETRY;
         self.listeners.clear();
         for slot in 0..self.connections.len() {
             if let Some(connection) = &mut self.connections[slot]

@@ -59,18 +59,22 @@ impl Socket {
         self.call(Call::Send, sendmsg)
     }
 
-    /// Discards up to [`DISCARDED`] bytes that the peer has sent and the server will not read. A TCP socket that is closed with
-    /// unread bytes is reset, and the peer loses the answers on their way.
-    pub(crate) fn discard(&self) {
+    /// Discards up to [`DISCARDED`] bytes that the peer has sent and the server will not read; 0 = the peer has finished. A TCP
+    /// socket that is closed with unread bytes is reset, and the peer loses the answers on their way.
+    pub(crate) fn discard(&self) -> io::Result<usize> {
         let mut unread = [0_u8; 16 << 10];
-        for _ in 0..DISCARDED / unread.len() {
-            let iov = [libc::iovec { iov_base: unread.as_mut_ptr().cast(), iov_len: unread.len() }];
-            // SAFETY: the array is as long as it says.
-            match unsafe { self.receive(&iov) } {
-                Ok(1..) => {}
-                Ok(0) | Err(_) => return,
+        for _ in 1..DISCARDED / unread.len() {
+            if self.discard_into(&mut unread)? == 0 {
+                return Ok(0);
             }
         }
+        self.discard_into(&mut unread)
+    }
+
+    fn discard_into(&self, unread: &mut [u8]) -> io::Result<usize> {
+        let iov = [libc::iovec { iov_base: unread.as_mut_ptr().cast(), iov_len: unread.len() }];
+        // SAFETY: the slice is as long as it says.
+        unsafe { self.receive(&iov) }
     }
 
     /// Repeats a call while a signal interrupts it.

@@ -148,12 +148,23 @@ impl Transport {
         if told == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
     }
 
-    /// Tells the peer that nothing more comes, if there is a way to, and lets it have what was sent.
+    /// Tells the peer that nothing more comes, if there is a way to before the socket is closed.
     pub(crate) fn end(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.end(&self.socket);
         }
-        self.socket.discard();
+    }
+
+    /// Tells the peer that nothing more comes; the socket may stay.
+    pub(crate) fn end_sending(&mut self) {
+        self.end();
+        // A peer that is gone needs no word.
+        let _ = rustix::net::shutdown(self.fd(), rustix::net::Shutdown::Write);
+    }
+
+    /// Discards some of what the peer has sent and the server will not read; 0 = the peer has finished.
+    pub(crate) fn discard(&self) -> io::Result<usize> {
+        self.socket.discard()
     }
 
     /// The socket.
