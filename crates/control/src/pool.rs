@@ -94,9 +94,17 @@ pub struct Ticket {
     /// Since when no limit of its tenant's own has held it back.
     free_at: Instant,
     admitted_at: Instant,
+    reserved: bool,
 }
 
 impl Ticket {
+    /// Whether its tenant's reservation owed it the dispatch, and not its weight: whatever else queues requests behind the pool
+    /// should serve it first.
+    #[inline]
+    pub fn is_reserved(&self) -> bool {
+        self.reserved
+    }
+
     /// When the request entered the back end.
     pub fn admitted_at(&self) -> Instant {
         self.admitted_at
@@ -540,7 +548,8 @@ impl<R> Pool<R> {
         if tenant.out_of_slots() {
             self.apply_slots(now, index);
         }
-        let ticket = Ticket { tenant: entry.tenant, work, cost, queued_at, free_at, admitted_at: now };
+        let reserved = phase == Some(Phase::Reservation);
+        let ticket = Ticket { tenant: entry.tenant, work, cost, queued_at, free_at, admitted_at: now, reserved };
         Ok(Next::Run(entry.request, ticket))
     }
 

@@ -14,6 +14,11 @@
 //! device: `mean(slice) - mean(small) <= (MULTIPLE - 1) x t(small)`, where `t(small)` is the least recent mean of small
 //! requests, with the shortest queue. Without small requests there is none to protect, and the size stays.
 //!
+//! Means of some dozen latencies scatter, in a long queue by more than what is looked for. The size changes only where the
+//! difference is clear of [`SURE`] standard errors, and never grows because slices are the *faster* ones: no slice takes the
+//! device less time than a small request, so then something behind (an I/O scheduler that sorts by place) prefers them, and
+//! the difference says nothing.
+//!
 //! Each direction has a size of its own. Sizes are powers of two.
 
 use crate::time::{Duration, Instant};
@@ -21,15 +26,17 @@ use crate::units::{Direction, Kind};
 
 /// Slices take the device at most so many times as long as a small request: at least three quarters of its time are left for
 /// transfers when large and small requests take turns.
-const MULTIPLE: u64 = 4;
+const MULTIPLE: f64 = 4.0;
 /// Requests up to so many bytes are small: nearly all of their time goes into the operation itself.
 const SMALL: u32 = 16 << 10;
 /// Time over which latencies are averaged.
 const WINDOW: Duration = Duration::from_secs(1);
 /// Requests of either kind without which a window decides nothing.
 const SAMPLES: u32 = 16;
+/// Standard errors within which a difference of two means may be chance: beyond two it is so in one of twenty.
+const SURE: f64 = 2.0;
 /// The least recent mean of small requests fades by 1/64 a window: it doubles in 45 s.
-const FADING: u64 = 64;
+const FADING: f64 = 64.0;
 
 /// The smallest slice, in bytes: as large as the requests of common bulk clients.
 pub const LEAST: u32 = 64 << 10;
@@ -40,22 +47,34 @@ pub const FIRST: u32 = 256 << 10;
 
 /// A mean that is being formed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    sum_ns: u64,
+struct Forming {
+    sum_ns: f64,
+    squares: f64,
     count: u32,
 }
 
-impl Mean {
+/// A mean, and the variance of what it would be in other windows like this; in nanoseconds.
+#[derive(Clone, Copy)]
+struct Mean {
+    ns: f64,
+    variance: f64,
+}
+
+impl Forming {
     #[inline]
     fn add(&mut self, latency: Duration) {
-        self.sum_ns = self.sum_ns.saturating_add(latency.as_nanos());
+        let ns = latency.as_nanos() as f64;
+        self.sum_ns += ns;
+        self.squares += ns * ns;
         self.count += 1;
     }
 
-    /// The mean in nanoseconds, if there are enough samples; begins anew.
-    fn take(&mut self) -> Option<u64> {
-        let Self { sum_ns, count } = core::mem::take(self);
-        (count >= SAMPLES).then(|| sum_ns / u64::from(count))
+    /// The mean, if there are enough samples; begins anew.
+    fn take(&mut self) -> Option<Mean> {
+        let Self { sum_ns, squares, count } = core::mem::take(self);
+        let n = f64::from(count);
+        let ns = sum_ns / n;
+        (count >= SAMPLES).then(|| Mean { ns, variance: (squares / n - ns * ns).max(0.0) / n })
     }
 }
 
@@ -63,10 +82,10 @@ impl Mean {
 #[derive(Clone, Debug)]
 pub struct Slices {
     bytes: [u32; 2],
-    small: Mean,
-    sliced: [Mean; 2],
+    small: Forming,
+    sliced: [Forming; 2],
     /// The least recent mean of small requests, in nanoseconds.
-    floor_ns: u64,
+    floor_ns: f64,
     window_ends: Instant,
 }
 
@@ -75,9 +94,9 @@ impl Slices {
     pub fn new(now: Instant) -> Self {
         Self {
             bytes: [FIRST; 2],
-            small: Mean::default(),
-            sliced: [Mean::default(); 2],
-            floor_ns: u64::MAX,
+            small: Forming::default(),
+            sliced: [Forming::default(); 2],
+            floor_ns: f64::INFINITY,
             window_ends: now + WINDOW,
         }
     }
@@ -108,15 +127,14 @@ impl Slices {
         let small = self.small.take();
         let sliced = [self.sliced[0].take(), self.sliced[1].take()];
         let Some(small) = small else { return };
-        self.floor_ns = small.min(self.floor_ns.saturating_add(self.floor_ns / FADING));
-        let allowed = self.floor_ns.saturating_mul(MULTIPLE - 1);
+        self.floor_ns = small.ns.min(self.floor_ns * (1.0 + 1.0 / FADING));
+        let allowed = self.floor_ns * (MULTIPLE - 1.0);
         for (bytes, mean) in self.bytes.iter_mut().zip(sliced) {
             let Some(mean) = mean else { continue };
-            let extra = mean.saturating_sub(small);
-            if extra > allowed {
+            let (extra, chance) = (mean.ns - small.ns, SURE * libm::sqrt(mean.variance + small.variance));
+            if extra - chance > allowed {
                 *bytes = (*bytes / 2).max(LEAST);
-            } else if extra.saturating_mul(2) <= allowed {
-                // One of twice the size moves twice the bytes.
+            } else if extra + chance >= 0.0 && extra + chance <= allowed / 2.0 {
                 *bytes = (*bytes * 2).min(MOST);
             }
         }
@@ -158,6 +176,26 @@ mod tests {
         assert_eq!(settled(&mut slices, 10, 20, 80, 3000, 20_000), 512 << 10, "20 ms of queue");
         assert_eq!(settled(&mut slices, 30, 10, 80, 300, 0), 64 << 10, "a tenth of the bandwidth");
         assert_eq!(slices.bytes(Direction::Write), FIRST, "there were no writes");
+    }
+
+    #[test]
+    fn in_a_long_queue_chance_and_a_preference_for_slices_change_nothing() {
+        let mut random = crate::rng::SplitMix64::new(7);
+        let mut run = |slices: &mut Slices, from_s: u64, small_us: u64, slice_us: u64| {
+            for ms in from_s * 1000..(from_s + 30) * 1000 {
+                let now = Instant::ZERO + Duration::from_millis(ms);
+                // A queue of random length, to which the requests themselves add 0.1 and 0.35 ms.
+                for (bytes, us, own) in [(4096, small_us, 100), (slices.bytes(Direction::Read), slice_us, 350)] {
+                    let queue = random.next_below(2 * us);
+                    slices.observe(now, Kind::Read, bytes, Duration::from_micros(queue + own));
+                }
+            }
+            slices.bytes(Direction::Read)
+        };
+        let mut slices = Slices::new(Instant::ZERO);
+        assert_eq!(settled(&mut slices, 0, 10, 100, 1000, 0), FIRST);
+        assert_eq!(run(&mut slices, 10, 40_000, 40_000), FIRST, "chance");
+        assert_eq!(run(&mut slices, 40, 40_000, 6_000), FIRST, "slices are preferred");
     }
 
     #[test]

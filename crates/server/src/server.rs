@@ -14,11 +14,12 @@ use evenkeel_policy::Config;
 use evenkeel_policy::change::{self, Change};
 use evenkeel_policy::config::{Backend as VolumeBackend, Engine, Volume as VolumeConfig, Workers};
 use evenkeel_policy::state::{Clients, State};
-use evenkeel_policy::units::Bytes;
+use evenkeel_policy::tenant::Tenant;
+use evenkeel_policy::units::{Bytes, Rates};
 
 use crate::backend::Backend;
 use crate::budget::Budget;
-use crate::engine::uring;
+use crate::engine::{priority, uring};
 use crate::error::Error;
 use crate::faults::Faults;
 use crate::listen::Listening;
@@ -138,14 +139,16 @@ impl Server {
             peer_timeout: config.server.peer_timeout,
             busy_poll: config.server.busy_poll,
         };
-        let shared = Arc::new(Shared::new(
+        let mut shared = Shared::new(
             workers,
             config.server.max_connections,
             Budget::new(memory),
             bounds,
             config.server.placement.control(),
             start.faults.clone(),
-        ));
+        );
+        shared.raises_priority = raises_priority(&config);
+        let shared = Arc::new(shared);
         let mut registry = Registry::new(start.seed, start.own_files, start.faults);
         let mut snapshot = registry.plan(&Snapshot::default(), &config, true)?;
         registry.apply(&Snapshot::default(), &mut snapshot);
@@ -552,6 +555,20 @@ fn choose_engine(wanted: Engine, faults: &Faults) -> Result<Engine, Error> {
             Ok(Engine::Epoll)
         }
     }
+}
+
+/// Whether what a reservation is owed goes first in the I/O scheduler of a disk, too.
+fn raises_priority(config: &Config) -> bool {
+    let reserves = |tenant: &Tenant| {
+        let of_pools = || tenant.pools.values().any(|own| own.reservation.is_some());
+        tenant.reservation != Rates::default() || of_pools()
+    };
+    priority::probe().unwrap_or_else(|error| {
+        if config.tenants.values().any(reserves) {
+            tracing::warn!(%error, "no right to raise the I/O priority of what a reservation is owed (CAP_SYS_NICE): on a disk with the scheduler mq-deadline or bfq, sequential requests of others may delay it by up to 500 ms; see docs/config.md");
+        }
+        false
+    })
 }
 
 /// Descriptors for what there is once: the standard streams, sockets that listen, the thread for HTTP with its clients, a

@@ -356,6 +356,8 @@ pub(crate) struct Shared {
     pub(crate) refusals: Refusals,
     /// Set when the server stops.
     pub(crate) draining: AtomicBool,
+    /// Whether requests to files may have a higher I/O priority than others.
+    pub(crate) raises_priority: bool,
     /// What a test lets fail.
     pub(crate) faults: Faults,
 }
@@ -388,6 +390,7 @@ impl Shared {
             tls_handshakes: AtomicU64::new(0),
             refusals: Refusals::default(),
             draining: AtomicBool::new(false),
+            raises_priority: false,
             faults,
         }
     }

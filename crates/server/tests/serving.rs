@@ -109,6 +109,29 @@ fn a_graceful_stop_answers_connections_on_their_way_between_workers() {
     }
 }
 
+/// What a reservation is owed goes to the kernel with a priority, which it must take from both engines.
+#[test]
+fn what_a_reservation_is_owed_comes_through_whole_on_both_engines() {
+    for engine in ENGINES {
+        let text = "[tenants.default]\nreservation.iops = 1_000_000\n[volumes.disk0]\nsize = \"8MiB\"\n";
+        let test = TestServer::start("reserved", engine, text);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let hammers: Vec<_> = (0..2)
+                .map(|n| {
+                    let (client, stop) = (test.connect("disk0"), &stop);
+                    scope.spawn(move || hammer(client, n << 20, stop))
+                })
+                .collect();
+            test.wait_for("reserved requests", |state| {
+                state.pools[0].tenants.iter().map(|tenant| tenant.by_reservation_total).sum::<u64>() > 1000
+            });
+            stop.store(true, Ordering::Relaxed);
+            hammers.into_iter().for_each(|hammer| assert!(hammer.join().unwrap() > 0));
+        });
+    }
+}
+
 /// TCP resets a socket that is closed while requests arrive, and drops what the client has not received.
 #[test]
 fn a_graceful_stop_answers_a_client_that_asks_on() {

@@ -5,6 +5,7 @@
 //! and can move to another worker at any time. The ring's own descriptor sits in the
 //! same epoll set, so one wait covers both.
 
+pub(crate) mod priority;
 pub(crate) mod threads;
 pub(crate) mod uring;
 

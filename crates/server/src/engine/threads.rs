@@ -8,16 +8,21 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::priority::Own;
 use super::{FileIo, IoResult};
 use crate::faults::Call;
 use crate::volume::Volume;
 use crate::worker::mailbox::{Mailbox, Message};
 
-/// Threads for one volume at most: enough to keep an SSD busy with blocking calls.
-const MAX_THREADS: usize = 16;
-/// How many of a kind may be under way for one volume that would keep others waiting if it took all threads: syncs, one at work
-/// and one that begins when it ends; searches for holes, which take processor time and not the device's.
-const APART: [usize; 2] = [2, 1];
+/// Ordinary jobs under way for one volume: enough to keep an SSD busy with blocking calls.
+const ORDINARY_JOBS: usize = 16;
+/// Threads for one volume at most. What a reservation is owed may take them all: in a queue of 30 ms that others have filled,
+/// 2,000 requests a second are 60 at a time.
+const MAX_THREADS: usize = 64;
+/// The kinds of jobs, in the order in which threads take them, and how many of each may be under way for one volume: syncs,
+/// one at work and one that begins when it ends; searches for holes, which take processor time and not the device's; what a
+/// reservation is owed; the rest.
+const KINDS: [usize; 4] = [2, 1, MAX_THREADS, ORDINARY_JOBS];
 /// How long a thread waits for work before it ends.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -31,6 +36,10 @@ pub(crate) struct Job {
     pub(crate) token: u32,
     /// The worker.
     pub(crate) reply_to: Arc<Mailbox>,
+    /// Whether a reservation is owed it.
+    pub(crate) reserved: bool,
+    /// See [`super::priority`].
+    pub(crate) priority: u16,
 }
 
 /// The threads of one volume.
@@ -47,44 +56,28 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Jobs, those of [`APART`] apart.
-    jobs: VecDeque<Job>,
-    apart: [VecDeque<Job>; APART.len()],
-    /// Of [`APART`], under way.
-    under_way: [usize; APART.len()],
+    /// Jobs that wait, by kind.
+    jobs: [VecDeque<Job>; KINDS.len()],
+    under_way: [usize; KINDS.len()],
     threads: usize,
     idle: usize,
 }
 
 impl State {
-    fn queue(&mut self, apart: Option<usize>) -> &mut VecDeque<Job> {
-        match apart {
-            Some(kind) => &mut self.apart[kind],
-            None => &mut self.jobs,
-        }
-    }
-
     /// How many of a kind may begin.
     fn room(&self, kind: usize) -> usize {
-        APART[kind] - self.under_way[kind]
+        KINDS[kind] - self.under_way[kind]
     }
 
     /// Jobs that a thread could take now.
     fn ready(&self) -> usize {
-        let apart = |kind: usize| self.apart[kind].len().min(self.room(kind));
-        self.jobs.len() + (0..APART.len()).map(apart).sum::<usize>()
+        (0..KINDS.len()).map(|kind| self.jobs[kind].len().min(self.room(kind))).sum()
     }
 
     fn next(&mut self) -> Option<Job> {
-        for kind in 0..APART.len() {
-            if self.room(kind) > 0
-                && let Some(job) = self.apart[kind].pop_front()
-            {
-                self.under_way[kind] += 1;
-                return Some(job);
-            }
-        }
-        self.jobs.pop_front()
+        let kind = (0..KINDS.len()).find(|&kind| self.room(kind) > 0 && !self.jobs[kind].is_empty())?;
+        self.under_way[kind] += 1;
+        self.jobs[kind].pop_front()
     }
 }
 
@@ -92,8 +85,8 @@ impl Threads {
     /// Queues a job. Without any thread to do it, it comes back with EAGAIN, untouched.
     pub(crate) fn submit(&self, job: Job) {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let apart = job.apart();
-        state.queue(apart).push_back(job);
+        let kind = job.kind();
+        state.jobs[kind].push_back(job);
         if state.idle >= state.ready() {
             self.shared.work.notify_one();
             return;
@@ -101,7 +94,7 @@ impl Threads {
         if state.threads >= MAX_THREADS {
             return;
         }
-        let Some(volume) = state.queue(apart).back().map(|job| Arc::clone(&job.volume)) else { return };
+        let Some(volume) = state.jobs[kind].back().map(|job| Arc::clone(&job.volume)) else { return };
         let shared = Arc::clone(&self.shared);
         let spawn = || std::thread::Builder::new().name("evenkeel-io".into()).spawn(move || shared.run());
         match volume.faults().check(Call::Clone).map_err(io::Error::from).and_then(|()| spawn()) {
@@ -109,7 +102,7 @@ impl Threads {
             // Others will get to it; without any, say so instead of waiting for ever.
             Err(_) if state.threads > 0 => {}
             Err(error) => {
-                let job = state.queue(apart).pop_back();
+                let job = state.jobs[kind].pop_back();
                 drop(state);
                 if let Some(more) = volume.count_failure("start of a thread", &error) {
                     tracing::error!(volume = volume.name, %error, not_logged = more, "cannot start an I/O thread; what waits for one is tried again for 5 s. Raise the limit of threads (TasksMax= of the service, ulimit -u)");
@@ -123,31 +116,37 @@ impl Threads {
 }
 
 impl Job {
-    /// Its kind of [`APART`].
-    fn apart(&self) -> Option<usize> {
+    /// Its kind of [`KINDS`].
+    fn kind(&self) -> usize {
         match self.io {
-            FileIo::Sync { .. } => Some(0),
-            FileIo::Extents { .. } => Some(1),
-            _ => None,
+            FileIo::Sync { .. } => 0,
+            FileIo::Extents { .. } => 1,
+            _ => {
+                if self.reserved {
+                    2
+                } else {
+                    3
+                }
+            }
         }
     }
 }
 
 impl Shared {
     fn run(&self) {
+        let mut own = Own::default();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(job) = state.next() {
                 drop(state);
-                let apart = job.apart();
-                let Job { io, volume, token, reply_to } = job;
+                let kind = job.kind();
+                let Job { io, volume, token, reply_to, priority, .. } = job;
+                own.become_of(priority);
                 let result = io.run(&volume);
                 drop(volume);
                 reply_to.report(Message::IoDone(token, result));
                 state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(kind) = apart {
-                    state.under_way[kind] -= 1;
-                }
+                state.under_way[kind] -= 1;
                 continue;
             }
             state.idle += 1;
@@ -185,7 +184,14 @@ mod tests {
     fn syncs_that_wait_leave_threads_for_reads() {
         let (dir, volume, mailbox) = stage("syncs");
         let submit = |token, io| {
-            let job = Job { io, volume: Arc::clone(&volume), token, reply_to: Arc::clone(&mailbox) };
+            let job = Job {
+                io,
+                volume: Arc::clone(&volume),
+                token,
+                reply_to: Arc::clone(&mailbox),
+                reserved: false,
+                priority: 0,
+            };
             volume.threads.submit(job);
         };
         let done = |count: usize| {
@@ -223,14 +229,39 @@ mod tests {
                 3 => FileIo::Cache { offset: 0, len: 1 },
                 _ => FileIo::Extents { offset: 0, len: 1 << 20, max: 1 },
             };
-            let job = Job { io, volume: Arc::clone(&volume), token, reply_to: Arc::clone(&mailbox) };
-            state.queue(job.apart()).push_back(job);
+            let job = Job {
+                io,
+                volume: Arc::clone(&volume),
+                token,
+                reply_to: Arc::clone(&mailbox),
+                reserved: false,
+                priority: 0,
+            };
+            state.jobs[job.kind()].push_back(job);
         }
         let next = |state: &mut State| state.next().map(|job| job.token);
         assert_eq!(state.ready(), 2);
         assert_eq!((next(&mut state), next(&mut state), next(&mut state)), (Some(0), Some(3), None));
         state.under_way[1] -= 1;
         assert_eq!((state.ready(), next(&mut state), next(&mut state)), (1, Some(1), None));
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn what_a_reservation_is_owed_overtakes_the_rest_and_has_threads_beyond_theirs() {
+        let (dir, volume, mailbox) = stage("reserved");
+        let mut state = State::default();
+        let ordinary = ORDINARY_JOBS as u32 + 1;
+        for token in 0..=ordinary {
+            let io = FileIo::Cache { offset: 0, len: 1 };
+            let (volume, reply_to) = (Arc::clone(&volume), Arc::clone(&mailbox));
+            let job = Job { io, volume, token, reply_to, reserved: token == ordinary, priority: 0 };
+            state.jobs[job.kind()].push_back(job);
+        }
+        assert_eq!(state.ready(), ORDINARY_JOBS + 1);
+        let began: Vec<_> = std::iter::from_fn(|| state.next()).map(|job| job.token).collect();
+        let expected: Vec<_> = std::iter::once(ordinary).chain(0..ORDINARY_JOBS as u32).collect();
+        assert_eq!((began, state.ready()), (expected, 0), "one ordinary job waits");
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -78,10 +78,10 @@ impl Uring {
         self.ring.as_raw_fd()
     }
 
-    /// Queues a read or write under `token`; it goes out with the next [`Uring::submit`]. False for
+    /// Queues a read or write of a [`super::priority`] under `token`; it goes out with the next [`Uring::submit`]. False for
     /// other operations: the kernel would give them to threads anyway, and syncs have to wait for each other.
     #[inline]
-    pub(crate) fn push(&mut self, token: u32, io: &FileIo, file: &File) -> bool {
+    pub(crate) fn push(&mut self, token: u32, io: &FileIo, file: &File, priority: u16) -> bool {
         if self.given_up {
             return false;
         }
@@ -109,11 +109,15 @@ impl Uring {
         };
         let entry = match io {
             FileIo::Read { ptr, len, offset } if failure == 0 => {
-                opcode::Read::new(types::Fd(file.fd_for(ptr, offset, len)), ptr, len).offset(offset).build()
+                opcode::Read::new(types::Fd(file.fd_for(ptr, offset, len)), ptr, len)
+                    .offset(offset)
+                    .ioprio(priority)
+                    .build()
             }
             FileIo::Write { ptr, len, offset, durable } if failure == 0 => {
                 opcode::Write::new(types::Fd(file.fd_for(ptr, offset, len)), ptr, len)
                     .offset(offset)
+                    .ioprio(priority)
                     .rw_flags(if durable { libc::RWF_DSYNC } else { 0 })
                     .build()
             }

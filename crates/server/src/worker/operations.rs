@@ -17,6 +17,7 @@ use crate::backend::Backend;
 use crate::backend::overlap::Pass;
 use crate::buffer::Buffer;
 use crate::clock;
+use crate::engine::priority::{ORDINARY, URGENT};
 use crate::engine::threads::Job;
 use crate::engine::{FileIo, IoResult};
 use crate::shared::overdue;
@@ -180,14 +181,17 @@ impl Worker {
         {
             return rbd.submit(io, token, &self.mailbox);
         }
+        let reserved = operation.ticket.is_reserved();
+        let priority = if reserved && self.shared.raises_priority { URGENT } else { ORDINARY };
         // What the ring had no means for is for a thread.
         if let (Some(ring), Backend::File(file), 0) = (&mut self.ring, &operation.volume.backend, operation.tries)
-            && ring.push(token, &io, file)
+            && ring.push(token, &io, file, priority)
         {
             return;
         }
         let volume = Arc::clone(&operation.volume);
-        let job = Job { io, volume: Arc::clone(&volume), token, reply_to: Arc::clone(&self.mailbox) };
+        let reply_to = Arc::clone(&self.mailbox);
+        let job = Job { io, volume: Arc::clone(&volume), token, reply_to, reserved, priority };
         volume.threads.submit(job);
     }
 

@@ -207,7 +207,8 @@ impl Worker {
     /// Closes those that lingered until the client had everything.
     pub(super) fn end_lingering(&mut self) {
         for slot in 0..self.connections.len() {
-            let done = |connection: &mut Box<Connection>| connection.ending == Ending::Lingering && connection.is_done();
+            let done =
+                |connection: &mut Box<Connection>| connection.ending == Ending::Lingering && connection.is_done();
             if let Some(connection) = self.connections[slot].take_if(done) {
                 self.close(connection);
             }

@@ -131,7 +131,7 @@ mod tests {
             sent += bytes;
         }
         assert!(sent > answer.len());
-        socket.discard();
+        let _ = socket.discard();
         drop(socket);
         let mut received = Vec::new();
         client.read_to_end(&mut received).unwrap();

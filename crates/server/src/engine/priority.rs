@@ -1,0 +1,98 @@
+//! The I/O priority of requests, so that the kernel's scheduler of a disk keeps what Evenkeel's has decided.
+//!
+//! A scheduler that sorts by place (mq-deadline, bfq) serves sequential requests in a row and lets others wait, up to 500 ms
+//! in mq-deadline. Within a reservation a request may not wait so long: it has the real-time class, which these serve first.
+//! Disks without a scheduler (`none`) take no notice.
+
+use rustix::io::{Errno, Result};
+
+/// As `linux/ioprio.h` has it: the class above 13 bits of level; 4 is the middle one of eight.
+const CLASS_SHIFT: u32 = 13;
+/// No class: that of the process's scheduling.
+pub(crate) const ORDINARY: u16 = 0;
+/// The real-time class.
+pub(crate) const URGENT: u16 = 1 << CLASS_SHIFT | 4;
+/// Who the calls are about: one thread, the calling one if its number is 0.
+const ONE_THREAD: libc::c_int = 1;
+
+/// Whether requests may be urgent: the process has the right to it, and nobody has chosen a class for all it does.
+///
+/// # Errors
+/// EPERM without CAP_SYS_NICE (or CAP_SYS_ADMIN) in the first user namespace.
+pub(crate) fn probe() -> Result<bool> {
+    let own = get()?;
+    if own >> CLASS_SHIFT != 0 {
+        return Ok(false);
+    }
+    set(URGENT)?;
+    set(own)?;
+    Ok(true)
+}
+
+/// The priority of what a thread asks for itself.
+#[derive(Default)]
+pub(crate) struct Own(u16);
+
+impl Own {
+    /// What the calling thread asks for from here on has this priority.
+    #[inline]
+    pub(crate) fn become_of(&mut self, priority: u16) {
+        // Without it a request is served all the same.
+        if self.0 != priority && set(priority).is_ok() {
+            self.0 = priority;
+        }
+    }
+}
+
+fn get() -> Result<u16> {
+    // SAFETY: takes integers only.
+    match unsafe { libc::syscall(libc::SYS_ioprio_get, ONE_THREAD, 0) } {
+        priority @ 0.. => Ok(priority as u16),
+        _ => Err(last_errno()),
+    }
+}
+
+fn set(priority: u16) -> Result<()> {
+    // SAFETY: takes integers only.
+    match unsafe { libc::syscall(libc::SYS_ioprio_set, ONE_THREAD, 0, libc::c_int::from(priority)) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
+fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The priority is the thread's own.
+    #[test]
+    fn a_thread_is_urgent_while_it_carries_out_what_is() {
+        if probe() != Ok(true) {
+            return;
+        }
+        let mut own = Own::default();
+        let before = get().unwrap();
+        own.become_of(URGENT);
+        assert_eq!(get(), Ok(URGENT));
+        own.become_of(URGENT);
+        own.become_of(ORDINARY);
+        assert_eq!(get(), Ok(before));
+    }
+
+    #[test]
+    fn a_class_that_somebody_chose_is_left_alone() {
+        // Best effort, which anybody may choose.
+        const CHOSEN: u16 = 2 << CLASS_SHIFT | 6;
+        std::thread::spawn(|| {
+            set(CHOSEN).unwrap();
+            assert_eq!(probe(), Ok(false));
+            assert_eq!(get(), Ok(CHOSEN));
+        })
+        .join()
+        .unwrap();
+    }
+}
