@@ -140,6 +140,7 @@ pub fn check_with(source: &Source, more: impl FnOnce(&Config) -> Vec<Finding>) -
     errors.extend(unread);
     let is_read = source.host.text.len() <= MAX_TEXT_BYTES;
     let Some(mut config) = config.filter(|_| is_read) else { return Report::failed(errors) };
+    config.policy = source.policy.as_ref().map(|policy| policy.origin.clone().into());
     config.complete();
     let place = |finding: &Finding| {
         let path: Vec<&str> = finding.path.iter().map(String::as_str).collect();

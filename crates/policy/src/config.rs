@@ -41,7 +41,8 @@ pub const DEFAULT_VOLUME: &str = "disk0";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// File of `[tenants]` and `[pools]` that hosts share, relative to this one; what it says is part of this configuration.
+    /// File of `[tenants]` and `[pools]` that hosts share; what it says is part of this configuration. As a file names it, it
+    /// is relative to that file; once that is read, to the working directory.
     #[serde(skip_serializing)]
     pub policy: Option<PathBuf>,
     /// The server process.

@@ -742,13 +742,14 @@ fn beside(host: &str, policy: &str) -> (std::path::PathBuf, std::path::PathBuf) 
 #[test]
 fn a_policy_that_hosts_share_is_part_of_the_configuration() {
     let policy = "[tenants.gold]\nweight = 4\n[pools.fast]\nlimit = { iops = 9 }\n";
-    let (file, _) =
+    let (file, policy) =
         beside("policy = \"policy.toml\"\n[tenants.own]\n[volumes.a]\npool = \"fast\"\nsize = \"1MiB\"\n", policy);
     let report = check_file(&file);
     assert_eq!((&report.errors, &report.warnings), (&vec![], &vec![]));
     let config = report.config;
     assert_eq!((config.tenants["gold"].weight, config.pools["fast"].limit.iops), (4, 9));
     assert!(config.tenants.contains_key("own") && config.volumes["a"].pool == "fast");
+    assert_eq!(config.policy, Some(policy), "wherever the working directory is");
     // What was read is complete: it is not read a second time.
     assert!(!toml::to_string(&config).unwrap().contains("policy ="));
     std::fs::remove_dir_all(file.parent().unwrap()).unwrap();

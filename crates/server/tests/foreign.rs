@@ -217,7 +217,9 @@ fn a_volume_is_on_nothing_that_is_in_use() {
     fs::hard_link(path("one.img"), path("two.img")).unwrap();
     symlink(path("one.img"), path("three.img")).unwrap();
     let text = format!("[volumes.one]\npath = {:?}\nread_only = true\n", path("one.img").display().to_string());
-    let config = config(&scratch, Engine::Auto, &text);
+    let mut config = config(&scratch, Engine::Auto, &text);
+    fs::write(path("policy.toml"), "").unwrap();
+    config.policy = Some(path("policy.toml"));
     let start = Start { own_files: vec![path("e.toml"), path("not-yet.toml")], ..Start::default() };
     let server = Server::start(config, start).unwrap();
     for (name, words) in [
@@ -225,6 +227,7 @@ fn a_volume_is_on_nothing_that_is_in_use() {
         ("hardlink", "configuration"),
         ("symlink", "configuration"),
         ("not-yet.toml", "configuration"),
+        ("policy.toml", "policy"),
         ("files.toml", "record"),
         ("files.toml.new", "record"),
         ("two.img", "already holds volume \"one\""),
