@@ -15,7 +15,7 @@
 //! requests, with the shortest queue. Without small requests there is none to protect, and the size stays.
 //!
 //! Means of some dozen latencies scatter, in a long queue by more than what is looked for. The size changes only where the
-//! difference is clear of [`SURE`] standard errors, and never grows because slices are the *faster* ones: no slice takes the
+//! difference is clear of two standard errors, and never grows because slices are the *faster* ones: no slice takes the
 //! device less time than a small request, so then something behind (an I/O scheduler that sorts by place) prefers them, and
 //! the difference says nothing.
 //!
