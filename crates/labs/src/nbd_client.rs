@@ -1,14 +1,18 @@
 //! The nbd-client lab: the kernel's own client uses an export as a disk.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
+use crate::base::client::Client;
+use crate::base::process::{self, daemon};
 use crate::base::scratch::Scratch;
 use crate::base::servers::{self, Address, EXPORT, Server, Setup, Storage};
 use crate::check::run::{Lab, Options};
-use crate::check::steps;
+use crate::check::{policy, steps};
 use crate::machine::guest::{tool, work_dir};
 use crate::machine::vm::Machine;
 
@@ -26,7 +30,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let script =
         options.lean_guest_script(&scratch, "nbd-client", &["--server".into(), options.server.name().into()])?;
     let guest = machine.boot(&script, &[])?;
-    steps::report(lab, guest, LIMIT, 2 * STEPS.len())
+    steps::report(lab, guest, LIMIT, 2 * STEPS.len() + usize::from(options.server == Server::Evenkeel))
 }
 
 type Step = fn(&Address) -> Result<()>;
@@ -54,7 +58,39 @@ pub(crate) fn guest(binary: &Path, server: &Server) -> Result<()> {
             let _ = tool("nbd-client", &["-d", DEVICE]);
         }
     }
+    if *server == Server::Evenkeel {
+        steps::tell("the_policy_of_all_labs_is_enforced", shared_policy(binary));
+    }
     Ok(())
+}
+
+/// The policy that all labs share: here a reservation for one of two volumes.
+fn shared_policy(binary: &Path) -> Result<String> {
+    const READS: usize = 100;
+    let dir = work_dir("policy");
+    std::fs::create_dir_all(&dir)?;
+    let (file, socket) = (dir.join("evenkeel.toml"), dir.join("policy.sock"));
+    let volumes = ["database", "backup"].map(|name| format!("[volumes.{name}]\nbackend = \"memory\"\nsize = \"1MiB\"\n"));
+    let host = format!("[server]\nstatus = \"off\"\nlisten = []\nunix = [{socket:?}]\ndata_dir = {dir:?}\n");
+    policy::write(&file, &(host + &volumes.concat()))?;
+    let settings = policy::is_enforced(binary, &file, "main")?;
+    let server = daemon(&dir, "serve", Command::new(binary).args(["serve", "--config"]).arg(&file))?;
+    for volume in ["database", "backup"] {
+        let mut client = Client::connect(&socket.display().to_string(), volume, LIMIT)?;
+        (0..READS).try_for_each(|_| client.read(0, &mut [0; 4096]))?;
+        client.disconnect()?;
+    }
+    let state = process::output(Command::new(binary).args(["state", "--json", "--data-dir"]).arg(&dir))?;
+    let state: Value = serde_json::from_str(&state).context("evenkeel state")?;
+    let tenants = state["pools"][0]["tenants"].as_array().context("evenkeel state names no tenants")?;
+    let reserved = |name: &str| {
+        let tenant = tenants.iter().find(|tenant| tenant["name"] == name);
+        tenant.and_then(|tenant| tenant["by_reservation_total"].as_u64()).with_context(|| format!("no tenant {name}"))
+    };
+    let (database, backup) = (reserved("database")?, reserved("backup")?);
+    ensure!(database > 0 && backup == 0, "{database} and {backup} requests went by reservation");
+    server.kill();
+    Ok(settings)
 }
 
 fn attach(address: &Address, connections: &str) -> Result<()> {

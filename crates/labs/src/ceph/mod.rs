@@ -95,6 +95,11 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     stage.stop_guard(guard)?;
     lab.check("a_stop_puts_the_throttle_back", stage.overrides()?.is_empty(), &format!("{:?}", stage.overrides()?));
 
+    let (guard, settings) = stage.start_guard_by_policy()?;
+    stage.wait_for("the OSD is controlled by the policy", |stage| stage.standing() == "controlled")?;
+    stage.stop_guard(guard)?;
+    lab.passed("the_policy_of_all_labs_is_enforced", &settings);
+
     let guard = stage.start_guard(&fixed, &[])?;
     stage.wait_for("the throttle is set", |stage| stage.overrides().is_ok_and(|set| !set.is_empty()))?;
     guard.kill();

@@ -16,6 +16,7 @@ use super::cluster::{self, Cluster, PATIENCE, Plan};
 use crate::base::process::{self, Running, daemon};
 use crate::base::{build, tutorial};
 use crate::check::figures::Spread;
+use crate::check::policy;
 use crate::check::run::Options;
 
 const POOL: &str = "bench";
@@ -230,17 +231,33 @@ impl Stage {
 
     /// Starts the agent for all OSDs; `settings` are lines of their pool.
     pub(crate) fn start_guard(&self, settings: &str, arguments: &[&str]) -> Result<Running> {
-        let osds = 0..self.cluster.osds();
-        let devices: Vec<String> = osds.clone().map(|osd| format!("osd:osd.{osd}")).collect();
-        let sockets: Vec<PathBuf> = osds.map(|osd| self.cluster.socket(osd)).collect();
-        let config = format!(
-            "[agent]\nstatus = \"{}\"\njournal = {:?}\nceph.sockets = {sockets:?}\n[pools.ceph]\ndevices = {devices:?}\n{settings}\n",
-            self.status,
-            self.cluster.folder().join("journal"),
-        );
-        std::fs::write(self.cluster.folder().join("guard.toml"), config)?;
+        let devices: Vec<String> = (0..self.cluster.osds()).map(|osd| format!("osd:osd.{osd}")).collect();
+        let config = format!("{}[pools.ceph]\ndevices = {devices:?}\n{settings}\n", self.tables());
+        std::fs::write(self.guard_file(), config)?;
+        self.run_guard(arguments)
+    }
+
+    /// The same with the [`policy`] that all labs share, and its settings here.
+    pub(crate) fn start_guard_by_policy(&self) -> Result<(Running, String)> {
+        policy::write(&self.guard_file(), &self.tables())?;
+        let settings = policy::is_enforced(&self.binary, &self.guard_file(), "ceph")?;
+        Ok((self.run_guard(&[])?, settings))
+    }
+
+    fn guard_file(&self) -> PathBuf {
+        self.cluster.folder().join("guard.toml")
+    }
+
+    /// What the agent is told of this host.
+    fn tables(&self) -> String {
+        let sockets: Vec<PathBuf> = (0..self.cluster.osds()).map(|osd| self.cluster.socket(osd)).collect();
+        let journal = self.cluster.folder().join("journal");
+        format!("[agent]\nstatus = \"{}\"\njournal = {journal:?}\nceph.sockets = {sockets:?}\n", self.status)
+    }
+
+    fn run_guard(&self, arguments: &[&str]) -> Result<Running> {
         let mut command = Command::new(&self.binary);
-        command.args(["guard", "run", "--config"]).arg(self.cluster.folder().join("guard.toml")).args(arguments);
+        command.args(["guard", "run", "--config"]).arg(self.guard_file()).args(arguments);
         daemon(self.cluster.folder(), "guard", &mut command)
     }
 

@@ -35,7 +35,7 @@ const OURS_BELOW_PERCENT: f64 = 2.0;
 
 type Step = fn(&Plan, &mut Figures) -> Result<String>;
 
-const STEPS: [(&str, Step); 8] = [
+const STEPS: [(&str, Step); 9] = [
     ("the_guarantee_of_one_tenant_is_kept_on_dm_cache", |plan, figures| {
         compare(plan, figures, Kind::DmCache, &[GUARANTEED])
     }),
@@ -48,6 +48,7 @@ const STEPS: [(&str, Step); 8] = [
     ("a_killed_agent_leaves_no_limit", |plan, _| killed(&plan.binary, false)),
     ("agent_and_sentinel_killed_leave_limits_until_the_reset", |plan, _| killed(&plan.binary, true)),
     ("a_limit_of_somebody_else_stays", |plan, _| foreign(&plan.binary)),
+    ("the_policy_of_all_labs_is_enforced", |plan, _| shared_policy(&plan.binary)),
     // Before bcache, whose devices stay and would be discovered, too.
     ("the_tutorial_works_as_written", |plan, _| tutorial(&plan.binary)),
     ("the_guarantee_of_one_tenant_is_kept_on_bcache", |plan, figures| {
@@ -279,6 +280,21 @@ fn killed(binary: &Path, both: bool) -> Result<String> {
     tenants.into_iter().try_for_each(Tenant::remove)?;
     hybrid.remove()?;
     Ok(detail)
+}
+
+/// The policy that all labs share: here a guarantee for one of its tenants.
+fn shared_policy(binary: &Path) -> Result<String> {
+    let hybrid = Hybrid::make(Kind::DmCache)?;
+    let tenants = ["lab-database", "lab-backup"].map(|name| Tenant::named(&hybrid, name, GUARANTEED));
+    let tenants = tenants.into_iter().collect::<Result<Vec<_>>>()?;
+    let (guard, settings) = Guard::enforce(binary, guard::ONLY, "", "cached")?;
+    until("limit", || (tenants[0].limit().ok()? == Some(GUARANTEED)).then_some(()))?;
+    ensure!(tenants[1].limit()?.is_none(), "the backup is limited to {:?}", tenants[1].limit());
+    guard.stop()?;
+    ensure!(tenants[0].limit()?.is_none(), "at its end the agent left {:?}", tenants[0].limit());
+    tenants.into_iter().try_for_each(Tenant::remove)?;
+    hybrid.remove()?;
+    Ok(settings)
 }
 
 /// The tutorial, about a volume that LVM has cached, with a tenant who is limited to what it was guaranteed.

@@ -17,6 +17,7 @@ use serde_json::Value;
 
 use crate::base::process::{self, Running};
 use crate::check::figures::Figures;
+use crate::check::policy;
 use crate::check::steps::{self, Plan};
 use crate::machine::devices::{CONFIG, make_disk};
 use crate::machine::guard::{self, Guard, Place};
@@ -41,12 +42,13 @@ const LOAD_SECONDS: [u64; 2] = [3, 5];
 
 type Step = fn(&Stage, &mut Figures) -> Result<String>;
 
-const STEPS: [(&str, Step); 5] = [
+const STEPS: [(&str, Step); 6] = [
     ("a_goal_is_kept_by_queue_depth_of_scsi_disks", |stage, figures| compare(stage, figures, Kind::Scsi)),
     ("a_goal_is_kept_by_nr_requests_of_nvme_disks", |stage, figures| compare(stage, figures, Kind::Nvme)),
     ("two_agents_keep_a_goal_together_through_etcd_and_go_on_alone_without", together),
     ("a_killed_agent_leaves_no_short_queue", |stage, _| killed(stage, false)),
     ("agent_and_sentinel_killed_leave_them_until_the_reset_or_the_next_start", |stage, _| killed(stage, true)),
+    ("the_policy_of_all_labs_is_enforced", |stage, _| shared_policy(stage)),
 ];
 
 fn wanted(plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {
@@ -369,6 +371,22 @@ fn together(stage: &Stage, figures: &mut Figures) -> Result<String> {
         "{detail}; both alone {:.1} s after etcd was killed, together again after its start",
         took.as_secs_f64()
     ))
+}
+
+/// The policy that all labs share: here a latency target for one disk of an array.
+fn shared_policy(stage: &Stage) -> Result<String> {
+    let disks = stage.disks(Kind::Scsi);
+    for (name, disk) in ["lab-database", "lab-backup"].iter().zip(disks) {
+        policy::name_device(name, &Path::new("/dev").join(&disk.name))?;
+    }
+    let before = lengths(disks)?;
+    let noise = noise(disks)?;
+    let (guard, settings) = Guard::enforce(&stage.binary, guard::ONLY, "", "san")?;
+    until("shorter queue", || (disks[1].length().ok()? < before[1]).then_some(()))?;
+    guard.stop()?;
+    noise.into_iter().for_each(Running::kill);
+    ensure!(lengths(disks)? == before, "at its end the agent left {:?}", lengths(disks)?);
+    Ok(settings)
 }
 
 /// Agent, and sentinel if `both`, killed while queues are shorter than before.

@@ -43,11 +43,9 @@ impl Agent {
     }
 
     fn start_on(binary: &Path, goal_ms: u32, discover_every: &str, percentile: &str, interfaces: &str) -> Result<Self> {
-        let [readers, writers] = NBD_PORTS;
         let config = format!(
-            "interfaces = [{interfaces}]\nports = [{LIO_PORT}, {TGT_PORT}, {readers}, {writers}]\n\
-             discover_every = \"{discover_every}\"\n\n\
-             [pools.{GROUP}]\nlatency.target = \"{goal_ms}ms\"\nlatency.percentile = {percentile}\n"
+            "{}[pools.{GROUP}]\nlatency.target = \"{goal_ms}ms\"\nlatency.percentile = {percentile}\n",
+            tables(interfaces, discover_every)
         );
         let guard = Guard::start(binary, guard::ONLY, &config)?;
         let before_ns = process::cpu_ns(guard.running.id())?;
@@ -64,6 +62,23 @@ impl Agent {
     pub(super) fn stop(self) -> Result<String> {
         self.guard.stop()
     }
+}
+
+/// What the agent is told of this host, as keys of `[agent]`.
+fn tables(interfaces: &str, discover_every: &str) -> String {
+    let [readers, writers] = NBD_PORTS;
+    format!(
+        "interfaces = [{interfaces}]\nports = [{LIO_PORT}, {TGT_PORT}, {readers}, {writers}]\n\
+         discover_every = \"{discover_every}\"\n\n"
+    )
+}
+
+/// The policy that all labs share: here a latency target for the volume group.
+pub(super) fn shared_policy(binary: &Path) -> Result<String> {
+    let (guard, settings) = Guard::enforce(binary, guard::ONLY, &tables("\"br0\"", "1s"), GROUP)?;
+    let packets = packets(binary)?;
+    guard.stop()?;
+    Ok(format!("{settings}; packets: {packets}"))
 }
 
 /// `evenkeel guard status --json`.

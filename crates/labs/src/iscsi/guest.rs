@@ -64,7 +64,7 @@ fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
 type Step = fn(&Plan, &mut Figures) -> Result<String>;
 
 /// In this order on each machine.
-const STEPS: [(Machine, &str, Step); 28] = [
+const STEPS: [(Machine, &str, Step); 29] = [
     (Machine::Delays, "a_configured_qdisc_is_refused", |plan, _| refuses_foreign(&plan.binary)),
     (Machine::Delays, "writes_slow_down_with_the_delay_of_acknowledgements", |plan, figures| {
         sweep(plan, figures, "acknowledgements", true, plan.either(&SHORT_SWEEP_US[..], &SWEEP_US), &[])
@@ -100,6 +100,7 @@ const STEPS: [(Machine, &str, Step); 28] = [
         overhead::of_a_busy_processor(plan, figures)
     }),
     (Machine::Agent, "the_tutorial_works_as_written", |plan, _| control::tutorial(&plan.binary)),
+    (Machine::Agent, "the_policy_of_all_labs_is_enforced", |plan, _| control::shared_policy(&plan.binary)),
     (Machine::Agent, "the_agent_holds_20_ms", |plan, figures| control::agent(&plan.binary, figures, 20)),
     (Machine::Agent, "the_agent_holds_15_ms", |plan, figures| control::agent(&plan.binary, figures, 15)),
     (Machine::Agent, "the_agent_holds_10_ms", |plan, figures| control::agent(&plan.binary, figures, 10)),

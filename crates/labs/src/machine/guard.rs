@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::base::process::{self, Running};
+use crate::check::policy;
 use crate::machine::guest::signal;
 
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -31,6 +32,11 @@ impl Place {
         self.file("journal")
     }
 
+    /// The tables of its file, whose `[agent]` goes on with `config`.
+    fn tables(&self, config: &str) -> String {
+        format!("[agent]\njournal = \"{}\"\nstatus = \"{}\"\n{config}", self.journal(), self.status)
+    }
+
     /// What the agent said until now.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(self.file("log")).unwrap_or_default().trim().to_owned()
@@ -47,9 +53,20 @@ pub(crate) struct Guard {
 impl Guard {
     /// Starts it, and waits until it guards. `config` goes on with keys of `[agent]`.
     pub(crate) fn start(binary: &Path, place: Place, config: &str) -> Result<Self> {
+        std::fs::write(place.file("toml"), place.tables(config))?;
+        Self::run(binary, place)
+    }
+
+    /// The same with the [`policy`] that all labs share, which must be enforced at this host for `pool` alone; its settings.
+    pub(crate) fn enforce(binary: &Path, place: Place, config: &str, pool: &str) -> Result<(Self, String)> {
+        let file = PathBuf::from(place.file("toml"));
+        policy::write(&file, &place.tables(config))?;
+        let settings = policy::is_enforced(binary, &file, pool)?;
+        Ok((Self::run(binary, place)?, settings))
+    }
+
+    fn run(binary: &Path, place: Place) -> Result<Self> {
         let file = place.file("toml");
-        let text = format!("[agent]\njournal = \"{}\"\nstatus = \"{}\"\n{config}", place.journal(), place.status);
-        std::fs::write(&file, text)?;
         let log = std::fs::File::create(place.file("log"))?;
         let mut command = Command::new(binary);
         command.args(["guard", "run", "--config", &file]);

@@ -1,0 +1,47 @@
+//! One policy for all enforcement points: each lab of one puts the same file beside its host's and enforces its pool.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::base::process;
+
+/// The policy.
+const POLICY: &str = include_str!("policy.toml");
+/// Its pools, and the points that enforce them.
+const POINTS: [(&str, &str); 5] =
+    [("main", "queue"), ("vg1", "packets"), ("cached", "cgroup"), ("san", "queue_depth"), ("ceph", "osd")];
+
+/// Writes a host's file that names the policy, and the policy beside it. `host`: the host's tables.
+pub(crate) fn write(file: &Path, host: &str) -> Result<()> {
+    const NAME: &str = "policy.toml";
+    let policy = file.parent().map(|folder| folder.join(NAME)).context("a file is in a folder")?;
+    std::fs::write(&policy, POLICY).with_context(|| format!("cannot write {}", policy.display()))?;
+    std::fs::write(file, format!("policy = {NAME:?}\n{host}")).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// That `evenkeel check` finds this pool of the policy enforced here, at its point, and no other; its settings here.
+pub(crate) fn is_enforced(binary: &Path, file: &Path, pool: &str) -> Result<String> {
+    let text = process::output(Command::new(binary).arg("check").arg(file).arg("--json"))?;
+    let checked: Value = serde_json::from_str(&text).context("evenkeel check")?;
+    let rows = checked["rows"].as_array().context("evenkeel check has no rows")?;
+    let here = rows.iter().filter(|row| row["here"] != "missing");
+    let word = |row: &Value, key: &str| row[key].as_str().unwrap_or("all").to_owned();
+    let enforced: BTreeSet<(String, String)> = here.clone().map(|row| (word(row, "pool"), word(row, "point"))).collect();
+    let point = POINTS.iter().find(|(known, _)| *known == pool).context("a pool of the policy")?.1;
+    ensure!(enforced == BTreeSet::from([(pool.to_owned(), point.to_owned())]), "enforced here: {enforced:?}; {text}");
+    let settings: Vec<String> = here.map(|row| format!("{}: {}", word(row, "tenant"), word(row, "setting"))).collect();
+    Ok(format!("{pool} by {point}: {}", settings.join(", ")))
+}
+
+/// Where a policy finds a device whatever the kernel calls it, as udev makes it.
+pub(crate) fn name_device(name: &str, device: &Path) -> Result<PathBuf> {
+    let link = Path::new("/dev/disk/by-id").join(name);
+    std::fs::create_dir_all("/dev/disk/by-id")?;
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(device, &link).with_context(|| format!("cannot make {}", link.display()))?;
+    Ok(link)
+}
