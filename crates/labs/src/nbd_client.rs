@@ -64,13 +64,14 @@ pub(crate) fn guest(binary: &Path, server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// The policy that all labs share: here a reservation for one of two volumes.
+/// The policy that all labs share: here two of its tenants.
 fn shared_policy(binary: &Path) -> Result<String> {
-    const READS: usize = 100;
+    const READS: u64 = 100;
     let dir = work_dir("policy");
     std::fs::create_dir_all(&dir)?;
     let (file, socket) = (dir.join("evenkeel.toml"), dir.join("policy.sock"));
-    let volumes = ["database", "backup"].map(|name| format!("[volumes.{name}]\nbackend = \"memory\"\nsize = \"1MiB\"\n"));
+    let volumes =
+        ["database", "backup"].map(|name| format!("[volumes.{name}]\nbackend = \"memory\"\nsize = \"1MiB\"\n"));
     let host = format!("[server]\nstatus = \"off\"\nlisten = []\nunix = [{socket:?}]\ndata_dir = {dir:?}\n");
     policy::write(&file, &(host + &volumes.concat()))?;
     let settings = policy::is_enforced(binary, &file, "main")?;
@@ -82,13 +83,15 @@ fn shared_policy(binary: &Path) -> Result<String> {
     }
     let state = process::output(Command::new(binary).args(["state", "--json", "--data-dir"]).arg(&dir))?;
     let state: Value = serde_json::from_str(&state).context("evenkeel state")?;
-    let tenants = state["pools"][0]["tenants"].as_array().context("evenkeel state names no tenants")?;
-    let reserved = |name: &str| {
+    let pool = state["pools"].as_array().and_then(|pools| pools.iter().find(|pool| pool["name"] == "main"));
+    let tenants =
+        pool.and_then(|pool| pool["tenants"].as_array()).context("evenkeel state names no tenants of main")?;
+    let reads = |name: &str| {
         let tenant = tenants.iter().find(|tenant| tenant["name"] == name);
-        tenant.and_then(|tenant| tenant["by_reservation_total"].as_u64()).with_context(|| format!("no tenant {name}"))
+        tenant.and_then(|tenant| tenant["reads_total"].as_u64()).with_context(|| format!("no tenant {name}"))
     };
-    let (database, backup) = (reserved("database")?, reserved("backup")?);
-    ensure!(database > 0 && backup == 0, "{database} and {backup} requests went by reservation");
+    let counted = (reads("database")?, reads("backup")?);
+    ensure!(counted == (READS, READS), "reads of the policy's tenants: {counted:?} instead of {READS} each");
     server.kill();
     Ok(settings)
 }

@@ -298,8 +298,9 @@ impl Stage {
 
     /// How the OSDs stand with the agent, a word if all do so in the same way; empty if it does not run.
     pub(crate) fn standing(&self) -> String {
+        // Pools of other points have none.
         let mut words: Vec<String> =
-            self.state().iter().map(|osd| osd["condition"].as_str().unwrap_or_default().to_owned()).collect();
+            self.state().iter().filter_map(|osd| Some(osd["condition"].as_str()?.to_owned())).collect();
         words.dedup();
         words.join(", ")
     }

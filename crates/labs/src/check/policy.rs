@@ -20,7 +20,8 @@ pub(crate) fn write(file: &Path, host: &str) -> Result<()> {
     const NAME: &str = "policy.toml";
     let policy = file.parent().map(|folder| folder.join(NAME)).context("a file is in a folder")?;
     std::fs::write(&policy, POLICY).with_context(|| format!("cannot write {}", policy.display()))?;
-    std::fs::write(file, format!("policy = {NAME:?}\n{host}")).with_context(|| format!("cannot write {}", file.display()))
+    std::fs::write(file, format!("policy = {NAME:?}\n{host}"))
+        .with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// That `evenkeel check` finds this pool of the policy enforced here, at its point, and no other; its settings here.
@@ -30,7 +31,8 @@ pub(crate) fn is_enforced(binary: &Path, file: &Path, pool: &str) -> Result<Stri
     let rows = checked["rows"].as_array().context("evenkeel check has no rows")?;
     let here = rows.iter().filter(|row| row["here"] != "missing");
     let word = |row: &Value, key: &str| row[key].as_str().unwrap_or("all").to_owned();
-    let enforced: BTreeSet<(String, String)> = here.clone().map(|row| (word(row, "pool"), word(row, "point"))).collect();
+    let enforced: BTreeSet<(String, String)> =
+        here.clone().map(|row| (word(row, "pool"), word(row, "point"))).collect();
     let point = POINTS.iter().find(|(known, _)| *known == pool).context("a pool of the policy")?.1;
     ensure!(enforced == BTreeSet::from([(pool.to_owned(), point.to_owned())]), "enforced here: {enforced:?}; {text}");
     let settings: Vec<String> = here.map(|row| format!("{}: {}", word(row, "tenant"), word(row, "setting"))).collect();
