@@ -84,16 +84,16 @@ pub struct Cgroup {
 /// # Errors
 /// What is missing, and what to do about it. A device that is not on this host is no error: the policy is that of all hosts.
 pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Cgroup>, Unable> {
-    let opened = config.hybrids.iter().map(|(name, config)| Cgroup::open(name, config, roots, cgroups));
-    let opened = opened.collect::<Result<Vec<_>, _>>()?;
-    if opened.iter().any(|one| one.device.is_some()) {
+    // What is not here needs nothing of this host.
+    let is_here = |device: &HybridConfig| !matches!(find(device, roots), Err(NotUsable::NoDevice(_)));
+    if config.hybrids.values().any(is_here) {
         let controllers = cgroups.join("cgroup.controllers");
         let listed = std::fs::read_to_string(&controllers).map_err(|_| Unable::NoGroups(cgroups.to_owned()))?;
         if !listed.split_ascii_whitespace().any(|name| name == "io") {
             return Err(Unable::NoController(controllers));
         }
     }
-    Ok(opened)
+    config.hybrids.iter().map(|(name, config)| Cgroup::open(name, config, roots, cgroups)).collect()
 }
 
 impl Cgroup {
