@@ -33,7 +33,7 @@ const SMALL: u32 = 16 << 10;
 const WINDOW: Duration = Duration::from_secs(1);
 /// Requests of either kind without which a window decides nothing.
 const SAMPLES: u32 = 16;
-/// Standard errors within which a difference of two means may be chance: beyond two it is so in one of twenty.
+/// Standard errors within which a difference of two means may be chance: of independent samples one in twenty is beyond two.
 const SURE: f64 = 2.0;
 /// The least recent mean of small requests fades by 1/64 a window: it doubles in 45 s.
 const FADING: f64 = 64.0;

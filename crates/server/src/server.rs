@@ -564,8 +564,9 @@ fn raises_priority(config: &Config) -> bool {
         tenant.reservation != Rates::default() || of_pools()
     };
     priority::probe().unwrap_or_else(|error| {
-        if config.tenants.values().any(reserves) {
-            tracing::warn!(%error, "no right to raise the I/O priority of what a reservation is owed (CAP_SYS_NICE): on a disk with the scheduler mq-deadline or bfq, sequential requests of others may delay it by up to 500 ms; see docs/config.md");
+        let on_files = || config.volumes.values().any(|volume| volume.backend == VolumeBackend::File);
+        if config.tenants.values().any(reserves) && on_files() {
+            tracing::warn!(%error, "no right to raise the I/O priority of what a reservation is owed (CAP_SYS_NICE, and the call ioprio_set): on a disk with the scheduler mq-deadline or bfq, sequential requests of others may delay it by up to 500 ms; see docs/config.md");
         }
         false
     })

@@ -10,22 +10,24 @@ use rustix::io::{Errno, Result};
 const CLASS_SHIFT: u32 = 13;
 /// No class: that of the process's scheduling.
 pub(crate) const ORDINARY: u16 = 0;
+/// What Linux 5.15 to 5.19 say of a thread without a class: best effort, the middle level.
+const USUAL: u16 = 2 << CLASS_SHIFT | 4;
 /// The real-time class.
 pub(crate) const URGENT: u16 = 1 << CLASS_SHIFT | 4;
 /// Who the calls are about: one thread, the calling one if its number is 0.
 const ONE_THREAD: libc::c_int = 1;
 
-/// Whether requests may be urgent: the process has the right to it, and nobody has chosen a class for all it does.
+/// Whether requests may be urgent: the process has the right to it, and no class was chosen for all it does.
 ///
 /// # Errors
-/// EPERM without CAP_SYS_NICE (or CAP_SYS_ADMIN) in the first user namespace.
+/// EPERM without CAP_SYS_NICE (or CAP_SYS_ADMIN) in the first user namespace, or if a filter forbids `ioprio_set`.
 pub(crate) fn probe() -> Result<bool> {
     let own = get()?;
-    if own >> CLASS_SHIFT != 0 {
+    if own >> CLASS_SHIFT != 0 && own != USUAL {
         return Ok(false);
     }
     set(URGENT)?;
-    set(own)?;
+    set(ORDINARY)?;
     Ok(true)
 }
 
@@ -84,8 +86,8 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_somebody_chose_is_left_alone() {
-        // Best effort, which anybody may choose.
+    fn a_class_that_was_chosen_is_left_alone() {
+        // Best effort, which every process may choose.
         const CHOSEN: u16 = 2 << CLASS_SHIFT | 6;
         std::thread::spawn(|| {
             set(CHOSEN).unwrap();

@@ -17,6 +17,7 @@ use super::transport::{Peer, Transport};
 use crate::backend::Extent;
 use crate::budget::{Account, Charge, Member, Waiting};
 use crate::buffer::{Buffer, BufferPool};
+use crate::clock;
 use crate::handshakes::{Place, Ticket};
 use crate::shared::Snapshot;
 use crate::tls::Room;
@@ -375,6 +376,9 @@ pub(crate) struct Incoming {
     pub(crate) filled: usize,
 }
 
+/// How long a connection lingers at most. Most answers are there within a round trip; a client that takes longer loses them only
+/// if it goes on asking, and none keeps a stop of the server waiting.
+const LINGERS: Duration = Duration::from_secs(2);
 /// Bytes a second below which a connection counts as stalled that holds memory which waits for the client: slower than any
 /// link one would put storage behind.
 const SLOWEST: u64 = 64 << 10;
@@ -504,6 +508,8 @@ pub(crate) struct Connection {
     pub(crate) waiting: Option<Waiting>,
     /// How it ends.
     pub(crate) ending: Ending,
+    /// When its socket is closed, whatever the client has by then.
+    lingers_until: Instant,
     /// Whether replies reach nobody any more: they are dropped, and epoll is not asked. What the client sent before
     /// may still wait in the socket.
     pub(crate) gone: bool,
@@ -558,6 +564,7 @@ impl Connection {
             paused: Paused::No,
             waiting: None,
             ending: Ending::Open,
+            lingers_until: Instant::FAR_FUTURE,
             gone: false,
             said_goodbye: false,
             interest: 0,
@@ -608,7 +615,7 @@ impl Connection {
             Ending::Open => false,
             Ending::Draining => self.in_flight == 0 && self.is_sent(),
             Ending::HalfClosed => self.changes == 0 && self.is_sent(),
-            Ending::Lingering => self.gone || self.transport.on_their_way() == 0,
+            Ending::Lingering => self.gone || self.transport.on_their_way() == 0 || clock::now() >= self.lingers_until,
         }
     }
 
@@ -619,8 +626,13 @@ impl Connection {
         if self.ending != Ending::Draining || self.gone || !is_tcp || self.transport.on_their_way() == 0 {
             return false;
         }
-        self.ending = Ending::Lingering;
-        self.transport.end_sending();
+        self.transport.end();
+        // The last word of TLS waits for room in the socket, and goes before the end of the stream.
+        if !self.transport.wants_send() {
+            self.transport.end_sending();
+            self.ending = Ending::Lingering;
+            self.lingers_until = clock::now() + LINGERS;
+        }
         true
     }
 
@@ -675,12 +687,10 @@ impl Connection {
 
     /// For how long it has kept memory waiting for its client and moved next to nothing. To be asked about once a second.
     pub(crate) fn stalled(&mut self, now: Instant) -> Duration {
-        let lingers = self.ending == Ending::Lingering;
-        let sends = self.out.charged > 0 || lingers;
-        let waits_for_client = self.incoming.is_some() || sends;
+        let waits_for_client = self.incoming.is_some() || self.out.charged > 0;
         // A Unix socket keeps little, and counts its own overhead.
         let remote = self.peer.address.is_some();
-        let on_their_way = if remote && sends { self.transport.on_their_way() } else { 0 };
+        let on_their_way = if remote && self.out.charged > 0 { self.transport.on_their_way() } else { 0 };
         self.progress.stalled(now, waits_for_client, on_their_way)
     }
 

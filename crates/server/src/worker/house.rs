@@ -26,9 +26,6 @@ const GIVES_WAY_AFTER: Duration = Duration::from_millis(900);
 /// The same while its own tenant's other connections wait.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(20);
 
-/// The same once its stream has ended and the client has not taken all that was sent.
-const LINGERS: Duration = Duration::from_secs(2);
-
 /// How far a worker has come.
 pub(super) struct House {
     /// How often workers report to the placement: once a second where it never moves anything, or does so more rarely.
@@ -109,7 +106,7 @@ impl Worker {
     fn look_after(&mut self, slot: usize, now: Instant) {
         let Some(connection) = &mut self.connections[slot] else { return };
         if connection.ending == Ending::Lingering {
-            if connection.is_done() || connection.stalled(now) >= LINGERS {
+            if connection.is_done() {
                 self.connections[slot].take().into_iter().for_each(|connection| self.close(connection));
             }
             return;

@@ -134,7 +134,9 @@ impl Directory for Exports<'_> {
 impl Worker {
     /// Reads from a connection and puts it back, or closes it.
     pub(super) fn receive(&mut self, mut connection: Box<Connection>) {
-        let Some(client) = connection.ticket.as_ref().map(Ticket::client) else {
+        // What is only discarded waits for no turn.
+        let negotiates = connection.ticket.as_ref().filter(|_| connection.ending != Ending::Lingering);
+        let Some(client) = negotiates.map(Ticket::client) else {
             self.waking.others();
             return self.take_in(connection);
         };

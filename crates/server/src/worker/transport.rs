@@ -155,9 +155,8 @@ impl Transport {
         }
     }
 
-    /// Tells the peer that nothing more comes; the socket may stay.
-    pub(crate) fn end_sending(&mut self) {
-        self.end();
+    /// Ends the stream to the peer; the socket may stay.
+    pub(crate) fn end_sending(&self) {
         // A peer that is gone needs no word.
         let _ = rustix::net::shutdown(self.fd(), rustix::net::Shutdown::Write);
     }
