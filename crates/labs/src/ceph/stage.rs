@@ -248,7 +248,7 @@ impl Stage {
         self.cluster.folder().join("guard.toml")
     }
 
-    /// What the agent is told of this host.
+    /// The tables of this host in its file.
     fn tables(&self) -> String {
         let sockets: Vec<PathBuf> = (0..self.cluster.osds()).map(|osd| self.cluster.socket(osd)).collect();
         let journal = self.cluster.folder().join("journal");

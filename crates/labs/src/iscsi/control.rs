@@ -64,7 +64,7 @@ impl Agent {
     }
 }
 
-/// What the agent is told of this host, as keys of `[agent]`.
+/// The keys of `[agent]` for this host.
 fn tables(interfaces: &str, discover_every: &str) -> String {
     let [readers, writers] = NBD_PORTS;
     format!(

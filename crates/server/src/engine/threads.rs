@@ -180,18 +180,16 @@ mod tests {
         (dir, volume, mailbox)
     }
 
+    fn ordinary(io: FileIo, token: u32, volume: &Arc<Volume>, mailbox: &Arc<Mailbox>) -> Job {
+        let (volume, reply_to) = (Arc::clone(volume), Arc::clone(mailbox));
+        Job { io, volume, token, reply_to, reserved: false, priority: 0 }
+    }
+
     #[test]
     fn syncs_that_wait_leave_threads_for_reads() {
         let (dir, volume, mailbox) = stage("syncs");
         let submit = |token, io| {
-            let job = Job {
-                io,
-                volume: Arc::clone(&volume),
-                token,
-                reply_to: Arc::clone(&mailbox),
-                reserved: false,
-                priority: 0,
-            };
+            let job = ordinary(io, token, &volume, &mailbox);
             volume.threads.submit(job);
         };
         let done = |count: usize| {
@@ -229,14 +227,7 @@ mod tests {
                 3 => FileIo::Cache { offset: 0, len: 1 },
                 _ => FileIo::Extents { offset: 0, len: 1 << 20, max: 1 },
             };
-            let job = Job {
-                io,
-                volume: Arc::clone(&volume),
-                token,
-                reply_to: Arc::clone(&mailbox),
-                reserved: false,
-                priority: 0,
-            };
+            let job = ordinary(io, token, &volume, &mailbox);
             state.jobs[job.kind()].push_back(job);
         }
         let next = |state: &mut State| state.next().map(|job| job.token);
@@ -251,16 +242,15 @@ mod tests {
     fn what_a_reservation_is_owed_overtakes_the_rest_and_has_threads_beyond_theirs() {
         let (dir, volume, mailbox) = stage("reserved");
         let mut state = State::default();
-        let ordinary = ORDINARY_JOBS as u32 + 1;
-        for token in 0..=ordinary {
+        let last = ORDINARY_JOBS as u32 + 1;
+        for token in 0..=last {
             let io = FileIo::Cache { offset: 0, len: 1 };
-            let (volume, reply_to) = (Arc::clone(&volume), Arc::clone(&mailbox));
-            let job = Job { io, volume, token, reply_to, reserved: token == ordinary, priority: 0 };
+            let job = Job { reserved: token == last, ..ordinary(io, token, &volume, &mailbox) };
             state.jobs[job.kind()].push_back(job);
         }
         assert_eq!(state.ready(), ORDINARY_JOBS + 1);
         let began: Vec<_> = std::iter::from_fn(|| state.next()).map(|job| job.token).collect();
-        let expected: Vec<_> = std::iter::once(ordinary).chain(0..ORDINARY_JOBS as u32).collect();
+        let expected: Vec<_> = std::iter::once(last).chain(0..ORDINARY_JOBS as u32).collect();
         assert_eq!((began, state.ready()), (expected, 0), "one ordinary job waits");
         std::fs::remove_dir_all(dir).unwrap();
     }
