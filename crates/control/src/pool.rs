@@ -230,6 +230,8 @@ pub struct Pool<R> {
     tenants: Vec<Tenant>,
     free: Vec<u32>,
     in_flight: u64,
+    /// Tenants with a reservation.
+    reserved: u32,
     goal: Option<Box<Goal>>,
     /// Why the goal's newest decision was taken, since [`Pool::take_goal_decision`]; only where it differs in kind.
     goal_decided: Option<response::Reason>,
@@ -256,6 +258,7 @@ impl<R> Pool<R> {
             tenants: Vec::new(),
             free: Vec::new(),
             in_flight: 0,
+            reserved: 0,
             goal: None,
             goal_decided: None,
             rests: Rests::default(),
@@ -275,6 +278,7 @@ impl<R> Pool<R> {
     /// Adds a tenant. O(log tenants).
     pub fn join(&mut self, now: Instant, qos: Qos) -> TenantId {
         let client = self.queue.join(now, qos);
+        self.count_reservation(now, Rates::UNSET, qos.reservation);
         let mut tenant = Tenant {
             generation: 0,
             live: true,
@@ -315,7 +319,7 @@ impl<R> Pool<R> {
     }
 
     /// Removes a tenant and hands back what it had queued, oldest first. What it has inside the back end completes normally.
-    pub fn leave(&mut self, id: TenantId) -> Vec<R> {
+    pub fn leave(&mut self, now: Instant, id: TenantId) -> Vec<R> {
         let Some(tenant) = self.live_mut(id) else { return Vec::new() };
         let guaranteed = core::mem::take(&mut tenant.guaranteed);
         if let Some(guarantees) = &mut self.guarantees {
@@ -323,7 +327,8 @@ impl<R> Pool<R> {
         }
         let Some(tenant) = self.live_mut(id) else { return Vec::new() };
         tenant.live = false;
-        let client = tenant.client;
+        let (client, reservation) = (tenant.client, tenant.qos.reservation);
+        self.count_reservation(now, reservation, Rates::UNSET);
         let mut requests: Vec<R> = self.queue.leave(client).into_iter().map(|entry| entry.request).collect();
         let (gone, kept) = core::mem::take(&mut self.fifo).into_iter().partition(|(_, _, entry)| entry.tenant == id);
         self.fifo = kept;
@@ -341,13 +346,14 @@ impl<R> Pool<R> {
         }
         self.end_share(id.index);
         let tenant = &mut self.tenants[id.index as usize];
-        tenant.qos = qos;
+        let before = core::mem::replace(&mut tenant.qos, qos).reservation;
         tenant.limit_iops.set(Owner::Operator, rate(qos.limit.iops));
         tenant.limit_bytes_per_s.set(Owner::Operator, rate(qos.limit.bytes_per_s));
         if tenant.in_flight > 0 {
             self.ask_for_share(id.index);
         }
         self.keep_share(id.index);
+        self.count_reservation(now, before, qos.reservation);
         self.apply_qos(now, id);
         self.renew_guarantees(now, id);
     }
@@ -711,6 +717,19 @@ impl<R> Pool<R> {
     #[inline]
     fn live_mut(&mut self, id: TenantId) -> Option<&mut Tenant> {
         self.tenants.get_mut(id.index as usize).filter(|t| t.live && t.generation == id.generation)
+    }
+
+    /// A tenant's reservation changes.
+    fn count_reservation(&mut self, now: Instant, before: Rates, after: Rates) {
+        self.reserved -= u32::from(before != Rates::UNSET);
+        self.reserved += u32::from(after != Rates::UNSET);
+        self.apply_care(now);
+    }
+
+    /// A target and a reservation go before throughput: what has entered the device at once, neither can call back.
+    fn apply_care(&mut self, now: Instant) {
+        let has_aim = self.config.goal.is_some() || self.reserved > 0;
+        self.admission.set_careful(now, has_aim && self.config.scheduler == Scheduler::Mclock);
     }
 
     fn apply_qos(&mut self, now: Instant, id: TenantId) {

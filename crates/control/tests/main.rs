@@ -18,6 +18,7 @@ mod pool;
 mod pool_goal;
 mod pool_guarantee;
 mod pool_precedence;
+mod pool_reserved;
 mod pool_shares;
 mod pool_slots;
 mod response;

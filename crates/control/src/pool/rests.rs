@@ -124,7 +124,7 @@ impl<R> Pool<R> {
             (Some(goal), Some(wanted)) => goal.config() == wanted || goal.adopt(wanted),
             _ => false,
         };
-        self.admission.set_careful(now, wanted.is_some());
+        self.apply_care(now);
         if goes_on {
             return;
         }

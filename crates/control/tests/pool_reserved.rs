@@ -1,0 +1,121 @@
+//! A reservation is served inside the device, too: what others have in flight there, all at once, it cannot pass.
+
+use std::collections::VecDeque;
+
+use evenkeel_control::admission::{Config as Admission, ElasticConfig};
+use evenkeel_control::mclock::{CostModel, Qos};
+use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
+use evenkeel_control::units::{Kind, Rates, Work};
+use evenkeel_control::{Duration, Instant};
+
+const SMALL: Work = Work::new(Kind::Read, 4 << 10);
+const LARGE: Work = Work::new(Kind::Read, 64 << 10);
+/// Requests a second of the reservation, and that its tenant asks for.
+const IOPS: u64 = 1_000;
+
+fn config(scheduler: Scheduler) -> Config {
+    Config {
+        scheduler,
+        admission: Admission::Elastic(ElasticConfig::default()),
+        base_cost_bytes: 4_000,
+        cost: CostModel::default(),
+        limit: Rates::UNSET,
+        limit_burst: Duration::ZERO,
+        goal: None,
+        slots: None,
+    }
+}
+
+fn reserved() -> Qos {
+    Qos { reservation: Rates { iops: IOPS, bytes_per_s: 0 }, ..Qos::default() }
+}
+
+fn at(us: u64) -> Instant {
+    Instant::ZERO + Duration::from_micros(us)
+}
+
+/// A device that serves first come, first served, in 40 µs and 10 ns a byte: 1,440 large requests a second.
+struct Bench {
+    pool: Pool<(TenantId, u64)>,
+    now_us: u64,
+    light: TenantId,
+    bulk: TenantId,
+    /// Requests of the bulk tenant, which comes back with each at once.
+    depth: u64,
+    there: u64,
+    free_at_us: u64,
+    inside: VecDeque<(u64, TenantId, u64, Ticket)>,
+}
+
+impl Bench {
+    fn new(scheduler: Scheduler, light: Qos) -> Self {
+        let mut pool = Pool::new(config(scheduler), at(0), 1);
+        let (light, bulk) = (pool.join(at(0), light), pool.join(at(0), Qos::default()));
+        Self { pool, now_us: 0, light, bulk, depth: 0, there: 0, free_at_us: 0, inside: VecDeque::new() }
+    }
+
+    /// For so many milliseconds; how many requests of the light tenant were answered, and the longest time until an answer, in µs.
+    fn run(&mut self, ms: u64) -> (u64, u64) {
+        let (mut answers, mut longest) = (0, 0);
+        for _ in 0..ms * 10 {
+            self.now_us += 100;
+            let now = at(self.now_us);
+            while self.inside.front().is_some_and(|&(until_us, ..)| until_us <= self.now_us) {
+                let Some((_, tenant, sent_us, ticket)) = self.inside.pop_front() else { break };
+                self.pool.complete(now, ticket, Outcome::Done);
+                if tenant == self.light {
+                    (answers, longest) = (answers + 1, longest.max(self.now_us - sent_us));
+                } else {
+                    self.there -= 1;
+                }
+            }
+            if self.now_us.is_multiple_of(1_000_000 / IOPS) {
+                self.pool.submit(now, self.light, SMALL, (self.light, self.now_us)).unwrap();
+            }
+            while self.there < self.depth {
+                self.pool.submit(now, self.bulk, LARGE, (self.bulk, self.now_us)).unwrap();
+                self.there += 1;
+            }
+            while let Next::Run((tenant, sent_us), ticket) = self.pool.dispatch(now) {
+                let bytes = u64::from(ticket.work().bytes);
+                self.free_at_us = self.free_at_us.max(self.now_us) + 40 + bytes / 100;
+                self.inside.push_back((self.free_at_us, tenant, sent_us, ticket));
+            }
+        }
+        (answers, longest)
+    }
+}
+
+#[test]
+fn requests_that_come_at_once_do_not_keep_a_reservation_waiting_inside_the_device() {
+    for before in [0, 1, 64] {
+        let mut bench = Bench::new(Scheduler::Mclock, reserved());
+        bench.depth = before;
+        bench.run(5_000);
+        bench.depth = 16_384;
+        let (answers, longest) = bench.run(3_000);
+        assert!(answers >= 3 * IOPS * 95 / 100, "after {before} in flight: {answers} answers in 3 s");
+        // As much as the search begins with keeps the device busy for 2 ms.
+        assert!(longest < 50_000, "after {before} in flight: {longest} us");
+    }
+}
+
+#[test]
+fn a_pool_without_a_reservation_in_force_asks_for_no_care() {
+    for (scheduler, light) in [(Scheduler::Mclock, Qos::default()), (Scheduler::None, reserved())] {
+        let mut bench = Bench::new(scheduler, light);
+        bench.depth = 1_024;
+        bench.run(1);
+        assert_eq!(bench.pool.in_flight(), 1_024 + 1, "{scheduler:?}");
+    }
+}
+
+#[test]
+fn care_begins_with_the_first_reservation() {
+    let mut bench = Bench::new(Scheduler::Mclock, Qos::default());
+    let other = bench.pool.join(at(0), Qos::default());
+    bench.pool.set_qos(at(0), other, reserved());
+    bench.depth = 1_024;
+    bench.run(1);
+    assert!(bench.pool.in_flight() <= 3, "128 KiB and a small request: {} in flight", bench.pool.in_flight());
+}
