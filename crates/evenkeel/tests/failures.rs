@@ -373,3 +373,32 @@ fn no_value_of_a_limit_makes_a_server_crash() {
         assert!(status.success() && !log.contains("panicked"), "{limit}: {status}: {log}");
     }
 }
+
+/// With the first reservation a server says that it may not raise the priority of requests to a disk, and not again.
+#[test]
+fn a_right_that_a_reservation_lacks_is_reported_when_the_first_one_comes() {
+    const LACK: &str = "no right to raise the I/O priority";
+    if !rustix::process::getuid().is_root() {
+        return skip::skip("a right can only be taken from root");
+    }
+    let folder = Folder::new();
+    let write = |tenants: &str| {
+        let text = format!("[volumes.a]\nbackend = \"file\"\nsize = \"1MiB\"\n{tenants}");
+        fs::write(folder.join("evenkeel.toml"), text).expect("the configuration");
+    };
+    write("");
+    let mut command = Command::new("setpriv");
+    command.current_dir(folder.path()).arg("--bounding-set=-sys_nice,-sys_admin").arg(EVENKEEL);
+    command.args(["serve", "--config", "evenkeel.toml", "--listen", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
+    let mut server = Server::spawn(&mut command);
+    let reservation = |tenant| format!("[tenants.{tenant}]\nreservation = {{ iops = 100 }}\n");
+    write(&reservation("a"));
+    let first = succeed(&folder, &["reload"]);
+    assert!(first.contains(LACK), "{first}");
+    write(&(reservation("a") + &reservation("b")));
+    let second = succeed(&folder, &["reload"]);
+    assert!(second.contains("tenant b added") && !second.contains(LACK), "{second}");
+    server.signal("TERM");
+    let (status, log) = server.end();
+    assert!(status.success() && log.matches(LACK).count() == 1, "{status}: {log}");
+}

@@ -58,7 +58,7 @@ pub struct Applied {
     pub changes: Vec<String>,
     /// What could not be made durable of the volumes that are no longer served.
     pub warnings: Vec<Error>,
-    /// What was noticed about files that volumes were opened on; logged already.
+    /// What was noticed: of files that volumes were opened on, and a right that the first reservation lacks; logged already.
     pub notes: Vec<String>,
 }
 
@@ -147,7 +147,10 @@ impl Server {
             config.server.placement.control(),
             start.faults.clone(),
         );
-        shared.raises_priority = raises_priority(&config);
+        shared.raises_priority = priority::probe().unwrap_or(false);
+        if let Some(lack) = lacks_priority(&config) {
+            tracing::warn!("{lack}");
+        }
         let shared = Arc::new(shared);
         let mut registry = Registry::new(start.seed, start.own_files, start.faults);
         let mut snapshot = registry.plan(&Snapshot::default(), &config, true)?;
@@ -281,8 +284,13 @@ impl Server {
         let mut registry = self.registry();
         let changes = change::plan(&registry.config, &config).map_err(|refused| Error::Refused(refused.to_string()))?;
         let before = self.shared.snapshot().tls.clone();
+        let lack = lacks_priority(&config).filter(|_| lacks_priority(&registry.config).is_none());
         let warnings = self.switch(&mut registry, &config, true)?;
-        let notes = std::mem::take(&mut registry.notes);
+        let mut notes = std::mem::take(&mut registry.notes);
+        if let Some(lack) = lack {
+            tracing::warn!("{lack}");
+            notes.push(lack);
+        }
         let mut changes: Vec<_> = changes.iter().map(Change::to_string).collect();
         if let (Some(before), Some(after)) = (before, &self.shared.snapshot().tls)
             && !Arc::ptr_eq(&before, after)
@@ -557,19 +565,21 @@ fn choose_engine(wanted: Engine, faults: &Faults) -> Result<Engine, Error> {
     }
 }
 
-/// Whether what a reservation is owed goes first in the I/O scheduler of a disk, too.
-fn raises_priority(config: &Config) -> bool {
+/// What is lost where a reservation of this configuration may not go first in the I/O scheduler of a disk, too.
+fn lacks_priority(config: &Config) -> Option<String> {
     let reserves = |tenant: &Tenant| {
         let of_pools = || tenant.pools.values().any(|own| own.reservation.is_some());
         tenant.reservation != Rates::default() || of_pools()
     };
-    priority::probe().unwrap_or_else(|error| {
-        let on_files = || config.volumes.values().any(|volume| volume.backend == VolumeBackend::File);
-        if config.tenants.values().any(reserves) && on_files() {
-            tracing::warn!(%error, "no right to raise the I/O priority of what a reservation is owed (CAP_SYS_NICE, and the call ioprio_set): on a disk with the scheduler mq-deadline or bfq, sequential requests of others may delay it by up to 500 ms; see docs/config.md");
-        }
-        false
-    })
+    let on_files = || config.volumes.values().any(|volume| volume.backend == VolumeBackend::File);
+    if !(config.tenants.values().any(reserves) && on_files()) {
+        return None;
+    }
+    let error = priority::probe().err()?;
+    Some(format!(
+        "no right to raise the I/O priority of what a reservation is owed (CAP_SYS_NICE, and the call ioprio_set): on a disk with \
+         the scheduler mq-deadline or bfq, sequential requests of others may delay it by up to 500 ms; see docs/config.md ({error})"
+    ))
 }
 
 /// Descriptors for what there is once: the standard streams, sockets that listen, the thread for HTTP with its clients, a
