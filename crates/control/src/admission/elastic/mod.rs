@@ -213,6 +213,11 @@ impl Elastic {
         if rate.length > FINEST * self.shortest {
             self.shortest = rate.length;
         }
+        // Budgets for less than two requests do not differ: one request is in flight under each.
+        if self.careful && self.enough < FINEST * self.cost {
+            self.enough = FINEST * self.cost;
+            return self.ask(now, self.enough);
+        }
         match (self.asking, self.side) {
             (false, _) => self.ask_again(now, rate),
             (true, Side::Low) => {
