@@ -366,7 +366,7 @@ impl Admission {
         self.holding_back.set(waiting);
     }
 
-    /// Tells whether a latency target goes before throughput from now on: where it does, an adaptive budget that nothing is
+    /// Tells whether a latency target or a reservation goes before throughput from now on: where it does, an adaptive budget that nothing is
     /// known of begins small, and grows when that is shown to pay.
     pub fn set_careful(&mut self, now: Instant, careful: bool) {
         if let Law::Elastic(law) = &mut self.law {

@@ -12,8 +12,8 @@
 
 use alloc::vec::Vec;
 
-use super::clients::Clients;
-use super::gain::{self, Point};
+use super::clients::{Clients, MARGIN};
+use super::gain::{self, NEWEST, PATIENCE, Point};
 use super::split::split;
 use super::trial::Trial;
 use super::{ClientDelay, ClientReason, Config, Decision, Reason, Sample, from_ms};
@@ -22,14 +22,6 @@ use crate::time::Duration;
 /// Standard deviations beyond which an error is no chance, and by which the set point lies below the target: of a normal
 /// distribution one in 700 lies above.
 const SIGMAS: f64 = 3.0;
-/// Weight of the newest value in every moving average, and part of an error that is mended in an interval.
-pub(super) const NEWEST: f64 = 0.1;
-/// What has been missing for so many of its intervals is gone; a tenth of the usual load is none; means over so many are to
-/// stay below the target.
-pub(super) const PATIENCE: f64 = 10.0;
-/// By which part of the target the set point lies below it at first, and at most; the tenant of a throttled client gets as much
-/// more than it is owed as that is at first.
-pub(super) const MARGIN: (f64, f64) = (0.15, 0.5);
 /// Part of a delay that a step takes off while reads do not wait at all.
 const RELEASE: f64 = 0.25;
 

@@ -2,10 +2,12 @@
 
 use alloc::vec::Vec;
 
-use super::adaptive::MARGIN;
 use super::{ClientId, ClientSample, Standing, whole};
 use crate::time::Duration;
 
+/// By which part of the target the set point lies below it at first, and at most; the tenant of a throttled client gets as much
+/// more than it is owed as that is at first.
+pub(super) const MARGIN: (f64, f64) = (0.15, 0.5);
 /// Time constant of the smoothed load.
 const SMOOTHING: Duration = Duration::from_secs(1);
 /// No client moves more; whatever says so is mistaken, and would stay in the smoothed load for good.

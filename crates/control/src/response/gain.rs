@@ -15,8 +15,11 @@
 //! k is estimated by recursive least squares with one parameter, a variance that says how well it is known, and forgetting. It
 //! depends on the size of requests and of windows: for a request of one window k is 1, more windows in turn make it larger.
 
-use super::adaptive::{NEWEST, PATIENCE};
-
+/// Weight of the newest value in every moving average, and part of an error that is mended in an interval.
+pub(super) const NEWEST: f64 = 0.1;
+/// What has been missing for so many of its intervals is gone; a tenth of the usual load is none; means over so many are to
+/// stay below the target.
+pub(super) const PATIENCE: f64 = 10.0;
 /// Where estimation begins, k and its variance (a standard deviation of 2.5): packet delays were measured to be met 1, 2, 4 and
 /// 5 times by a request, the rest of a slot once.
 pub(super) const PRIOR: (f64, f64) = (4.0, 6.25);

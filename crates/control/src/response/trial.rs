@@ -12,8 +12,7 @@
 //!
 //! The trial ends when that or its inverse has happened, and after twenty pairs in favour of the throttle.
 
-use super::adaptive::PATIENCE;
-use super::gain::Point;
+use super::gain::{PATIENCE, Point};
 
 /// Probability with which the verdict on a throttle may be wrong.
 const ERROR: f64 = 1e-3;

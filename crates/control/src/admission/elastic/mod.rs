@@ -2,8 +2,8 @@
 //!
 //! Whether a budget is enough in place of a larger one is a *question*. Both are in force in turn, their throughputs are
 //! compared with their errors, and nothing is decided before the answer is certain. A budget that is not shown to be enough
-//! is not enough: where nothing is certain there is no bound. Beside a latency target it is the other way round: there a larger
-//! budget has to show that it pays. See `docs/elastic.md`.
+//! is not enough: where nothing is certain there is no bound. Beside a latency target or a reservation a larger
+//! budget has to show that it pays instead. See `docs/elastic.md`.
 //!
 //! ```text
 //!  climb:   is B enough in place of none?    no: B <- 8 B, up to no bound;  yes: narrow
@@ -81,7 +81,7 @@ const UP: usize = 1;
 /// The controller.
 pub(super) struct Elastic {
     tolerance: f64,
-    /// Whether a latency target goes before throughput: a budget grows when that is shown to pay, by [`FINEST`].
+    /// Whether a target or a reservation goes before throughput: a budget grows when that is shown to pay, by [`FINEST`].
     careful: bool,
     /// The smallest budget known to be enough; infinite: no bound.
     enough: f64,
@@ -155,7 +155,7 @@ impl Elastic {
         self.tolerance = config.tolerance_in_range();
     }
 
-    /// From now on a latency target goes before throughput, or does not any longer.
+    /// From now on a target or a reservation goes before throughput, or none does any longer.
     pub(super) fn set_careful(&mut self, now: Instant, careful: bool) {
         let begins = careful && !core::mem::replace(&mut self.careful, careful);
         if begins && self.costs == 0.0 {
