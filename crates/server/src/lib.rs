@@ -25,6 +25,9 @@ mod registry;
 mod server;
 mod settle;
 mod shared;
+#[cfg(test)]
+#[path = "../../xtask/src/test/skip.rs"]
+mod skip;
 mod spin;
 mod state;
 mod tls;
