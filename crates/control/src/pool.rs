@@ -230,8 +230,9 @@ pub struct Pool<R> {
     tenants: Vec<Tenant>,
     free: Vec<u32>,
     in_flight: u64,
-    /// Tenants with a reservation.
+    /// Tenants with a reservation, and whether that has changed since admission was asked to be careful, or not to.
     reserved: u32,
+    care_is_due: bool,
     goal: Option<Box<Goal>>,
     /// Why the goal's newest decision was taken, since [`Pool::take_goal_decision`]; only where it differs in kind.
     goal_decided: Option<response::Reason>,
@@ -259,6 +260,7 @@ impl<R> Pool<R> {
             free: Vec::new(),
             in_flight: 0,
             reserved: 0,
+            care_is_due: false,
             goal: None,
             goal_decided: None,
             rests: Rests::default(),
@@ -278,7 +280,7 @@ impl<R> Pool<R> {
     /// Adds a tenant. O(log tenants).
     pub fn join(&mut self, now: Instant, qos: Qos) -> TenantId {
         let client = self.queue.join(now, qos);
-        self.count_reservation(now, Rates::UNSET, qos.reservation);
+        self.count_reservation(Rates::UNSET, qos.reservation);
         let mut tenant = Tenant {
             generation: 0,
             live: true,
@@ -319,7 +321,7 @@ impl<R> Pool<R> {
     }
 
     /// Removes a tenant and hands back what it had queued, oldest first. What it has inside the back end completes normally.
-    pub fn leave(&mut self, now: Instant, id: TenantId) -> Vec<R> {
+    pub fn leave(&mut self, id: TenantId) -> Vec<R> {
         let Some(tenant) = self.live_mut(id) else { return Vec::new() };
         let guaranteed = core::mem::take(&mut tenant.guaranteed);
         if let Some(guarantees) = &mut self.guarantees {
@@ -328,7 +330,7 @@ impl<R> Pool<R> {
         let Some(tenant) = self.live_mut(id) else { return Vec::new() };
         tenant.live = false;
         let (client, reservation) = (tenant.client, tenant.qos.reservation);
-        self.count_reservation(now, reservation, Rates::UNSET);
+        self.count_reservation(reservation, Rates::UNSET);
         let mut requests: Vec<R> = self.queue.leave(client).into_iter().map(|entry| entry.request).collect();
         let (gone, kept) = core::mem::take(&mut self.fifo).into_iter().partition(|(_, _, entry)| entry.tenant == id);
         self.fifo = kept;
@@ -353,7 +355,7 @@ impl<R> Pool<R> {
             self.ask_for_share(id.index);
         }
         self.keep_share(id.index);
-        self.count_reservation(now, before, qos.reservation);
+        self.count_reservation(before, qos.reservation);
         self.apply_qos(now, id);
         self.renew_guarantees(now, id);
     }
@@ -703,6 +705,9 @@ impl<R> Pool<R> {
     /// may be idle. [`Pool::dispatch`] does it by itself.
     #[inline]
     pub fn tick_controllers(&mut self, now: Instant) {
+        if self.care_is_due {
+            self.apply_care(now);
+        }
         self.tick_goal(now);
         self.tick_guarantees(now);
         self.tick_slots(now);
@@ -717,19 +722,6 @@ impl<R> Pool<R> {
     #[inline]
     fn live_mut(&mut self, id: TenantId) -> Option<&mut Tenant> {
         self.tenants.get_mut(id.index as usize).filter(|t| t.live && t.generation == id.generation)
-    }
-
-    /// A tenant's reservation changes.
-    fn count_reservation(&mut self, now: Instant, before: Rates, after: Rates) {
-        self.reserved -= u32::from(before != Rates::UNSET);
-        self.reserved += u32::from(after != Rates::UNSET);
-        self.apply_care(now);
-    }
-
-    /// A target and a reservation go before throughput: what has entered the device at once, neither can call back.
-    fn apply_care(&mut self, now: Instant) {
-        let has_aim = self.config.goal.is_some() || self.reserved > 0;
-        self.admission.set_careful(now, has_aim && self.config.scheduler == Scheduler::Mclock);
     }
 
     fn apply_qos(&mut self, now: Instant, id: TenantId) {

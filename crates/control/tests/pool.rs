@@ -224,8 +224,8 @@ fn a_tenant_that_left_cannot_be_taken_for_its_successor() {
     pool.submit(at(0), old, READ, 1).unwrap();
     pool.submit(at(0), old, READ, 2).unwrap();
     let Next::Run(1, ticket) = pool.dispatch(at(0)) else { panic!("fits") };
-    assert_eq!(pool.leave(at(0), old), [2]);
-    assert_eq!(pool.leave(at(0), old), [] as [u64; 0]);
+    assert_eq!(pool.leave(old), [2]);
+    assert_eq!(pool.leave(old), [] as [u64; 0]);
     let new = pool.join(at(1), Qos::default());
     assert_eq!(pool.submit(at(1), old, READ, 3), Err(3));
     pool.complete(at(2), ticket, Outcome::Done);
@@ -394,7 +394,7 @@ proptest! {
                 Step::Leave(t) if tenants.len() > 1 => {
                     let tenant = tenants.swap_remove(t % tenants.len());
                     let expected: Vec<u64> = waiting.remove(&tenant).unwrap_or_default().into();
-                    prop_assert_eq!(pool.leave(at(now), tenant), expected);
+                    prop_assert_eq!(pool.leave(tenant), expected);
                 }
                 Step::Leave(_) => {}
                 Step::Slots(t, slots) => pool.set_slots(at(now), tenants[t % tenants.len()], Owner::Slots, slots),

@@ -270,7 +270,7 @@ fn a_hold_ends_with_the_goal_the_load_or_the_tenant() {
     // The tenant: what it rested is not its successor's.
     let mut bench = Bench::new(config(20), Qos::default());
     bench.run(1_000, 40);
-    bench.pool.leave(at(bench.now_ms), bench.writer);
+    bench.pool.leave(bench.writer);
     let heir = bench.pool.join(at(bench.now_ms), Qos::default());
     for _ in 0..100 {
         bench.pool.submit(at(bench.now_ms), heir, WRITE, heir).unwrap();

@@ -111,11 +111,53 @@ fn a_pool_without_a_reservation_in_force_asks_for_no_care() {
 }
 
 #[test]
-fn care_begins_with_the_first_reservation() {
-    let mut bench = Bench::new(Scheduler::Mclock, Qos::default());
-    let other = bench.pool.join(at(0), Qos::default());
-    bench.pool.set_qos(at(0), other, reserved());
-    bench.depth = 1_024;
-    bench.run(1);
-    assert!(bench.pool.in_flight() <= 3, "128 KiB and a small request: {} in flight", bench.pool.in_flight());
+fn every_reservation_counts_while_there_is_one() {
+    let in_flight = |change: fn(&mut Bench, TenantId)| {
+        let mut bench = Bench::new(Scheduler::Mclock, reserved());
+        let other = bench.pool.join(at(0), reserved());
+        change(&mut bench, other);
+        bench.depth = 1_024;
+        bench.run(1);
+        bench.pool.in_flight()
+    };
+    assert!(in_flight(|_, _| {}) <= 3, "128 KiB and a small request");
+    assert!(in_flight(|bench, _| bench.pool.set_qos(at(0), bench.light, Qos::default())) <= 3, "the other one has one");
+    assert!(in_flight(|bench, other| assert!(bench.pool.leave(other).is_empty())) <= 3, "the light one has one");
+    let none = |bench: &mut Bench, other| {
+        bench.pool.set_qos(at(0), bench.light, Qos::default());
+        assert!(bench.pool.leave(other).is_empty() && bench.pool.leave(other).is_empty());
+    };
+    assert_eq!(in_flight(none), 1_024 + 1);
+    assert_eq!(in_flight(|bench, _| bench.pool.reconfigure(at(0), config(Scheduler::None))), 1_024 + 1);
+}
+
+#[test]
+fn a_pool_that_has_run_without_a_bound_has_one_from_the_first_reservation_on() {
+    for depth in [1, 64, 1_024] {
+        let mut bench = Bench::new(Scheduler::Mclock, Qos::default());
+        bench.depth = depth;
+        bench.run(10_000);
+        bench.pool.set_qos(at(0), bench.light, reserved());
+        bench.run(2_000);
+        bench.depth = 16_384;
+        let (answers, longest) = bench.run(3_000);
+        assert!(answers >= 3 * IOPS * 95 / 100, "after {depth} in flight: {answers} answers in 3 s");
+        assert!(longest < 100_000, "after {depth} in flight: {longest} us");
+    }
+}
+
+#[test]
+fn a_budget_that_care_has_kept_small_is_asked_about_when_care_ends() {
+    let mut bench = Bench::new(Scheduler::Mclock, reserved());
+    bench.depth = 64;
+    bench.run(5_000);
+    let before = bench.pool.admission().budget_bytes();
+    assert!(before < 1 << 20, "{before}");
+    bench.pool.set_qos(at(0), bench.light, Qos::default());
+    let mut most = 0;
+    for _ in 0..100 {
+        bench.run(1);
+        most = most.max(bench.pool.admission().budget_bytes());
+    }
+    assert!(most > before, "a larger one is tried within 100 ms: {before}, {most}");
 }

@@ -315,7 +315,7 @@ proptest! {
                     pool.reconfigure(at(0), settings);
                 }
                 Step::Leave(t) => {
-                    pool.leave(at(0), seen[t].id);
+                    pool.leave(seen[t].id);
                     seen[t] = Seen::new(&mut pool);
                 }
                 Step::Switch => {

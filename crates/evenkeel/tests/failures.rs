@@ -383,7 +383,7 @@ fn a_right_that_a_reservation_lacks_is_reported_when_the_first_one_comes() {
     }
     let folder = Folder::new();
     let write = |tenants: &str| {
-        let text = format!("[volumes.a]\nbackend = \"file\"\nsize = \"1MiB\"\n{tenants}");
+        let text = format!("[volumes.a]\nbackend = \"memory\"\nsize = \"1MiB\"\n{tenants}");
         fs::write(folder.join("evenkeel.toml"), text).expect("the configuration");
     };
     write("");
@@ -393,7 +393,9 @@ fn a_right_that_a_reservation_lacks_is_reported_when_the_first_one_comes() {
     let mut server = Server::spawn(&mut command);
     let reservation = |tenant| format!("[tenants.{tenant}]\nreservation = {{ iops = 100 }}\n");
     write(&reservation("a"));
-    let first = succeed(&folder, &["reload"]);
+    let none = succeed(&folder, &["reload"]);
+    assert!(none.contains("tenant a added") && !none.contains(LACK), "no volume is on a disk: {none}");
+    let first = succeed(&folder, &["volume", "create", "b", "--size", "1MiB"]);
     assert!(first.contains(LACK), "{first}");
     write(&(reservation("a") + &reservation("b")));
     let second = succeed(&folder, &["reload"]);

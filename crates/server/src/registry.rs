@@ -313,7 +313,7 @@ impl Registry {
                     return true;
                 }
                 // What the departed tenant had queued is served under the default tenant's guarantee.
-                for request in state.leave(now, *id) {
+                for request in state.leave(*id) {
                     if let Some(default) = default {
                         // A worker that has not seen the new snapshot may still carry out a request for a volume that
                         // is removed now; one for a volume removed before is refused when it is its turn.

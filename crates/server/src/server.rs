@@ -284,13 +284,8 @@ impl Server {
         let mut registry = self.registry();
         let changes = change::plan(&registry.config, &config).map_err(|refused| Error::Refused(refused.to_string()))?;
         let before = self.shared.snapshot().tls.clone();
-        let lack = lacks_priority(&config).filter(|_| lacks_priority(&registry.config).is_none());
         let warnings = self.switch(&mut registry, &config, true)?;
-        let mut notes = std::mem::take(&mut registry.notes);
-        if let Some(lack) = lack {
-            tracing::warn!("{lack}");
-            notes.push(lack);
-        }
+        let notes = std::mem::take(&mut registry.notes);
         let mut changes: Vec<_> = changes.iter().map(Change::to_string).collect();
         if let (Some(before), Some(after)) = (before, &self.shared.snapshot().tls)
             && !Arc::ptr_eq(&before, after)
@@ -474,9 +469,14 @@ impl Server {
         }
         let gone: Vec<_> =
             present.volumes.iter().flatten().filter(|volume| next.volume(volume.id).is_none()).cloned().collect();
+        let lack = lacks_priority(config).filter(|_| lacks_priority(&registry.config).is_none());
         registry.apply(&present, &mut next);
         drop(present);
         self.shared.publish(next);
+        if let Some(lack) = lack {
+            tracing::warn!("{lack}");
+            registry.notes.push(lack);
+        }
         if workers != before {
             let moves = self.shared.set_workers(workers);
             tracing::info!(before, workers, moves, "the number of workers has changed");
@@ -571,8 +571,9 @@ fn lacks_priority(config: &Config) -> Option<String> {
         let of_pools = || tenant.pools.values().any(|own| own.reservation.is_some());
         tenant.reservation != Rates::default() || of_pools()
     };
-    let on_files = || config.volumes.values().any(|volume| volume.backend == VolumeBackend::File);
-    if !(config.tenants.values().any(reserves) && on_files()) {
+    let on_disks =
+        || config.volumes.values().any(|volume| matches!(volume.backend, VolumeBackend::File | VolumeBackend::Block));
+    if !(config.tenants.values().any(reserves) && on_disks()) {
         return None;
     }
     let error = priority::probe().err()?;

@@ -18,10 +18,10 @@
 
 use alloc::collections::VecDeque;
 
-use super::{Entry, Pool};
+use super::{Entry, Pool, Scheduler};
 use crate::mclock::{Pull, Wish};
 use crate::time::Instant;
-use crate::units::Work;
+use crate::units::{Rates, Work};
 
 /// What a pull answers: see [`Queue::pull_wanted`](crate::mclock::Queue::pull_wanted).
 pub(super) type Pulled<R> = Result<Pull<Entry<R>>, Option<(Instant, Entry<R>)>>;
@@ -107,5 +107,18 @@ impl<R> Pool<R> {
             }
         }
         None
+    }
+
+    /// A tenant's reservation changes. A change of several tenants counts as a whole, from the next request on.
+    pub(super) fn count_reservation(&mut self, before: Rates, after: Rates) {
+        self.reserved = self.reserved + u32::from(after != Rates::UNSET) - u32::from(before != Rates::UNSET);
+        self.care_is_due = true;
+    }
+
+    /// A target and a reservation go before throughput: what has entered the device at once, neither can call back.
+    pub(super) fn apply_care(&mut self, now: Instant) {
+        let has_aim = self.config.goal.is_some() || self.reserved > 0;
+        self.admission.set_careful(now, has_aim && self.config.scheduler == Scheduler::Mclock);
+        self.care_is_due = false;
     }
 }

@@ -117,7 +117,7 @@ impl Bench {
     /// Takes a tenant out; how many of its requests were waiting.
     pub(crate) fn leave(&mut self, id: TenantId) -> usize {
         self.clients.retain(|client| client.id != id);
-        self.pool.leave(self.now, id).len()
+        self.pool.leave(id).len()
     }
 
     pub(crate) fn guarantee(&mut self, id: TenantId, goals: Goals) {

@@ -245,7 +245,7 @@ proptest! {
                 Event::Scheduler(scheduler) => pool.reconfigure(now, Config { scheduler, ..CONFIG }),
                 Event::Slots(tenant, slots) => pool.set_slots(now, tenants[tenant], Owner::Slots, slots),
                 Event::Leave(tenant) => {
-                    for request in pool.leave(now, tenants[tenant]) {
+                    for request in pool.leave(tenants[tenant]) {
                         prop_assert_eq!(waiting.remove(&request).map(|(id, _)| id), Some(tenants[tenant]));
                     }
                     prop_assert!(waiting.values().all(|(id, _)| *id != tenants[tenant]), "all of them");

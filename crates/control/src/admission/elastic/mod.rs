@@ -2,8 +2,8 @@
 //!
 //! Whether a budget is enough in place of a larger one is a *question*. Both are in force in turn, their throughputs are
 //! compared with their errors, and nothing is decided before the answer is certain. A budget that is not shown to be enough
-//! is not enough: where nothing is certain there is no bound. Beside a latency target or a reservation a larger
-//! budget has to show that it pays instead. See `docs/elastic.md`.
+//! is not enough: where nothing is certain there is no bound. Beside a latency target or a reservation the search begins
+//! small instead, with twice as much in question. See `docs/elastic.md`.
 //!
 //! ```text
 //!  climb:   is B enough in place of none?    no: B <- 8 B, up to no bound;  yes: narrow
@@ -157,10 +157,19 @@ impl Elastic {
 
     /// From now on a target or a reservation goes before throughput, or none does any longer.
     pub(super) fn set_careful(&mut self, now: Instant, careful: bool) {
-        let begins = careful && !core::mem::replace(&mut self.careful, careful);
-        if begins && self.costs == 0.0 {
-            self.enough = self.enough.min(FIRST_BYTES / (STEP * STEP));
-            self.ask(now, self.enough);
+        match (core::mem::replace(&mut self.careful, careful), careful) {
+            // A bound that is known stays; where there is none, what comes at once is in the device before anything is known.
+            (false, true) if self.costs == 0.0 || self.enough == f64::INFINITY => {
+                self.costs = 0.0;
+                self.enough = self.enough.min(FIRST_BYTES / (STEP * STEP));
+                self.ask(now, self.enough);
+            }
+            // What care has kept small is asked about at once.
+            (true, false) if self.enough.is_finite() => {
+                self.patience = [FINEST, STEP];
+                self.ask(now, self.enough);
+            }
+            _ => {}
         }
     }
 
@@ -213,9 +222,7 @@ impl Elastic {
         if rate.length > FINEST * self.shortest {
             self.shortest = rate.length;
         }
-        // Budgets for less than two requests do not differ: one request is in flight under each.
-        if self.careful && self.enough < FINEST * self.cost {
-            self.enough = FINEST * self.cost;
+        if self.careful && self.low == self.enough && self.high < STEP * self.cost {
             return self.ask(now, self.enough);
         }
         match (self.asking, self.side) {
@@ -309,13 +316,17 @@ impl Elastic {
         self.unproven = false;
         self.decision.reason = Reason::IncreasePays { gain: loss };
         self.enough = if self.careful { self.high } else { f64::INFINITY };
-        let larger = self.low * self.step();
-        if larger > MAX_BUDGET as f64 { self.settle(now, loss) } else { self.ask(now, larger) }
+        if self.high == f64::INFINITY { self.settle(now, loss) } else { self.ask(now, self.high) }
     }
 
-    /// How much larger the budget is that a question upwards tries.
-    fn step(&self) -> f64 {
-        if self.careful { FINEST } else { STEP }
+    /// The budget that a question upwards tries in place of `low`.
+    fn larger(&self) -> f64 {
+        let larger = match self.careful {
+            // Two requests in flight are served hardly faster than one by a disk, which sorts them.
+            true => (FINEST * self.low).max(STEP * self.cost),
+            false => STEP * self.low,
+        };
+        if larger > MAX_BUDGET as f64 { f64::INFINITY } else { larger }
     }
 
     /// The next question of the search.
@@ -377,10 +388,7 @@ impl Elastic {
     /// Whether `low` is enough in place of the next larger budget in question.
     fn ask(&mut self, now: Instant, low: f64) -> bool {
         self.low = low.max(MIN_BUDGET as f64);
-        self.high = if self.low < self.enough { self.enough } else { self.low * self.step() };
-        if self.high > MAX_BUDGET as f64 {
-            self.high = f64::INFINITY;
-        }
+        self.high = if self.low < self.enough { self.enough } else { self.larger() };
         (self.evidence, self.before, self.during) = (Evidence::default(), None, None);
         self.shortest = self.sample;
         (self.spent, self.asking) = ([Duration::ZERO; 2], true);
