@@ -180,13 +180,13 @@ fn tabs(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     let mut x = 0;
     for table in &model.sample.tables {
         let here = table.tab == model.tab();
-        let text = format!("{} {}", table.tab.title(), table.rows.len());
+        let text = format!("{} {}", table.tab.about().title, table.rows.len());
         let text = if here { format!("[{text}]") } else { format!(" {text} ") };
         x = put(buf, area, x, 0, &text, if here { look.head() } else { Style::new() });
     }
     let mut notes = Vec::new();
     if let Some((tab, id)) = model.scope() {
-        notes.push(format!("of {} {}", tab.one(), id.name));
+        notes.push(format!("of {} {}", tab.about().one, id.name));
     }
     if model.editing {
         notes.push(format!("/{}_", model.filter));
@@ -250,7 +250,7 @@ type Wide = (Column, u16);
 
 /// Widths of the columns: figures have what they need, names and reasons share the rest.
 fn columns(model: &Model, rows: &[&Row], owners: bool, width: u16) -> Vec<Wide> {
-    let shown = model.tab().columns();
+    let shown = model.tab().about().columns;
     let fixed = |column: Column| match column {
         Column::Iops | Column::Bytes | Column::Queue | Column::Device => Some(6),
         Column::Response => Some(7),
@@ -281,7 +281,7 @@ fn columns(model: &Model, rows: &[&Row], owners: bool, width: u16) -> Vec<Wide> 
 fn heads(model: &Model, look: Look, columns: &[Wide], line: Rect, buf: &mut Buffer) {
     let mut x = 1;
     for &(column, width) in columns {
-        let owner = model.tab().owner().unwrap_or_default();
+        let owner = model.tab().about().owner.unwrap_or_default();
         let title = if column == Column::Owner { owner } else { column.title() };
         let arrow = match (look.unicode, model.sort.reversed) {
             (true, false) => "↓",
@@ -359,7 +359,7 @@ fn cell(row: &Row, column: Column, owners: bool, look: Look) -> (String, Style) 
 /// Whether rows of the view are on several pools or the like, and no column says which.
 fn several_owners(model: &Model) -> bool {
     let tab = model.tab();
-    if tab.columns().contains(&Column::Owner) {
+    if tab.about().columns.contains(&Column::Owner) {
         return false;
     }
     let mut rows = model.sample.tables.iter().filter(|table| table.tab == tab).flat_map(|table| &table.rows);
