@@ -1,12 +1,14 @@
 //! Standard output that may be a closed pipe, or one without a reader.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
 
 /// How long a server or an agent waits for a reader of what it says at its start.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -35,6 +37,19 @@ pub(crate) fn announce(text: String) {
         Ok(_) => drop(written.recv_timeout(PATIENCE)),
         Err(_) => print(&text),
     }
+}
+
+/// A line on the terminal that tells how far some work is; nothing where standard error is none.
+pub(crate) fn spinner(template: &str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
 }
 
 /// The command line that repeats what is shown, with the name of the program instead of its path.
