@@ -1,7 +1,6 @@
 //! `evenkeel reproduce`: the experiments of the papers in virtual time, beside ours.
 
 mod harm;
-mod sets;
 #[cfg(test)]
 mod tests;
 mod traces;
@@ -15,13 +14,13 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::ValueEnum;
 use evenkeel_sim::experiment::harm::constants;
+use evenkeel_sim::experiment::harm::sets::Sets;
 use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, iscsi, messenger, saat};
 use evenkeel_sim::report;
 use evenkeel_sim::world::Setup;
 
 use crate::output;
 use crate::parallel::{self, Stopped};
-use sets::Sets;
 
 /// A paper's experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -95,12 +94,12 @@ fn show(args: &Args) -> anyhow::Result<()> {
     if let Some(option) = args.harm.given().filter(|_| !is_harm) {
         anyhow::bail!("{option} is for harm: other experiments draw no cases");
     }
-    let mut sets = is_harm.then(|| Sets::read(&args.harm.sets, args.seed.is_none())).transpose()?;
+    let mut sets = is_harm.then(|| args.harm.read(args.seed.is_none())).transpose()?;
     let stop = parallel::interrupts()?;
     let begun = Instant::now();
     let report = reproduce(args, &stop)?;
-    if let Some(sets) = sets.as_mut().filter(|_| args.harm.record) {
-        sets.record(&report)?;
+    if let Some(sets) = &mut sets {
+        args.harm.add(sets, &report)?;
     }
     let took = begun.elapsed();
     if let Some(path) = &args.report {
@@ -115,7 +114,7 @@ fn show(args: &Args) -> anyhow::Result<()> {
     let mut text = report::text(&report);
     text.push_str(&format!("\n{:.0} s on {} threads, seed {}.\n", took.as_secs_f64(), threads(args), report.seed));
     if let Some(sets) = &sets {
-        text.push_str(&format!("{}\n", sets.words()));
+        text.push_str(&(sets.words(&args.harm.sets.display().to_string()) + "\n"));
     }
     if let Some(path) = &args.report {
         text.push_str(&format!("Plots: {}\n", path.display()));
@@ -183,8 +182,7 @@ fn each<S: Sync, O: Send>(
     simulate: impl Fn(&S, u64) -> Result<O, String> + Sync,
 ) -> anyhow::Result<Vec<O>> {
     let begun = Instant::now();
-    let outcomes =
-        parallel::each(runs, threads(args), stop, |(setup, seed)| simulate(setup, *seed).map_err(anyhow::Error::msg));
+    let outcomes = parallel::each(runs, threads(args), stop, |(setup, seed)| simulate(setup, *seed));
     tracing::debug!("{name}: {} runs in {:.1} s", runs.len(), begun.elapsed().as_secs_f64());
-    outcomes?.into_iter().collect()
+    outcomes
 }
