@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 mod client;
-mod show;
+pub(crate) mod show;
 mod site;
 
 use crate::output;

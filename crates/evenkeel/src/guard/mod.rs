@@ -21,7 +21,7 @@ mod certificates;
 mod exchange;
 mod hold;
 mod run;
-mod show;
+pub(crate) mod show;
 
 /// The port of the status address, where nobody says otherwise.
 const PORT: u16 = 9810;

@@ -2,12 +2,14 @@
 
 use evenkeel_guard::loops::record;
 use evenkeel_policy::decision::DecisionRecord;
-use evenkeel_policy::state::{ClientState, LatencyState, PoolState, State, TenantState, VolumeState};
+use evenkeel_policy::state::{ClientState, LatencyState, PoolState, State, TenantSlotsState, TenantState, VolumeState};
 
-use super::figures::{bytes, count, ms, rates, short, uptime};
+use super::figures::{bytes, ms, rates, uptime};
 use super::row::{Id, Tab};
 use super::serve::{client_name, percentiles};
 use super::source::{Answer, More, Wanted};
+use crate::control::show;
+use crate::guard;
 
 /// What there is to tell.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -55,45 +57,12 @@ fn of_server(
 }
 
 fn of_pool(pool: &PoolState) -> Detail {
-    let admission = &pool.admission;
-    let mut facts = vec![
-        ("scheduler", pool.scheduler.clone()),
-        ("limit", rates(pool.limit.iops, pool.limit.bytes_per_s)),
-        ("requests", format!("{} queued, {} in flight", pool.queued_requests, admission.in_flight_requests)),
-        (
-            "admission",
-            format!(
-                "{}: {} in flight, budget {}{}",
-                admission.kind,
-                bytes(admission.in_flight_bytes),
-                admission.budget_bytes.map_or_else(|| "without bound".into(), bytes),
-                admission.target_ms.map_or_else(String::new, |target| format!(", target {} ms", ms(target)))
-            ),
-        ),
-        ("why", admission.reason.clone()),
-    ];
-    if !admission.target_reason.is_empty() && admission.target_reason != admission.reason {
-        facts.push(("target", admission.target_reason.clone()));
-    }
-    let mut decisions = Vec::new();
-    if let Some(goal) = &pool.latency_target {
-        let measured = goal.measured_ms.map_or_else(|| "nothing measured yet".into(), |ms| format!("last {ms:.2} ms"));
-        facts.push(("goal", format!("{} of reads below {} ms, {measured}", goal.percentile, short(goal.target_ms))));
-        decisions.extend(goal.decisions.iter().rev().cloned());
-    }
-    if let Some(slots) = &pool.slots {
-        let total = slots.total.map_or_else(|| "without bound".into(), |total| format!("{total:.1}"));
-        let with = if slots.exchanged { "with other hosts" } else { "alone" };
-        facts.push(("slots", format!("{total}, by {}, {with}", slots.method)));
-    }
-    Detail { facts, decisions }
+    let decisions = pool.latency_target.iter().flat_map(|goal| goal.decisions.iter().rev().cloned());
+    Detail { facts: show::pool_facts(pool), decisions: decisions.collect() }
 }
 
 fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
     let qos = &tenant.qos;
-    let owner = |owner: &Option<String>| owner.as_ref().map_or_else(String::new, |owner| format!(" (by {owner})"));
-    let limit = &tenant.limit;
-    let owners = if limit.iops_owner.is_some() { owner(&limit.iops_owner) } else { owner(&limit.bytes_per_s_owner) };
     let mut facts = vec![
         (
             "guaranteed",
@@ -105,7 +74,7 @@ fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
                 tenant.throttle
             ),
         ),
-        ("limit", rates(limit.iops, limit.bytes_per_s) + &owners),
+        ("limit", show::limit(&tenant.limit)),
         (
             "requests",
             format!(
@@ -124,26 +93,10 @@ fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
     }
     facts.extend(line(&tenant.queue_latency, |tenant| &tenant.queue_latency).map(|text| ("queue", text)));
     facts.extend(line(&tenant.device_latency, |tenant| &tenant.device_latency).map(|text| ("device", text)));
-    if let Some(slots) = tenant.slots.as_ref() {
-        let granted = slots.granted.map_or_else(|| "without bound".into(), |granted| format!("{granted:.1}"));
-        let text = format!(
-            "{granted}, needs {:.1}, uses {:.1}; missed {} of {} s: {}",
-            slots.need, slots.used, slots.violated_total, slots.windows_total, slots.because
-        );
-        facts.push(("slots", text));
-    }
+    facts.extend(tenant.slots.as_ref().map(|of| ("slots", slots(of))));
     let mut decisions = Vec::new();
     for guarantee in &tenant.guarantees {
-        let measured = guarantee.measured_per_s.map_or_else(|| "-".into(), count);
-        let text = format!(
-            "{} {}/s{}, got {measured}; what binds: {}; {}",
-            count(guarantee.guaranteed_per_s as f64),
-            guarantee.unit,
-            guarantee.of_what(),
-            guarantee.binding,
-            guarantee.because
-        );
-        facts.push(("guarantee", text));
+        facts.push(("guarantee", show::guarantee(guarantee)));
         decisions.extend(guarantee.decisions.iter().map(|decision| DecisionRecord {
             because: format!("{}{}", decision.because, guarantee.of_what()),
             ..decision.clone()
@@ -154,30 +107,15 @@ fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
 }
 
 fn of_volume(volume: &VolumeState) -> Detail {
-    let place = volume.path.as_ref().or(volume.remote.as_ref().map(|remote| &remote.uri));
-    let place = place.or(volume.rbd.as_ref().map(|rbd| &rbd.image));
     let access = if volume.read_only { "read-only" } else { "read and write" };
     let mut facts = vec![
         ("tenant", volume.tenant.clone()),
         ("size", format!("{}, {access}", bytes(volume.size_bytes))),
-        ("backend", format!("{} {}", volume.backend, place.map_or("", String::as_str))),
+        ("backend", format!("{} {}", volume.backend, show::place(volume).unwrap_or_default())),
         ("clients", volume.connections.to_string()),
         ("offers", volume.flags.join(" ")),
     ];
-    if let Some(remote) = &volume.remote {
-        facts.push((
-            "server",
-            format!(
-                "{} of {} connections, {} in flight, {} waiting, reconnected {} times",
-                remote.connections,
-                remote.connections_wanted,
-                remote.in_flight_requests,
-                remote.waiting_requests,
-                remote.reconnects_total
-            ),
-        ));
-        facts.extend(remote.last_error.iter().map(|error| ("last error", error.clone())));
-    }
+    facts.extend(volume.remote.iter().map(|remote| ("server", show::remote(remote))));
     facts.extend(volume.error.iter().map(|error| ("FAILED", error.clone())));
     Detail { facts, decisions: Vec::new() }
 }
@@ -244,16 +182,10 @@ fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static
         Tab::Queues => {
             let (_, array) = state.queue_depths().find(|(pool, _)| pool.name == id.of)?;
             let volume = array.volumes.iter().find(|volume| volume.name == id.name)?;
-            let slots = &volume.slots;
-            let granted = slots.granted.map_or_else(|| "without bound".into(), |granted| format!("{granted:.1}"));
             facts.push(("device", volume.device.clone()));
-            facts.push(("slots", format!("{granted}, needs {:.1}, uses {:.1}", slots.need, slots.used)));
-            facts.push(("missed", format!("{} of {} s", slots.violated_total, slots.windows_total)));
+            facts.push(("slots", slots(&volume.slots)));
             for queue in &volume.queues {
-                let length = |length: Option<u32>| length.map_or_else(|| "-".into(), |length| length.to_string());
-                let text =
-                    format!("{} {} {} of {}", queue.disk, queue.setting, length(queue.value), length(queue.before));
-                facts.push(("queue", text));
+                facts.push(("queue", format!("{} {}", queue.setting, guard::show::queue(queue))));
             }
         }
         Tab::Osds => {
@@ -267,6 +199,13 @@ fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static
         Tab::Pools | Tab::Tenants | Tab::Volumes | Tab::Clients => {}
     }
     Some(facts)
+}
+
+/// Slots of a tenant, and how often its latency target was missed.
+fn slots(slots: &TenantSlotsState) -> String {
+    let granted = slots.granted.map_or_else(|| "without bound".into(), |granted| format!("{granted:.1}"));
+    let TenantSlotsState { need, used, violated_total: missed, windows_total: all, because, .. } = slots;
+    format!("{granted}, needs {need:.1}, uses {used:.1}; missed {missed} of {all} s: {because}")
 }
 
 fn newest_first(decisions: &mut [DecisionRecord]) {

@@ -9,6 +9,7 @@ use evenkeel_policy::verdict::{self, AT_LIMIT, Kind, Target};
 
 use super::figures::{bytes, count, megabytes, ms, short, uptime};
 use super::row::{Hold, Row, Sample, Tab, Table};
+use crate::guard::show;
 
 /// What an answer tells, `before` being the one before it. Views of what the agent has nothing of are left out.
 pub(super) fn sample(state: &State, before: &State) -> Sample {
@@ -125,8 +126,7 @@ fn of_group(pool: &PoolState, tenant: &GroupState, direction: &str, goal: &Direc
     let in_bytes = goal.unit == Unit::BytesPerS;
     let rate = |value: f64| if in_bytes { megabytes(value) + " MB/s" } else { count(value) + "/s" };
     let at_limit = goal.measured >= AT_LIMIT * goal.limit && tenant.foreign_limit.is_none();
-    let foreign =
-        tenant.foreign_limit.as_ref().map(|limit| format!("left alone, as another program set io.max to {limit}"));
+    let foreign = show::foreign(tenant);
     Row {
         name: format!("{} {direction}", tenant.group),
         of: pool.name.clone(),
@@ -154,7 +154,6 @@ fn of_queue(pool: &PoolState, volume: &VolumeState, was: Option<&QueueDepthState
     let shortened =
         volume.queues.iter().filter(|queue| queue.value.zip(queue.before).is_some_and(|(is, was)| is < was));
     let lengths: u32 = shortened.filter_map(|queue| queue.value).sum();
-    let foreign = volume.queues.iter().find_map(|queue| Some((&queue.disk, queue.foreign.as_ref()?)));
     Row {
         name: volume.name.clone(),
         of: pool.name.clone(),
@@ -165,7 +164,7 @@ fn of_queue(pool: &PoolState, volume: &VolumeState, was: Option<&QueueDepthState
         device_ms: slots.device_latency_ms,
         goal: verdict::by_seconds(slots, seconds, violated, volume.latency_ms),
         hold: (lengths > 0).then(|| Hold { by: "slots".into(), how: format!("queue of {lengths}") }),
-        trouble: foreign.map(|(disk, found)| format!("{disk} left alone, as another program set {found}")),
+        trouble: volume.queues.iter().find(|queue| queue.foreign.is_some()).map(show::queue),
         why: slots.because.clone(),
         ..Row::default()
     }

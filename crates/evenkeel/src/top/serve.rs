@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use evenkeel_policy::state::{ClientState, LatencyState, PoolState, State, TenantState, VolumeState};
 use evenkeel_policy::verdict::Lately;
 
-use super::figures::{bytes, uptime};
+use super::figures::bytes;
 use super::row::{Hold, Row, Sample, Tab, Table};
+use crate::control::show::{head, troubles};
 
 /// Times of the same count differ by so much at most: the server works them out anew for each answer.
 const SAME_S: f64 = 0.01;
@@ -123,46 +124,6 @@ pub(super) fn client_name(client: &ClientState) -> String {
     } else {
         client.address.clone()
     }
-}
-
-fn head(state: &State) -> Vec<String> {
-    let busy = state.workers.iter().fold(0.0, |sum, worker| sum + worker.busy);
-    let workers = state.workers.len();
-    let mut head = vec![
-        format!("evenkeel serve {}", state.version),
-        format!("up {}", uptime(state.uptime_s)),
-        state.engine.clone(),
-        format!("{workers} workers {:.0} % busy", 100.0 * busy / workers.max(1) as f64),
-        format!("{} clients", state.connections),
-    ];
-    if state.read_only {
-        head.push("read-only".into());
-    }
-    head
-}
-
-fn troubles(state: &State) -> Vec<String> {
-    let mut troubles = Vec::new();
-    if state.draining {
-        troubles.push("the server is stopping".into());
-    }
-    for pool in &state.pools {
-        for io in &pool.overdue {
-            troubles.push(format!(
-                "OVERDUE: {} of {} at {} of volume {}, in flight in pool {} for {:.0} s",
-                io.kind,
-                bytes(io.length_bytes),
-                io.offset_bytes,
-                io.volume,
-                pool.name,
-                io.age_s
-            ));
-        }
-    }
-    if let Some(exchange) = state.exchange.as_ref().filter(|exchange| exchange.standing != "shared") {
-        troubles.push(format!("exchange {}: {}", exchange.standing, exchange.because));
-    }
-    troubles
 }
 
 /// A pool or tenant of that name, as the server judged it.

@@ -502,7 +502,7 @@ fn agents_show_resources_clients_groups_and_queues() {
     model.take(agent(102));
     shows(line_with(&screen(&model), ">lun"), &["MISSED mean<10ms"]);
     key(&mut model, KeyCode::Enter);
-    shows(&screen(&model), &["queue lun of array san", "51 of 0 s", "sda  6 of 32"]);
+    shows(&screen(&model), &["queue lun of array san", "51 of 0 s", "sda 6 of 32"]);
 }
 
 #[test]
