@@ -36,7 +36,6 @@ pub use backend::rbd::leave;
 pub use error::Error;
 pub use listen::{BACKLOG, is_stale};
 pub use paced::{Paced, Work};
-pub use places::shortage;
-pub use registry::{Inspected, inspect};
+pub use registry::inspect;
 pub use server::{Applied, Server, Start};
 pub use spin::Spin;

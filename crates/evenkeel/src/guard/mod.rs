@@ -17,7 +17,6 @@ use serde::de::DeserializeOwned;
 use crate::control::{self, Certificates, PATIENCE, Site, path};
 use crate::output;
 
-mod certificates;
 mod exchange;
 mod hold;
 mod run;
