@@ -38,6 +38,9 @@ pub(crate) enum Stopped {
     },
 }
 
+/// Exit status after an interrupt, as shells have it.
+pub(crate) const INTERRUPTED: u8 = 130;
+
 /// A flag that the first SIGINT or SIGTERM sets; the second ends the process.
 ///
 /// # Errors
@@ -45,7 +48,7 @@ pub(crate) enum Stopped {
 pub(crate) fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
+        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .context("cannot catch interrupts")?;
     }

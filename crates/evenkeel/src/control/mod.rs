@@ -67,8 +67,8 @@ impl Connect {
         serde_json::from_str(&text).context("the server speaks another version of the API")
     }
 
-    /// Asks for a change and prints what was changed.
-    fn change(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<usize> {
+    /// Asks for a change, prints what was changed, and answers whether anything was.
+    fn change(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<bool> {
         #[derive(Deserialize)]
         struct Changed {
             changes: Vec<String>,
@@ -81,7 +81,17 @@ impl Connect {
         if changed.changes.is_empty() {
             output::print("nothing changed\n");
         }
-        Ok(changed.changes.len())
+        Ok(!changed.changes.is_empty())
+    }
+
+    /// The same of what is in force until the next reload, and says so.
+    fn patch(&self, path: &str, body: &Value) -> anyhow::Result<()> {
+        if self.change(Method::PATCH, path, Some(body))? {
+            output::print(
+                "in force until the next reload or restart; to keep it, put it into the configuration file\n",
+            );
+        }
+        Ok(())
     }
 }
 
@@ -320,9 +330,7 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
         ("create", set.create.then_some(Value::from(true))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
-    let changes = set.connect.change(Method::PATCH, &client::path("/api/v1/tenants/", &set.name), Some(&body))?;
-    remind(changes);
-    Ok(())
+    set.connect.patch(&client::path("/api/v1/tenants/", &set.name), &body)
 }
 
 /// `evenkeel pool`.
@@ -437,9 +445,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
         ("emulate", (!set.emulate.is_empty()).then(|| Value::Object(set.emulate.into_iter().collect()))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
-    let changes = set.connect.change(Method::PATCH, &client::path("/api/v1/pools/", &set.name), Some(&body))?;
-    remind(changes);
-    Ok(())
+    set.connect.patch(&client::path("/api/v1/pools/", &set.name), &body)
 }
 
 /// `evenkeel server`.
@@ -471,16 +477,7 @@ pub(crate) struct SetServer {
 /// When no server answers, or it refuses; nothing has changed then.
 pub(crate) fn server(command: ServerCommand) -> anyhow::Result<()> {
     let ServerCommand::Set(set) = command;
-    let body = set_members(&set)?;
-    let changes = set.connect.change(Method::PATCH, "/api/v1/server", Some(&body))?;
-    remind(changes);
-    Ok(())
-}
-
-fn remind(changes: usize) {
-    if changes > 0 {
-        output::print("in force until the next reload or restart; to keep it, put it into the configuration file\n");
-    }
+    set.connect.patch("/api/v1/server", &set_members(&set)?)
 }
 
 /// The options that are given, by their names.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_policy::figures::{bytes, count, ms, short, uptime};
+use evenkeel_policy::figures::{aligned, bytes, count, ms, short, uptime};
 use evenkeel_policy::state::{
     GuaranteeState, LatencyState, LimitState, PoolState, RemoteState, State, TenantState, VolumeState,
 };
@@ -10,36 +10,19 @@ use evenkeel_policy::units::{Bytes, Rates};
 
 /// Left-aligned first column, right-aligned others.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    aligned(head, rows, 1)
+    indented(head, rows, 1)
 }
 
 /// All columns left-aligned.
 pub(crate) fn words(head: &[&str], rows: &[Vec<String>]) -> String {
-    aligned(head, rows, head.len())
+    indented(head, rows, head.len())
 }
 
 /// The first `left` columns left-aligned, the others right-aligned.
-fn aligned(head: &[&str], rows: &[Vec<String>], left: usize) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([head[column].chars().count()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let mut text = String::new();
+fn indented(head: &[&str], rows: &[Vec<String>], left: usize) -> String {
     let head: Vec<String> = head.iter().map(|&cell| cell.to_owned()).collect();
-    for row in std::iter::once(&head).chain(rows) {
-        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-            let _ = if column + 1 == left && column > 0 {
-                write!(text, "  {cell}")
-            } else if column < left {
-                write!(text, "  {cell:<width$}")
-            } else {
-                write!(text, "  {cell:>width$}")
-            };
-        }
-        text.push('\n');
-    }
-    text
+    let all: Vec<Vec<String>> = std::iter::once(head).chain(rows.iter().cloned()).collect();
+    aligned(&all, left, usize::MAX).lines().map(|line| format!("  {line}\n")).collect()
 }
 
 fn rates(iops: Option<u64>, bytes_per_s: Option<u64>) -> String {

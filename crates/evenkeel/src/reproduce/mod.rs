@@ -20,7 +20,7 @@ use evenkeel_sim::report;
 use evenkeel_sim::world::Setup;
 
 use crate::output;
-use crate::parallel::{self, Stopped};
+use crate::parallel::{self, INTERRUPTED, Stopped};
 
 /// A paper's experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -67,9 +67,6 @@ pub(crate) struct Args {
     #[command(flatten)]
     harm: harm::HarmArgs,
 }
-
-/// Exit status after an interrupt, as shells have it.
-const INTERRUPTED: u8 = 130;
 
 /// Runs an experiment and shows what came of it. What the figures say does not change the exit status.
 pub(crate) fn run(args: &Args) -> ExitCode {

@@ -5,8 +5,8 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::figures::{count, megabytes, ms};
-use super::model::{Figure, History, Model};
+use super::model::{History, Model};
+use super::row::Column;
 use super::view::{Drawn, Look, put, wrap};
 
 /// Where what follows a name begins.
@@ -41,7 +41,7 @@ pub(super) fn draw(model: &Model, look: Look, from: usize, area: Rect, buf: &mut
         }
     }
     if let Some(history) = model.history(wanted.tab, &wanted.id) {
-        lines.extend(Figure::ALL.into_iter().filter_map(|figure| spark_line(history, figure, look, room)));
+        lines.extend(Column::FIGURES.into_iter().filter_map(|figure| spark_line(history, figure, look, room)));
     }
     for (name, text) in &detail.facts {
         add(&mut lines, name, text, Style::new(), room);
@@ -80,20 +80,14 @@ fn when(told: &DecisionRecord, uptime_s: f64) -> String {
 }
 
 /// A figure over time; `None` if it never had one.
-fn spark_line(history: &History, figure: Figure, look: Look, room: usize) -> Option<Line> {
+fn spark_line(history: &History, figure: Column, look: Look, room: usize) -> Option<Line> {
     let known = history.of(figure).flatten();
     let most = known.clone().reduce(f32::max)?;
     let now = history.of(figure).next_back().flatten();
-    let (name, shown): (_, fn(f64) -> String) = match figure {
-        Figure::Iops => ("IOPS", count),
-        Figure::Bytes => ("MB/s", megabytes),
-        Figure::Response => ("response", ms),
-        Figure::Queue => ("queue", ms),
-        Figure::Device => ("device", ms),
-    };
-    let unit = if matches!(figure, Figure::Iops | Figure::Bytes) { "" } else { " ms" };
-    let now = now.map_or_else(|| "-".into(), |now| shown(now.into()));
-    let text = format!("  {now:>6}{unit}, at most {}{unit}", shown(most.into()));
+    let name = if figure == Column::Response { "response" } else { figure.title() };
+    let unit = if matches!(figure, Column::Iops | Column::Bytes) { "" } else { " ms" };
+    let now = now.map_or_else(|| "-".into(), |now| figure.shown(now.into()));
+    let text = format!("  {now:>6}{unit}, at most {}{unit}", figure.shown(most.into()));
     let bars = sparkline(history.of(figure), most, look.unicode, room.saturating_sub(text.chars().count()));
     Some((name.into(), bars + &text, Style::new()))
 }

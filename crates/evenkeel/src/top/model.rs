@@ -14,35 +14,10 @@ const FORGET_AFTER: u64 = 60;
 /// A filter may be so long, in characters.
 const MAX_FILTER: usize = 64;
 
-/// A figure with a history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Figure {
-    Iops,
-    Bytes,
-    Response,
-    Queue,
-    Device,
-}
-
-impl Figure {
-    /// All, in the order of [`History`].
-    pub(super) const ALL: [Self; 5] = [Self::Iops, Self::Bytes, Self::Response, Self::Queue, Self::Device];
-
-    const fn of(self, row: &Row) -> Option<f64> {
-        match self {
-            Self::Iops => row.iops,
-            Self::Bytes => row.bytes_per_s,
-            Self::Response => row.response_ms,
-            Self::Queue => row.queue_ms,
-            Self::Device => row.device_ms,
-        }
-    }
-}
-
 /// Figures of one row over time, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
-    points: VecDeque<[Option<f32>; Figure::ALL.len()]>,
+    points: VecDeque<[Option<f32>; Column::FIGURES.len()]>,
     seen: u64,
 }
 
@@ -51,13 +26,14 @@ impl History {
         if self.points.len() == HISTORY {
             self.points.pop_front();
         }
-        self.points.push_back(Figure::ALL.map(|figure| figure.of(row).map(|value| value as f32)));
+        self.points.push_back(Column::FIGURES.map(|column| row.figure(column).map(|value| value as f32)));
         self.seen = sample;
     }
 
     /// One figure, oldest first.
-    pub(super) fn of(&self, figure: Figure) -> impl DoubleEndedIterator<Item = Option<f32>> + Clone {
-        self.points.iter().map(move |point| point[figure as usize])
+    pub(super) fn of(&self, figure: Column) -> impl DoubleEndedIterator<Item = Option<f32>> + Clone {
+        let at = Column::FIGURES.iter().position(|column| *column == figure);
+        self.points.iter().map(move |point| point[at?])
     }
 }
 

@@ -4,6 +4,8 @@ use std::cmp::Ordering;
 
 use evenkeel_policy::verdict::{Target, Verdict};
 
+use super::figures::{count, megabytes, ms};
+
 /// A view: a table of things of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Tab {
@@ -113,6 +115,18 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// The figure of a column, where that is one and the row has it.
+    pub(super) const fn figure(&self, column: Column) -> Option<f64> {
+        match column {
+            Column::Iops => self.iops,
+            Column::Bytes => self.bytes_per_s,
+            Column::Response => self.response_ms,
+            Column::Queue => self.queue_ms,
+            Column::Device => self.device_ms,
+            Column::Name | Column::Goal | Column::Hold | Column::Owner | Column::Tenant => None,
+        }
+    }
+
     /// Names it among those of its view.
     pub(super) fn is(&self, id: &Id) -> bool {
         self.of == id.of && self.name == id.name
@@ -164,24 +178,31 @@ impl Column {
         (Self::Tenant, "tenant", "tenant"),
     ];
 
+    /// Those of figures.
+    pub(super) const FIGURES: [Self; 5] = [Self::Iops, Self::Bytes, Self::Response, Self::Queue, Self::Device];
+
     /// As it is headed.
     pub(super) const fn title(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 
+    /// A figure of it in few characters.
+    pub(super) fn shown(self, figure: f64) -> String {
+        match self {
+            Self::Iops => count(figure),
+            Self::Bytes => megabytes(figure),
+            _ => ms(figure),
+        }
+    }
+
     /// The order of two rows: names from A on, what is missed and throttled first, figures from the largest on, those
     /// without a figure last. Equal ones by name.
     pub(super) fn order(self, a: &Row, b: &Row) -> Ordering {
-        let figure = |figure: Option<f64>| figure.unwrap_or(-1.0);
-        let largest = |of: fn(&Row) -> Option<f64>| figure(of(b)).total_cmp(&figure(of(a)));
+        let figure = |row: &Row| row.figure(self).unwrap_or(-1.0);
         let kept = |row: &Row| row.goal.as_ref().map_or((1, Verdict::Idle), |goal| (0, goal.verdict));
         let order = match self {
             Self::Name => Ordering::Equal,
-            Self::Iops => largest(|row| row.iops),
-            Self::Bytes => largest(|row| row.bytes_per_s),
-            Self::Response => largest(|row| row.response_ms),
-            Self::Queue => largest(|row| row.queue_ms),
-            Self::Device => largest(|row| row.device_ms),
+            Self::Iops | Self::Bytes | Self::Response | Self::Queue | Self::Device => figure(b).total_cmp(&figure(a)),
             // Those without a goal last.
             Self::Goal => kept(a).cmp(&kept(b)),
             Self::Hold => a.hold.is_none().cmp(&b.hold.is_none()),

@@ -382,7 +382,7 @@ fn what_vanishes_is_told_and_what_comes_back_begins_anew() {
     model.take(answer(6));
     shows(line_with(&screen(&model), "10.0.0.7:41"), &["500"]);
     let id = Id { of: "main".into(), name: "database".into() };
-    assert_eq!(model.history(Tab::Tenants, &id).expect("known").of(super::model::Figure::Iops).count(), 2);
+    assert_eq!(model.history(Tab::Tenants, &id).expect("known").of(super::row::Column::Iops).count(), 2);
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn histories_are_bounded_and_forget_who_is_gone() {
         model.take(Answer::Serve(Box::new(state), Clients::default()));
     }
     let history = model.history(Tab::Tenants, &id("backup")).expect("known");
-    assert_eq!(history.of(super::model::Figure::Iops).count(), HISTORY);
+    assert_eq!(history.of(super::row::Column::Iops).count(), HISTORY);
     assert!(model.history(Tab::Tenants, &id("shop")).is_none());
 }
 
