@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::holder;
+
 /// Why the server could not start, or did not change.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -42,7 +44,7 @@ pub enum Error {
     #[error(transparent)]
     Tls(#[from] evenkeel_net::tls::Error),
     /// An address could not be listened on.
-    #[error("cannot listen on {address}: {cause}{}", listen_hint(cause))]
+    #[error("cannot listen on {address}: {cause}{}", listen_hint(address, cause))]
     Listen {
         /// The address.
         address: String,
@@ -132,12 +134,17 @@ fn describe(holder: Option<u32>) -> String {
     }
 }
 
-fn listen_hint(cause: &io::Error) -> &'static str {
+fn listen_hint(address: &str, cause: &io::Error) -> String {
     match cause.kind() {
         io::ErrorKind::AddrInUse => {
-            ". Another program has it: stop it, or choose another address with --listen, --unix or server.listen"
+            let holder = describe(address.parse().ok().and_then(holder::of_tcp));
+            format!(
+                "; {holder} has it: stop that process, or choose another address with --listen, --unix, --status or the keys of these names"
+            )
         }
-        io::ErrorKind::PermissionDenied => ". Ports below 1024 and foreign folders need privileges: choose another one",
-        _ => "",
+        io::ErrorKind::PermissionDenied => {
+            ". Ports below 1024 and foreign folders need privileges: choose another one".to_owned()
+        }
+        _ => String::new(),
     }
 }

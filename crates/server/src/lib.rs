@@ -17,6 +17,7 @@ mod failures;
 #[doc(hidden)]
 pub mod faults;
 mod handshakes;
+mod holder;
 mod listen;
 mod paced;
 mod places;
@@ -34,7 +35,7 @@ mod worker;
 pub use adopted::replace;
 pub use backend::rbd::leave;
 pub use error::Error;
-pub use listen::{BACKLOG, is_stale};
+pub use listen::{bind, is_stale};
 pub use paced::{Paced, Work};
 pub use registry::inspect;
 pub use server::{Applied, Server, Start};

@@ -13,7 +13,19 @@ use crate::error::Error;
 use crate::worker::Listener;
 
 /// Connections that may wait to be accepted, as far as `net.core.somaxconn` allows: a host that boots brings hundreds at once.
-pub const BACKLOG: i32 = 4096;
+const BACKLOG: i32 = 4096;
+
+/// Listens on a TCP address; port 0 picks a free one.
+///
+/// # Errors
+/// When the address cannot be had; the message names the process that has it, where the system tells.
+pub fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+    let fail = |cause| Error::Listen { address: address.to_string(), cause };
+    let listener = TcpListener::bind(address).map_err(fail)?;
+    // The standard library's backlog is 128: a SYN beyond it is dropped, and a health check comes a second late.
+    listen(&listener, BACKLOG).map_err(|e| fail(e.into()))?;
+    Ok(listener)
+}
 
 /// Sockets with the addresses to show for them, and the files to remove in the end.
 #[derive(Default)]
@@ -30,10 +42,9 @@ impl Listening {
     /// Opens a TCP address; port 0 picks a free one.
     pub(crate) fn tcp(&mut self, address: SocketAddr) -> Result<(), Error> {
         let fail = |cause| Error::Listen { address: address.to_string(), cause };
-        let listener = TcpListener::bind(address).map_err(fail)?;
+        let listener = bind(address)?;
         let actual = listener.local_addr().map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
-        listen(&listener, BACKLOG).map_err(|e| fail(e.into()))?;
         self.uris.push(format!("nbd://{actual}"));
         self.listeners.push(Listener::Tcp(listener.into()));
         Ok(())

@@ -25,7 +25,6 @@ use crate::signals::{self, Received, Sender};
 
 mod banner;
 mod flags;
-mod holder;
 mod pools;
 pub(crate) mod systemd;
 
@@ -88,7 +87,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let own_files = source.own_files(&settings.data_dir);
     let inherited = std::mem::take(&mut sockets.nbd);
     let start = Start { inherited, seed: seed(), own_files, ..Start::default() };
-    let server = Server::start(loaded.config, start).map_err(explain_start)?;
+    let server = Server::start(loaded.config, start)?;
     let status_address = status.as_ref().and_then(|listener| listener.local_addr().ok());
     let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes));
     evenkeel_web::spawn(Arc::clone(&manager), status, control).context("cannot serve status and control")?;
@@ -151,18 +150,7 @@ impl Drop for SocketFile {
 }
 
 pub(crate) fn listen_status(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    // The standard library's backlog is 128: a SYN beyond it is dropped, and a health check comes a second late.
-    let listen = |listener: TcpListener| {
-        rustix::net::listen(&listener, evenkeel_server::BACKLOG)?;
-        Ok(listener)
-    };
-    TcpListener::bind(address).and_then(listen).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            let by = holder::of_tcp(address).map_or_else(String::new, |holder| format!(" by {holder}"));
-            anyhow!("cannot show status on {address}: the address is in use{by}; choose another one with --status ADDR:PORT, or --status off")
-        }
-        _ => anyhow!("cannot show status on {address}: {error}; choose another one with --status ADDR:PORT, or --status off"),
-    })
+    evenkeel_server::bind(address).context("cannot show status; --status off does without")
 }
 
 /// Opens the control socket so that only this user can connect. A file that a dead server left behind is replaced.
@@ -193,20 +181,6 @@ fn listen_control(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
     let listener = bound.map_err(fail)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(fail)?;
     Ok((listener, SocketFile(path.to_owned())))
-}
-
-/// Names the program that has an address, where the system tells.
-fn explain_start(error: evenkeel_server::Error) -> anyhow::Error {
-    let holder = match &error {
-        evenkeel_server::Error::Listen { address, cause } if cause.kind() == io::ErrorKind::AddrInUse => {
-            address.parse().ok().and_then(holder::of_tcp)
-        }
-        _ => None,
-    };
-    match holder {
-        Some(holder) => anyhow!("{error} (in use by {holder})"),
-        None => error.into(),
-    }
 }
 
 /// A seed that differs from run to run, for exploration and jitter.
