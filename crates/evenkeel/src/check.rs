@@ -22,7 +22,7 @@ use evenkeel_policy::source::Source;
 use evenkeel_web::serve::own_files;
 
 use crate::control::{table, words};
-use crate::guard::{abilities, in_json, judged};
+use crate::guard::{abilities, judged};
 use crate::output;
 
 /// How long an OSD may take to answer.
@@ -54,17 +54,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             on_this_host(&mut config, &mut checked.host, |_, _| unreachable!("there is no row"))?;
         }
     }
-    if args.json {
-        output::print(&in_json(&checked)?);
-    } else {
+    if !args.json {
         checked.errors.iter().for_each(|error| eprintln!("error: {error}"));
         checked.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-        match &args.file {
-            None => output::print(&parts(&checked.host)),
-            Some(_) if checked.errors.is_empty() => output::print(&policy(&checked)),
-            Some(_) => {}
-        }
     }
+    output::show(args.json, &checked, |checked| match &args.file {
+        None => parts(&checked.host),
+        Some(_) if checked.errors.is_empty() => policy(checked),
+        Some(_) => String::new(),
+    })?;
     let absent = checked.missing.iter().filter(|missing| missing.here == Presence::Missing).count();
     let absent = absent + usize::from(args.file.is_none() && !checked.host.can_act);
     let (errors, warnings) = (checked.errors.len(), checked.warnings.len());

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 /// How long a server or an agent waits for a reader of what it says at its start.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -17,6 +18,15 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub(crate) fn print(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints a record as JSON, or the `text` that is made of it.
+///
+/// # Errors
+/// When the record cannot be written as JSON.
+pub(crate) fn show<T: Serialize>(json: bool, record: &T, text: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
+    print(&if json { serde_json::to_string_pretty(record)? + "\n" } else { text(record) });
+    Ok(())
 }
 
 /// Prints `text`, which fits a pipe, from a program that lasts: a reader that has stopped does not keep it from going on.

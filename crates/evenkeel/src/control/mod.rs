@@ -111,13 +111,7 @@ pub(crate) struct StateArgs {
 /// # Errors
 /// When no server answers.
 pub(crate) fn state(args: &StateArgs) -> anyhow::Result<()> {
-    let state = args.connect.state()?;
-    if args.json {
-        output::print(&format!("{:#}\n", serde_json::to_value(&state)?));
-    } else {
-        output::print(&show::state(&state));
-    }
-    Ok(())
+    output::show(args.json, &args.connect.state()?, show::state)
 }
 
 /// Makes a server read its configuration again.

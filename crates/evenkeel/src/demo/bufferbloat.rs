@@ -101,13 +101,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for (path, text) in page.into_iter().chain(picture) {
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let text = if args.json {
-        serde_json::to_string_pretty(&serde_json::json!({ "device": DEVICE, "settings": measured }))? + "\n"
-    } else {
-        live::text(&measured) + "\n" + &live::conclusions(&measured)
-    };
-    output::print(&text);
-    Ok(())
+    let record = serde_json::json!({ "device": DEVICE, "settings": measured });
+    output::show(args.json, &record, |_| live::text(&measured) + "\n" + &live::conclusions(&measured))
 }
 
 /// One pool with its own device for each setting; on each, a volume for the bulk writer and one for the light client.

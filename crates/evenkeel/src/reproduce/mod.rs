@@ -103,29 +103,23 @@ fn show(args: &Args) -> anyhow::Result<()> {
         let html = report::page(&report, args.quick).html();
         std::fs::write(path, html).with_context(|| cannot_write(path))?;
     }
-    if args.json {
-        let (constants, used) = (sets.as_ref().map(|sets| sets.constants.as_str()), sets.as_ref().and_then(Sets::used));
-        output::print(&(serde_json::to_string_pretty(&report::document(&report, constants, used))? + "\n"));
-        return whole(&stop);
-    }
-    let mut text = report::text(&report);
-    text.push_str(&format!("\n{:.0} s on {} threads, seed {}.\n", took.as_secs_f64(), threads(args), report.seed));
-    if let Some(sets) = &sets {
-        text.push_str(&(sets.words(&args.harm.sets.display().to_string()) + "\n"));
-    }
-    if let Some(path) = &args.report {
-        text.push_str(&format!("Plots: {}\n", path.display()));
-    }
-    output::print(&text);
-    whole(&stop)
-}
-
-/// An error after an interrupt, when figures about a part have been shown.
-fn whole(stop: &AtomicBool) -> anyhow::Result<()> {
+    let (constants, used) = (sets.as_ref().map(|sets| sets.constants.as_str()), sets.as_ref().and_then(Sets::used));
+    output::show(args.json, &report::document(&report, constants, used), |_| {
+        let (threads, seed) = (threads(args), report.seed);
+        let mut text = report::text(&report);
+        text += &format!("\n{:.0} s on {threads} threads, seed {seed}.\n", took.as_secs_f64());
+        if let Some(sets) = &sets {
+            text += &(sets.words(&args.harm.sets.display().to_string()) + "\n");
+        }
+        if let Some(path) = &args.report {
+            text += &format!("Plots: {}\n", path.display());
+        }
+        text
+    })?;
     if stop.load(Ordering::Relaxed) { Err(Partial.into()) } else { Ok(()) }
 }
 
-/// An interrupt came before the last case.
+/// An interrupt came before the last case: an error after figures about a part have been shown.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted: the figures are about the cases that were judged until then")]
 struct Partial;

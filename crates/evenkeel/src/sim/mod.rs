@@ -78,10 +78,7 @@ fn simulate(args: &Args) -> anyhow::Result<Outcome> {
         let page = sweep::page(&plan, &outcome, &text, output::command());
         std::fs::write(path, page.html()).with_context(|| format!("cannot write the report {}", path.display()))?;
     }
-    match args.json {
-        true => output::print(&(serde_json::to_string_pretty(&outcome)? + "\n")),
-        false => output::print(&sweep::text(&plan, &outcome)),
-    }
+    output::show(args.json, &outcome, |outcome| sweep::text(&plan, outcome))?;
     Ok(outcome)
 }
 
