@@ -35,6 +35,8 @@ pub(crate) struct Args {
     dry_run: bool,
 }
 
+const STATUS_CURE: &str = "choose another address with the key agent.status, or do without: agent.status = \"off\"";
+
 /// Runs until told to stop.
 ///
 /// # Errors
@@ -52,7 +54,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut received = signals::receive()?;
     let terms = config.agent.terms();
     let certificates = Arc::new(Renewable::load(terms.clone())?);
-    let status = super::address(config.agent.status).map(crate::serve::listen_status).transpose()?;
+    let listen = |address| crate::serve::listen_status(address, STATUS_CURE);
+    let status = super::address(config.agent.status).map(listen).transpose()?;
     let address = status.as_ref().and_then(|listener| listener.local_addr().ok());
 
     let mut host = Host::start(&config, args.dry_run, output::print)?;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use evenkeel_policy::config::Status;
-use evenkeel_server::{Server, Start};
+use evenkeel_server::{Error, Server, Start};
 use evenkeel_web::Caller;
 use evenkeel_web::serve::{Manager, Source};
 use signal_hook::consts::SIGHUP;
@@ -51,6 +51,10 @@ flight are answered and everything is made durable; a second one stops at once.
 Under systemd: sockets from a socket unit are used instead of the configured addresses (FileDescriptorName=status and \
 =control for those two); Type=notify-reload and WatchdogSec= are understood.";
 
+const STATUS_CURE: &str =
+    "choose another address with --status ADDR:PORT (or server.status), or do without: --status off";
+const LISTEN_CURE: &str = "choose another address with --listen or --unix (or server.listen, server.unix)";
+
 /// Serves until told to stop.
 ///
 /// # Errors
@@ -72,7 +76,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             Some(inherited)
         }
         (None, Status::Off) => None,
-        (None, Status::At(address)) => Some(listen_status(address)?),
+        (None, Status::At(address)) => Some(listen_status(address, STATUS_CURE)?),
     };
     let control_path = settings.control_path();
     let (control, _control_file) = match sockets.control.take() {
@@ -87,7 +91,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let own_files = source.own_files(&settings.data_dir);
     let inherited = std::mem::take(&mut sockets.nbd);
     let start = Start { inherited, seed: seed(), own_files, ..Start::default() };
-    let server = Server::start(loaded.config, start)?;
+    let server = Server::start(loaded.config, start).map_err(|error| match error {
+        error @ Error::Listen { .. } => anyhow!("{error}; {LISTEN_CURE}"),
+        error => error.into(),
+    })?;
     let status_address = status.as_ref().and_then(|listener| listener.local_addr().ok());
     let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes));
     evenkeel_web::spawn(Arc::clone(&manager), status, control).context("cannot serve status and control")?;
@@ -149,8 +156,12 @@ impl Drop for SocketFile {
     }
 }
 
-pub(crate) fn listen_status(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    evenkeel_server::bind(address).context("cannot show status; --status off does without")
+/// Opens the status address. `cure`: how the command is given another one.
+///
+/// # Errors
+/// When the address cannot be had.
+pub(crate) fn listen_status(address: SocketAddr, cure: &str) -> anyhow::Result<TcpListener> {
+    evenkeel_server::bind(address).map_err(|error| anyhow!("cannot show status: {error}; {cure}"))
 }
 
 /// Opens the control socket so that only this user can connect. A file that a dead server left behind is replaced.
@@ -260,5 +271,20 @@ pub(crate) fn log_changes(changes: &[String]) {
     }
     for change in changes {
         tracing::info!("reloaded: {change}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_address_that_cannot_be_had_comes_with_a_cure() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        // The second one is of no interface here: it is for documentation.
+        for address in [taken.local_addr().unwrap(), SocketAddr::from(([192, 0, 2, 1], 0))] {
+            let error = listen_status(address, STATUS_CURE).unwrap_err().to_string();
+            assert!(error.contains(&address.to_string()) && error.ends_with(STATUS_CURE), "{error}");
+        }
     }
 }
