@@ -345,13 +345,19 @@ fn targets(tenant: &TenantState, work: &Counts, lately: &Lately) -> Vec<Target> 
     targets
 }
 
+/// What throttles a tenant for its pool's latency target.
+pub fn for_target(tenant: &TenantState) -> Option<ThrottledBy> {
+    let throttled = tenant.throttled.as_ref()?;
+    let by = throttled.slots_owner.clone();
+    let how = format!("{} slots, {} ms delay", throttled.slots, ms(throttled.delay_ms));
+    let because = explain::throttled_for_target(&by, &throttled.because);
+    Some(ThrottledBy { by, cause: Cause::LatencyTarget, how, because })
+}
+
 /// What throttles a tenant by name; the strictest first.
 fn throttled_by(tenant: &TenantState, lately: &Lately) -> Option<ThrottledBy> {
-    if let Some(throttled) = &tenant.throttled {
-        let by = throttled.slots_owner.clone();
-        let how = format!("{} slots, {} ms delay", throttled.slots, ms(throttled.delay_ms));
-        let because = explain::throttled_for_target(&by, &throttled.because);
-        return Some(ThrottledBy { by, cause: Cause::LatencyTarget, how, because });
+    if let Some(by) = for_target(tenant) {
+        return Some(by);
     }
     if let Some((by, how)) = at_limit(&tenant.limit, lately) {
         let guarantee = tenant.guarantees.iter().find(|guarantee| guarantee.binding == by);

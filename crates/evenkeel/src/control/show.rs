@@ -7,6 +7,7 @@ use evenkeel_policy::state::{
     GuaranteeState, LatencyState, LimitState, PoolState, RemoteState, State, TenantState, VolumeState,
 };
 use evenkeel_policy::units::{Bytes, Rates};
+use evenkeel_policy::verdict::for_target;
 
 /// Left-aligned first column, right-aligned others.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
@@ -143,7 +144,9 @@ fn pool(pool: &PoolState) -> String {
         let _ = writeln!(text, "  {name}: {fact}");
     }
     for tenant in &pool.tenants {
-        if let Some(by) = tenant.lately.as_ref().and_then(|lately| lately.throttled_by.as_ref()) {
+        // Before its first window nothing is known of its limits.
+        let by = tenant.lately.as_ref().map_or_else(|| for_target(tenant), |lately| lately.throttled_by.clone());
+        if let Some(by) = by {
             let _ = writeln!(text, "  {} is throttled by {}: {}; {}", tenant.name, by.by, by.how, by.because);
         }
         for of in &tenant.guarantees {
@@ -245,7 +248,24 @@ pub(crate) fn remote(remote: &RemoteState) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_policy::state::AdmissionState;
+    use evenkeel_policy::state::{AdmissionState, ThrottledState};
+    use evenkeel_policy::verdict::Lately;
+
+    #[test]
+    fn a_tenant_is_throttled_before_its_first_window_too() {
+        let throttled =
+            ThrottledState { slots: 64, slots_owner: "response".into(), delay_ms: 24.2, because: "it is noisy".into() };
+        let mut tenant = TenantState { name: "backup".into(), throttled: Some(throttled), ..TenantState::default() };
+        let line = "backup is throttled by response: 64 slots, 24.2 ms delay; throttled for the pool's latency target \
+                    (response): it is noisy\n";
+        let shown = |tenant: &TenantState| pool(&PoolState { tenants: vec![tenant.clone()], ..PoolState::default() });
+        assert!(shown(&tenant).contains(line), "{}", shown(&tenant));
+        tenant.lately = Some(Lately { throttled_by: for_target(&tenant), ..Lately::default() });
+        assert!(shown(&tenant).contains(line), "{}", shown(&tenant));
+        tenant.throttled = None;
+        tenant.lately = None;
+        assert!(!shown(&tenant).contains("throttled"), "{}", shown(&tenant));
+    }
 
     #[test]
     fn shows_what_matters_and_why() {
