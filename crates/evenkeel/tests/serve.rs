@@ -381,7 +381,7 @@ fn guarantees_and_pools_change_live_until_the_next_reload() {
         }
         let text = succeed(&folder, &["state"]);
         assert_eq!(
-            text.contains("5.00M bytes/s of writes, got "),
+            text.contains("5.00 MB/s of writes, got "),
             guarantees.len() == 2 || guarantees == [("write", "bytes", 5_000_000)],
             "{text}"
         );

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_policy::figures::{aligned, bytes, count, ms, short, uptime};
+use evenkeel_policy::figures::{aligned, bytes, count, megabytes, ms, short, uptime};
 use evenkeel_policy::state::{
     GuaranteeState, LatencyState, LimitState, PoolState, RemoteState, State, TenantState, VolumeState,
 };
@@ -134,8 +134,12 @@ pub(crate) fn pool_facts(pool: &PoolState) -> Vec<(&'static str, String)> {
 
 /// A guarantee, what came of it, and why.
 pub(crate) fn guarantee(of: &GuaranteeState) -> String {
-    let (guaranteed, got) = (count(of.guaranteed_per_s as f64), of.measured_per_s.map_or_else(|| "-".into(), count));
-    format!("{guaranteed} {}/s{}, got {got}; what binds: {}; {}", of.unit, of.of_what(), of.binding, of.because)
+    let rate = |value: f64| match of.unit.as_str() {
+        "bytes" => megabytes(value) + " MB/s",
+        unit => format!("{} {unit}/s", count(value)),
+    };
+    let (guaranteed, got) = (rate(of.guaranteed_per_s as f64), of.measured_per_s.map_or_else(|| "-".into(), rate));
+    format!("{guaranteed}{}, got {got}; what binds: {}; {}", of.of_what(), of.binding, of.because)
 }
 
 fn pool(pool: &PoolState) -> String {
@@ -265,6 +269,24 @@ mod tests {
         tenant.throttled = None;
         tenant.lately = None;
         assert!(!shown(&tenant).contains("throttled"), "{}", shown(&tenant));
+    }
+
+    #[test]
+    fn a_guarantee_is_shown_in_its_unit() {
+        let of = |unit: &str, guaranteed_per_s, measured_per_s| {
+            let (unit, binding, because) = (unit.into(), "throughput".into(), "why".into());
+            guarantee(&GuaranteeState {
+                unit,
+                guaranteed_per_s,
+                measured_per_s,
+                binding,
+                because,
+                ..GuaranteeState::default()
+            })
+        };
+        let text = "14.6 MB/s, got 9.50 MB/s; what binds: throughput; why";
+        assert_eq!(of("bytes", 14_600_000, Some(9.5e6)), text);
+        assert_eq!(of("requests", 12_500, None), "12.5k requests/s, got -; what binds: throughput; why");
     }
 
     #[test]
