@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::{Context, anyhow};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use evenkeel_sim::experiment::harm::sets::Sets;
 use evenkeel_sim::experiment::harm::{self, Controller, Plan, SET};
 use evenkeel_sim::experiment::{Digest, Options, Report};
@@ -77,9 +77,16 @@ impl HarmArgs {
 
 /// A controller by its name in results, without spaces.
 fn controller() -> impl TypedValueParser<Value = Controller> {
-    const NAMES: [&str; Controller::ALL.len()] = ["admission", "latency-target", "placement", "slots", "guarantees"];
-    PossibleValuesParser::new(NAMES).try_map(|given| {
-        let found = NAMES.into_iter().zip(Controller::ALL).find(|(name, _)| *name == given);
+    const NAMES: [(&str, &str); Controller::ALL.len()] = [
+        ("admission", "Admission control"),
+        ("latency-target", "The latency target of a pool"),
+        ("placement", "The placement of connections on workers"),
+        ("slots", "Latency targets of hosts that share a device"),
+        ("guarantees", "Guarantees of throughput"),
+    ];
+    let values = NAMES.map(|(name, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(values).try_map(|given| {
+        let found = NAMES.into_iter().zip(Controller::ALL).find(|((name, _), _)| *name == given);
         found.map(|(_, controller)| controller).ok_or("no controller")
     })
 }
@@ -185,6 +192,8 @@ mod tests {
             let parsed = controller().parse_ref(&clap::Command::new(""), None, name.as_ref());
             assert_eq!(parsed.ok(), Some(each), "{name}");
         }
+        let helps = controller().possible_values().expect("listed").filter(|value| value.get_help().is_some()).count();
+        assert_eq!(helps, Controller::ALL.len());
     }
 
     #[test]
