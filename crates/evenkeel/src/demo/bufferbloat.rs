@@ -3,6 +3,7 @@
 //! One server with a device for each [setting](SETTINGS), and the clients that load it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
@@ -13,7 +14,7 @@ use evenkeel_server::{Server, Start};
 use evenkeel_sim::experiment::bufferbloat::live::{self, Bulk, Measured, Phase, SETTINGS, Setting, phases};
 use indicatif::ProgressBar;
 
-use crate::{output, parallel};
+use crate::output;
 
 /// Options of `evenkeel demo bufferbloat`.
 #[derive(Debug, clap::Args)]
@@ -65,7 +66,11 @@ const DEVICE: &str = "emulate = { preset = \"ssd\" }";
 /// # Errors
 /// What kept the server or its clients from running.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    let stop = parallel::interrupts()?;
+    // However often it is interrupted: what was measured is shown, and the folder removed.
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch interrupts")?;
+    }
     let folder = Folder::create()?;
     let config = Config::parse(&config(folder.path()), "the demonstration's configuration")?;
     let server = Server::start(config, Start { seed: 1, ..Start::default() })?;
