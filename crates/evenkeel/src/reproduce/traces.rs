@@ -21,7 +21,7 @@ pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Traces> {
     files.into_iter().map(|(name, paths)| Ok((name, trace(name, paths)?))).collect()
 }
 
-/// The files of each trace, by `name_of` a file and in their order; of a folder those that end like this. `example`: what a
+/// The files of each trace, by `name_of` a file and in the order given; of a folder those that end like this, by name. `example`: what a
 /// file may be called.
 fn files(
     paths: &[PathBuf],
@@ -38,6 +38,7 @@ fn files(
             let entries = std::fs::read_dir(path).with_context(cannot_read)?;
             found = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>().with_context(cannot_read)?;
             found.retain(|file| name(file).is_some() && file.to_string_lossy().ends_with(end) && file.is_file());
+            found.sort();
             ensure!(!found.is_empty(), "{} has no file that is called like {example}", path.display());
         }
         for file in found {
@@ -47,10 +48,6 @@ fn files(
             files.entry(name).or_default().push(file);
         }
     }
-    for paths in files.values_mut() {
-        paths.sort();
-        paths.dedup();
-    }
     Ok(files)
 }
 
@@ -59,7 +56,10 @@ fn reader(path: &Path, format: Option<Format>) -> anyhow::Result<Reader<BufReade
     Ok(Reader::new(BufReader::new(file), path.display().to_string(), Options { format, ..Options::default() }))
 }
 
-fn trace(name: &str, paths: Vec<PathBuf>) -> anyhow::Result<Arc<Recorded>> {
+/// The files of one trace, in the order of their names.
+fn trace(name: &str, mut paths: Vec<PathBuf>) -> anyhow::Result<Arc<Recorded>> {
+    paths.sort();
+    paths.dedup();
     let mut recorded = Recorded::default();
     for path in &paths {
         recorded.add(reader(path, Some(Format::Msr))?)?;
@@ -71,7 +71,8 @@ fn trace(name: &str, paths: Vec<PathBuf>) -> anyhow::Result<Arc<Recorded>> {
     Ok(Arc::new(recorded))
 }
 
-/// Reads files of any format that `evenkeel sim` knows, and of folders those that are called like the paper's.
+/// Reads files of any format that `evenkeel sim` knows, and of folders those that are called like the paper's. Of two files
+/// of one trace the last counts.
 ///
 /// # Errors
 /// What cannot be read, or is called like neither.
@@ -115,6 +116,21 @@ mod tests {
         assert!(error(folder.join("hm_0.csv")).contains("reads and writes"));
         std::fs::write(folder.join("hm_0.csv"), "128166372003061629,hm,0,Write,zero,512,1\n").expect("written");
         assert!(error(folder.join("hm_0.csv")).contains("hm_0.csv"));
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn of_two_traces_of_drg_the_last_given_counts() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-drg-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("made");
+        let files = ["web1.spc", "web2.spc"].map(|name| folder.join(name));
+        std::fs::write(&files[0], "0,8,4096,r,0.5\n0,16,4096,w,0.6\n").expect("written");
+        std::fs::write(&files[1], "0,8,4096,r,0.5\n").expect("written");
+        let requests = |paths: &[PathBuf]| of_drg(paths).expect("traces").web.map(|records| records.len());
+        let [one, two] = files;
+        assert_eq!(requests(&[one.clone(), two.clone()]), Some(1));
+        assert_eq!(requests(&[two, one]), Some(2));
+        assert_eq!(requests(std::slice::from_ref(&folder)), Some(1), "of a folder by name");
         std::fs::remove_dir_all(&folder).expect("removed");
     }
 }
