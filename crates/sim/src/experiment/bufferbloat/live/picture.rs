@@ -122,5 +122,7 @@ mod tests {
             (&["none".to_owned()][..], &["slowfast".to_owned()][..])
         );
         assert_eq!((table.rows.len(), page.intro.len()), (2, 2));
+        let html = page.html();
+        assert!(!html.contains("NaN") && !html.contains("inf") && !html.contains("http"), "{html}");
     }
 }
