@@ -14,18 +14,15 @@ use evenkeel_guard::discovery::{Map, Roots, Survey, osds, resolved};
 use evenkeel_guard::preflight::{self, osd::Scheduling};
 use evenkeel_guard::sensor::cgroup;
 use evenkeel_policy::check::{Errors, Problem, check_with};
-use evenkeel_policy::config::Backend;
 use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::{
     Checked, Enforced, Missing, Precedence, Preflight, Presence, Row, served, unenforced,
 };
 use evenkeel_policy::source::Source;
-use evenkeel_policy::{Config, Finding, Severity};
-use evenkeel_server::Inspected;
 use evenkeel_web::serve::own_files;
 
 use crate::control::{table, words};
-use crate::guard::{abilities, in_json, judged};
+use crate::guard::{abilities, judged};
 use crate::output;
 
 /// How long an OSD may take to answer.
@@ -57,17 +54,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             on_this_host(&mut config, &mut checked.host, |_, _| unreachable!("there is no row"))?;
         }
     }
-    if args.json {
-        output::print(&in_json(&checked)?);
-    } else {
+    if !args.json {
         checked.errors.iter().for_each(|error| eprintln!("error: {error}"));
         checked.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-        match &args.file {
-            None => output::print(&parts(&checked.host)),
-            Some(_) if checked.errors.is_empty() => output::print(&policy(&checked)),
-            Some(_) => {}
-        }
     }
+    output::show(args.json, &checked, |checked| match &args.file {
+        None => parts(&checked.host),
+        Some(_) if checked.errors.is_empty() => policy(checked),
+        Some(_) => String::new(),
+    })?;
     let absent = checked.missing.iter().filter(|missing| missing.here == Presence::Missing).count();
     let absent = absent + usize::from(args.file.is_none() && !checked.host.can_act);
     let (errors, warnings) = (checked.errors.len(), checked.warnings.len());
@@ -97,7 +92,9 @@ fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
     let is_guarded = has("agent") || guard.as_ref().map_or(true, |(config, _)| !config.enforced.rows.is_empty());
     if has("server") || has("volumes") || !is_guarded {
         let named = Some(file).filter(|file| file.as_os_str() != "-");
-        let report = check_with(&source, |config| files(config, named));
+        let report = check_with(&source, |config| {
+            evenkeel_server::inspect(&Arc::new(config.clone()), &own_files(named, &config.server.data_dir))
+        });
         queue = served(&report.config);
         (checked.errors, checked.warnings, elsewhere) = (report.errors, report.warnings, report.elsewhere);
     }
@@ -147,33 +144,6 @@ fn on_this_host(
         preflight::osd::judge(&entry.name, &Scheduling::ask(&socket))
     }));
     Ok(preflight::lacks(config, host, &map, (&roots, Path::new(cgroup::ROOT)), complain))
-}
-
-/// What is to be said about the files of volumes on this machine: what they hold, and whether there is room for them. `file`:
-/// that of the configuration.
-fn files(config: &Config, file: Option<&Path>) -> Vec<Finding> {
-    let at = |name: &str, key: &str| ["volumes", name, key].map(str::to_owned).into();
-    let on_files = config.volumes.iter().filter(|(_, volume)| volume.backend == Backend::File);
-    let mut found: Vec<Finding> = on_files
-        .filter_map(|(name, volume)| {
-            let message = evenkeel_server::shortage(&config.path_of(name, volume)?, volume.size?.0)?;
-            Some(Finding { severity: Severity::Warning, path: at(name, "size"), message })
-        })
-        .collect();
-    let own = own_files(file, &config.server.data_dir);
-    // Another user's record cannot be read, and what is not known cannot be told from what is foreign.
-    let inspected = evenkeel_server::inspect(&Arc::new(config.clone()), &own).unwrap_or_default();
-    // The server may run in another folder, with a record there by which a file is its own to lengthen.
-    let elsewhere = config.server.data_dir.is_relative() && !config.server.data_dir.exists();
-    found.extend(inspected.into_iter().map(|Inspected { volume, key, said }| {
-        let certain = said.is_err() && !(elsewhere && key == "size");
-        let severity = if certain { Severity::Error } else { Severity::Warning };
-        let message = said.unwrap_or_else(|error| error.to_string());
-        let prefix = format!("volume {volume}: ");
-        let message = message.strip_prefix(&prefix).map(str::to_owned).unwrap_or(message);
-        Finding { severity, path: at(&volume, key), message }
-    }));
-    found
 }
 
 /// The effective policy as a table, with what is missing below.

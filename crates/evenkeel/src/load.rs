@@ -1,15 +1,12 @@
 //! `evenkeel load URI`: the load generator of `evenkeel-load`, run and printed.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, bail, ensure};
+use crate::{output, parallel};
+use anyhow::{bail, ensure};
 use evenkeel_load::{
     Extras, Job, JobOptions, Journal, Record, Report, check_result, jobs, progress_line, seed_from_time,
 };
-use indicatif::{ProgressBar, ProgressStyle};
 
 /// Options of `evenkeel load`.
 #[derive(Debug, clap::Args)]
@@ -52,14 +49,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         _ => None,
     };
     // The first interrupt ends the load and prints what there is; the second ends the process.
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .context("cannot catch interrupts")?;
-    }
+    let stop = parallel::interrupts()?;
     let extras = Extras { journal: journal.as_ref(), record: record.as_ref() };
-    let progress = progress();
+    let progress = output::spinner("{elapsed:>4}  {msg}");
     let results =
         evenkeel_load::run(&jobs, &extras, &stop, &mut |results| progress.set_message(progress_line(results)));
     progress.finish_and_clear();
@@ -87,17 +79,4 @@ fn journal(path: &std::path::Path, job: &Job, json: bool) -> anyhow::Result<Jour
         "--journal - and --json would both write to standard output: give the journal a file"
     );
     Ok(Journal::of(job, path)?)
-}
-
-/// A line on the terminal; nothing where standard error is none.
-fn progress() -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new_spinner();
-    if let Ok(style) = ProgressStyle::with_template("{elapsed:>4}  {msg}") {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(std::time::Duration::from_millis(500));
-    bar
 }

@@ -1,12 +1,15 @@
 //! Standard output that may be a closed pipe, or one without a reader.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
 
 /// How long a server or an agent waits for a reader of what it says at its start.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -15,6 +18,15 @@ const PATIENCE: Duration = Duration::from_millis(500);
 pub(crate) fn print(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Prints a record as JSON, or the `text` that is made of it.
+///
+/// # Errors
+/// When the record cannot be written as JSON.
+pub(crate) fn show<T: Serialize>(json: bool, record: &T, text: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
+    print(&if json { serde_json::to_string_pretty(record)? + "\n" } else { text(record) });
+    Ok(())
 }
 
 /// Prints `text`, which fits a pipe, from a program that lasts: a reader that has stopped does not keep it from going on.
@@ -35,6 +47,19 @@ pub(crate) fn announce(text: String) {
         Ok(_) => drop(written.recv_timeout(PATIENCE)),
         Err(_) => print(&text),
     }
+}
+
+/// A line on the terminal that tells how far some work is; nothing where standard error is none.
+pub(crate) fn spinner(template: &str) -> ProgressBar {
+    if !io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
 }
 
 /// The command line that repeats what is shown, with the name of the program instead of its path.

@@ -2,9 +2,8 @@
 
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -39,6 +38,9 @@ pub(crate) enum Stopped {
     },
 }
 
+/// Exit status after an interrupt, as shells have it.
+pub(crate) const INTERRUPTED: u8 = 130;
+
 /// A flag that the first SIGINT or SIGTERM sets; the second ends the process.
 ///
 /// # Errors
@@ -46,7 +48,7 @@ pub(crate) enum Stopped {
 pub(crate) fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
+        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), Arc::clone(&stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .context("cannot catch interrupts")?;
     }
@@ -59,7 +61,7 @@ pub(crate) fn cores() -> usize {
 }
 
 /// Runs each setup with its seed and answers what `keep` makes of each result, in the order given: the answer does not
-/// depend on `threads`. Shows progress on a terminal when it takes longer than two seconds.
+/// depend on `threads`.
 ///
 /// # Errors
 /// When `stop` was set, or when a run failed (the others are then given up).
@@ -69,114 +71,77 @@ pub(crate) fn simulate<R: Send>(
     stop: &AtomicBool,
     keep: impl Fn(usize, Run) -> R + Sync,
 ) -> Result<Vec<R>, Stopped> {
-    let threads = threads.clamp(1, runs.len().max(1));
-    let next = AtomicUsize::new(0);
-    let failed = AtomicBool::new(false);
-    let parts: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
-    let complete = AtomicUsize::new(0);
-    let results: Vec<Mutex<Option<Result<R, Failure>>>> = runs.iter().map(|_| Mutex::new(None)).collect();
-    let work = |worker: usize| {
-        loop {
-            let place = next.fetch_add(1, Ordering::Relaxed);
-            let Some(&(setup, seed)) = runs.get(place) else { return };
-            let mut report = |progress: world::Progress| {
-                parts[worker].store((progress.fraction() * PARTS as f64) as u64, Ordering::Relaxed);
-                match stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed) {
-                    true => ControlFlow::Break(()),
-                    false => ControlFlow::Continue(()),
-                }
-            };
-            let result = match stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed) {
-                true => return,
-                false => world::run(setup, seed, &mut report),
-            };
-            if let Err(failure) = &result
-                && !matches!(failure, Failure::Cancelled { .. })
-            {
-                failed.store(true, Ordering::Relaxed);
-            }
-            parts[worker].store(0, Ordering::Relaxed);
-            complete.fetch_add(1, Ordering::Relaxed);
-            let result = result.map(|run| keep(place, run));
-            *results[place].lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(result);
-        }
-    };
-    std::thread::scope(|scope| {
-        let work = &work;
-        let workers: Vec<_> = (0..threads).map(|worker| scope.spawn(move || work(worker))).collect();
-        let done = || {
-            let under_way: u64 = parts.iter().map(|part| part.load(Ordering::Relaxed)).sum();
-            complete.load(Ordering::Relaxed) as u64 * PARTS + under_way
-        };
-        show_until(&|| workers.iter().all(|worker| worker.is_finished()), &done, runs.len());
+    let results = until(runs, threads, stop, |place, &(setup, seed), tick| {
+        world::run(setup, seed, &mut |progress| tick(progress.fraction())).map(|run| keep(place, run))
     });
-    collect(results, stop)
+    let (mut kept, of) = (Vec::with_capacity(runs.len()), runs.len());
+    for (place, result) in results.into_iter().enumerate() {
+        match result {
+            Some(Ok(result)) => kept.push(result),
+            Some(Err(Failure::Cancelled { .. })) | None => {}
+            Some(Err(failure)) => return Err(Stopped::Failed { place, failure }),
+        }
+    }
+    let whole = kept.len() == of && !stop.load(Ordering::Relaxed);
+    if whole { Ok(kept) } else { Err(Stopped::Interrupted { done: kept.len(), of }) }
 }
 
 /// Applies `work` to each item on `threads` threads and answers in the order given. For items that take well below a
 /// second: an interrupt waits for those under way.
 ///
 /// # Errors
-/// When `stop` was set.
+/// When `stop` was set, or what kept an item from its result.
 pub(crate) fn each<T: Sync, R: Send>(
     items: &[T],
     threads: usize,
     stop: &AtomicBool,
-    work: impl Fn(&T) -> R + Sync,
-) -> Result<Vec<R>, Stopped> {
-    let results = until(items, threads, &|| stop.load(Ordering::Relaxed), work);
+    work: impl Fn(&T) -> Result<R, String> + Sync,
+) -> anyhow::Result<Vec<R>> {
+    let results = until(items, threads, stop, |_, item, _| work(item));
     let done = results.iter().flatten().count();
-    let results: Option<Vec<R>> = results.into_iter().collect();
-    results.ok_or(Stopped::Interrupted { done, of: items.len() })
+    let results: Result<Vec<R>, String> = results.into_iter().flatten().collect();
+    let results = results.map_err(anyhow::Error::msg)?;
+    if results.len() < items.len() { Err(Stopped::Interrupted { done, of: items.len() }.into()) } else { Ok(results) }
 }
 
-/// Applies `work` to each item on `threads` threads until `stopped`, and answers in the order given: nothing for items that
-/// had not begun by then. Shows progress on a terminal when it takes longer than two seconds.
-pub(crate) fn until<T: Sync, R: Send>(
+/// Applies `work` to each item on `threads` threads until `stop` is set or an item fails, and answers in the order given:
+/// nothing for items that had not begun by then. `work` gets the place of its item, and what tells how much of it is done (0 to
+/// 1) and answers whether to go on. Shows progress on a terminal when it takes longer than two seconds.
+pub(crate) fn until<T: Sync, R: Send, E: Send>(
     items: &[T],
     threads: usize,
-    stopped: &(dyn Fn() -> bool + Sync),
-    work: impl Fn(&T) -> R + Sync,
-) -> Vec<Option<R>> {
-    let next = AtomicUsize::new(0);
-    let complete = AtomicUsize::new(0);
-    let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
+    stop: &AtomicBool,
+    work: impl Fn(usize, &T, &mut dyn FnMut(f64) -> ControlFlow<()>) -> Result<R, E> + Sync,
+) -> Vec<Option<Result<R, E>>> {
+    let threads = threads.clamp(1, items.len().max(1));
+    let (next, complete, failed) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+    let parts: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
+    let results: Vec<Mutex<Option<Result<R, E>>>> = items.iter().map(|_| Mutex::new(None)).collect();
+    let take = |part: &AtomicU64| {
+        let stopped = || stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed);
+        while !stopped() {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(place) else { return };
+            let result = work(place, item, &mut |fraction| {
+                part.store((fraction * PARTS as f64) as u64, Ordering::Relaxed);
+                if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            *results[place].lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+            part.store(0, Ordering::Relaxed);
+            complete.fetch_add(1, Ordering::Relaxed);
+        }
+    };
     std::thread::scope(|scope| {
-        let take = || {
-            while !stopped() {
-                let place = next.fetch_add(1, Ordering::Relaxed);
-                let Some(item) = items.get(place) else { return };
-                let result = work(item);
-                *results[place].lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(result);
-                complete.fetch_add(1, Ordering::Relaxed);
-            }
+        let take = &take;
+        let workers: Vec<_> = parts.iter().map(|part| scope.spawn(move || take(part))).collect();
+        let done = || {
+            let under_way: u64 = parts.iter().map(|part| part.load(Ordering::Relaxed)).sum();
+            complete.load(Ordering::Relaxed) as u64 * PARTS + under_way
         };
-        let workers: Vec<_> = (0..threads.clamp(1, items.len().max(1))).map(|_| scope.spawn(take)).collect();
-        let done = || complete.load(Ordering::Relaxed) as u64 * PARTS;
         show_until(&|| workers.iter().all(|worker| worker.is_finished()), &done, items.len());
     });
-    results.into_iter().map(|slot| slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)).collect()
-}
-
-/// Puts the results in order.
-fn collect<R>(results: Vec<Mutex<Option<Result<R, Failure>>>>, stop: &AtomicBool) -> Result<Vec<R>, Stopped> {
-    let of = results.len();
-    let results = results.into_iter().map(|slot| slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner));
-    let (mut kept, mut failure) = (Vec::with_capacity(of), None);
-    for (place, result) in results.enumerate() {
-        match result {
-            Some(Ok(result)) => kept.push(result),
-            Some(Err(Failure::Cancelled { .. })) | None => {}
-            Some(Err(first)) => {
-                failure.get_or_insert(Stopped::Failed { place, failure: first });
-            }
-        }
-    }
-    match failure {
-        Some(failure) => Err(failure),
-        None if kept.len() < of || stop.load(Ordering::Relaxed) => Err(Stopped::Interrupted { done: kept.len(), of }),
-        None => Ok(kept),
-    }
+    results.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
 }
 
 /// Draws progress until the work is finished.
@@ -260,9 +225,11 @@ mod tests {
     fn each_item_is_worked_on_once_in_order_until_an_interrupt() {
         let items: Vec<u64> = (0..50).collect();
         let go = AtomicBool::new(false);
-        assert_eq!(each(&items, 4, &go, |n| n * n).unwrap(), items.iter().map(|n| n * n).collect::<Vec<_>>());
-        let stopped = each(&items, 2, &AtomicBool::new(true), |n| *n);
-        assert!(matches!(stopped, Err(Stopped::Interrupted { done: 0, of: 50 })), "{stopped:?}");
+        assert_eq!(each(&items, 4, &go, |n| Ok(n * n)).unwrap(), items.iter().map(|n| n * n).collect::<Vec<_>>());
+        let stopped = each(&items, 2, &AtomicBool::new(true), |n| Ok(*n)).unwrap_err();
+        assert!(matches!(stopped.downcast_ref(), Some(Stopped::Interrupted { done: 0, of: 50 })), "{stopped:?}");
+        let failed = each(&items, 2, &go, |n| if *n == 7 { Err("seven".into()) } else { Ok(*n) });
+        assert_eq!(failed.unwrap_err().to_string(), "seven");
     }
 
     #[test]

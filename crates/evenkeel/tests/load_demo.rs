@@ -22,7 +22,7 @@ fn bufferbloat_measures_each_setting_that_is_asked_for() {
             assert!(setting[figure].as_f64().unwrap() > 0.0, "{figure}: {report}");
         }
     }
-    assert_eq!(std::fs::read_to_string(&page).unwrap().matches("<circle").count(), 2);
+    assert!(std::fs::read_to_string(&page).unwrap().contains(r#""labels":["none","256K"]"#));
     let drawn = std::fs::read_to_string(&picture).unwrap();
     assert!(drawn.contains(">no bound<") && drawn.contains(">256 KiB<"), "{drawn}");
     assert!(drawn.contains(">evenkeel demo bufferbloat --seconds 1 --settings none,256K"), "{drawn}");

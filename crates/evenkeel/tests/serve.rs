@@ -381,7 +381,7 @@ fn guarantees_and_pools_change_live_until_the_next_reload() {
         }
         let text = succeed(&folder, &["state"]);
         assert_eq!(
-            text.contains("5000000 bytes/s of writes; what binds: throughput"),
+            text.contains("5.00 MB/s of writes, got "),
             guarantees.len() == 2 || guarantees == [("write", "bytes", 5_000_000)],
             "{text}"
         );
@@ -466,12 +466,12 @@ fn what_is_taken_is_said_with_its_holder() {
     let address = server.uri().trim_start_matches("nbd://").trim_end_matches("/disk0").to_owned();
     let complaint = fail(&folder, &[&["serve", "--listen", &address, "--status", "off"][..], &other].concat());
     assert!(
-        complaint.contains(&address) && complaint.contains("--listen") && complaint.contains("(process "),
+        complaint.contains(&address) && complaint.contains("--listen") && complaint.contains("; process "),
         "{complaint}"
     );
     let complaint =
         fail(&folder, &[&["serve", "--listen", "127.0.0.1:0", "--status", server.status()][..], &other].concat());
-    assert!(complaint.contains("--status off") && complaint.contains("(process "), "{complaint}");
+    assert!(complaint.contains("--status off") && complaint.contains("; process "), "{complaint}");
     fs::write(
         folder.join("same.toml"),
         format!("[volumes.v]\npath = \"{}\"\n", folder.join("evenkeel-data/disk0.img").display()),

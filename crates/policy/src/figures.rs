@@ -1,4 +1,6 @@
-//! Figures in few characters.
+//! Figures in few characters, and tables of them.
+
+use std::fmt::Write as _;
 
 /// A count or rate in at most six: `0`, `3.2`, `840`, `12.5k`, `1.20M`.
 pub fn count(value: f64) -> String {
@@ -72,9 +74,60 @@ pub fn rates(iops: Option<u64>, bytes_per_s: Option<u64>) -> String {
     }
 }
 
+/// Columns as wide as their widest cell; the first `left` of them to the left, and cut if a line would be longer than `most`.
+pub fn aligned(table: &[Vec<String>], left: usize, most: usize) -> String {
+    let columns = table.first().map_or(0, Vec::len);
+    let width = |cell: &String| cell.chars().count();
+    let mut widths: Vec<usize> =
+        (0..columns).map(|column| table.iter().map(|row| width(&row[column])).max().unwrap_or(0)).collect();
+    // From the widest, as much as is too much, but no column below the width of a short word.
+    while widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1) > most {
+        let widest = widths[..left].iter_mut().max().filter(|width| **width > 8);
+        let Some(widest) = widest else { break };
+        *widest -= 1;
+    }
+    let mut out = String::new();
+    for row in table {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            let gap = if column == 0 { "" } else { "  " };
+            let _ = match column < left {
+                true => write!(line, "{gap}{:<width$}", cut(cell, width)),
+                false => write!(line, "{gap}{cell:>width$}"),
+            };
+        }
+        out += line.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+fn cut(text: &str, width: usize) -> String {
+    match text.chars().count() > width {
+        true => text.chars().take(width - 1).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_fit_the_terminal() {
+        let long =
+            "{ kind = \"slowfast\", repairs = \"none\", tradeoff_mib_per_s_per_ms = 1.0, target_max = \"50ms\" }";
+        let row = |first: &str| {
+            let figures = std::iter::repeat_n("123456", 6);
+            [first, "light"].into_iter().chain(figures).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let table = [row("admission"), row(long), row("none")];
+        let text = aligned(&table, 2, 100);
+        let widths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
+        assert_eq!(widths, [100; 3], "{text}");
+        assert!(text.contains('…') && text.lines().last().unwrap().starts_with("none  "));
+    }
 
     #[test]
     fn three_digits_fit_their_columns() {

@@ -11,7 +11,7 @@
 //! | [`tenant`], [`pool`] | the policy: who gets what, and the devices that saturate |
 //! | [`mod@explain`] | every sentence about a decision |
 //! | [`verdict`] | whether targets are met, and what throttles; computed here alone |
-//! | [`figures`] | figures in few characters |
+//! | [`figures`] | figures in few characters, and tables of them |
 //! | [`goal`], [`guarantee`] | latency targets and throughput guarantees in the controllers' words |
 //! | [`effective`] | which setting is enforced where, which one wins, and what is not enforced |
 //! | [`exchange`] | the exchange between hosts: settings, and what they tell each other |

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::explain;
 use crate::figures::{bytes, count, megabytes, ms, rates, short};
-use crate::state::{LatencyTargetState, LimitState, PoolState, TenantState};
+use crate::state::{LatencyTargetState, LimitState, PoolState, TenantSlotsState, TenantState};
 
 /// A rate of so much of its limit is at the limit: counts of a window are never exact.
 pub const AT_LIMIT: f64 = 0.95;
@@ -245,6 +245,20 @@ pub fn latency_target(target: &LatencyTargetState) -> Verdict {
     latency(target.target_ms, target.measured_ms, reason)
 }
 
+/// A latency target that is judged second by second, by the seconds within a window; where none ended, by the figure as last
+/// measured. `None` without a target.
+pub fn by_seconds(slots: &TenantSlotsState, seconds: u64, violated: u64, measured_ms: Option<f64>) -> Option<Target> {
+    let target_ms = slots.target_ms?;
+    let verdict = match (seconds, violated) {
+        (_, 1..) if slots.reason == "unachievable" => Verdict::Unachievable,
+        (_, 1..) => Verdict::Missed,
+        (1.., 0) => Verdict::Met,
+        (0, 0) => latency(target_ms, measured_ms, &slots.reason),
+    };
+    let statistic = if slots.percentile.is_empty() { "mean" } else { &slots.percentile };
+    Some(Target { what: format!("{statistic} < {} ms", short(target_ms)), kind: Kind::Latency, verdict })
+}
+
 /// Of a throughput guarantee, likewise. Less than guaranteed is idle if the tenant asked for no more.
 pub fn guarantee(guaranteed: f64, measured: Option<f64>, reason: &str) -> Verdict {
     match (measured, reason) {
@@ -306,16 +320,7 @@ fn of_tenant(tenant: &TenantState, work: &Counts, window_s: f64, whole: Option<&
 
 fn targets(tenant: &TenantState, work: &Counts, lately: &Lately) -> Vec<Target> {
     let mut targets = Vec::new();
-    if let Some((slots, target_ms)) = tenant.slots.as_ref().and_then(|slots| Some((slots, slots.target_ms?))) {
-        let verdict = match (work.windows, work.violated) {
-            (0, 0) => Verdict::Idle,
-            (_, 0) => Verdict::Met,
-            _ if slots.reason == "unachievable" => Verdict::Unachievable,
-            _ => Verdict::Missed,
-        };
-        let statistic = if slots.percentile.is_empty() { "mean" } else { &slots.percentile };
-        targets.push(Target { what: format!("{statistic} < {} ms", short(target_ms)), kind: Kind::Latency, verdict });
-    }
+    targets.extend(tenant.slots.as_ref().and_then(|slots| by_seconds(slots, work.windows, work.violated, None)));
     targets.extend(tenant.guarantees.iter().map(|of| {
         let guaranteed = of.guaranteed_per_s as f64;
         let unit = if of.unit == "bytes" { megabytes(guaranteed) + " MB/s" } else { count(guaranteed) + "/s" };
@@ -340,13 +345,19 @@ fn targets(tenant: &TenantState, work: &Counts, lately: &Lately) -> Vec<Target> 
     targets
 }
 
+/// What throttles a tenant for its pool's latency target.
+pub fn for_target(tenant: &TenantState) -> Option<ThrottledBy> {
+    let throttled = tenant.throttled.as_ref()?;
+    let by = throttled.slots_owner.clone();
+    let how = format!("{} slots, {} ms delay", throttled.slots, ms(throttled.delay_ms));
+    let because = explain::throttled_for_target(&by, &throttled.because);
+    Some(ThrottledBy { by, cause: Cause::LatencyTarget, how, because })
+}
+
 /// What throttles a tenant by name; the strictest first.
 fn throttled_by(tenant: &TenantState, lately: &Lately) -> Option<ThrottledBy> {
-    if let Some(throttled) = &tenant.throttled {
-        let by = throttled.slots_owner.clone();
-        let how = format!("{} slots, {} ms delay", throttled.slots, ms(throttled.delay_ms));
-        let because = explain::throttled_for_target(&by, &throttled.because);
-        return Some(ThrottledBy { by, cause: Cause::LatencyTarget, how, because });
+    if let Some(by) = for_target(tenant) {
+        return Some(by);
     }
     if let Some((by, how)) = at_limit(&tenant.limit, lately) {
         let guarantee = tenant.guarantees.iter().find(|guarantee| guarantee.binding == by);

@@ -5,7 +5,7 @@ use evenkeel_policy::state::{
     AdmissionState, GuaranteeState, LatencyTargetState, LimitState, PoolState, QosState, TenantSlotsState, TenantState,
     ThrottledState,
 };
-use evenkeel_policy::verdict::{Cause, Counts, Kind, Lately, Verdict, guarantee, judge, latency};
+use evenkeel_policy::verdict::{Cause, Counts, Kind, Lately, Verdict, by_seconds, guarantee, judge, latency};
 use proptest::prelude::*;
 
 /// What so many requests of 4 KiB with that latency count up to.
@@ -125,6 +125,27 @@ fn a_tenants_latency_target_is_judged_by_its_seconds() {
         let (_, lately) = judged(pool(0), tenant, Counts { windows, violated, ..Counts::default() });
         assert_eq!(verdicts(&lately), [("mean < 30 ms", Kind::Latency, expected)], "{reason}");
     }
+}
+
+#[test]
+fn where_no_second_ended_the_measured_figure_is_judged() {
+    for (seconds, violated, measured, reason, expected) in [
+        (1, 0, Some(40.0), "kept", Verdict::Met),
+        (1, 0, None, "kept", Verdict::Met),
+        (1, 1, Some(10.0), "kept", Verdict::Missed),
+        (1, 1, Some(10.0), "unachievable", Verdict::Unachievable),
+        (0, 0, Some(30.0), "kept", Verdict::Met),
+        (0, 0, Some(40.0), "kept", Verdict::Missed),
+        (0, 0, Some(40.0), "unachievable", Verdict::Unachievable),
+        (0, 0, Some(40.0), "idle", Verdict::Idle),
+        (0, 0, None, "kept", Verdict::Idle),
+    ] {
+        let (target_ms, percentile, reason) = (Some(30.0), "p99".to_owned(), reason.to_owned());
+        let slots = TenantSlotsState { target_ms, percentile, reason, ..TenantSlotsState::default() };
+        let target = by_seconds(&slots, seconds, violated, measured).expect("a target");
+        assert_eq!((target.what.as_str(), target.verdict), ("p99 < 30 ms", expected), "{seconds} {measured:?}");
+    }
+    assert_eq!(by_seconds(&TenantSlotsState::default(), 1, 0, None), None);
 }
 
 #[test]

@@ -42,12 +42,14 @@ pub enum Error {
     #[error(transparent)]
     Tls(#[from] evenkeel_net::tls::Error),
     /// An address could not be listened on.
-    #[error("cannot listen on {address}: {cause}{}", listen_hint(cause))]
+    #[error("cannot listen on {address}: {cause}{}", listen_hint(*holder, cause))]
     Listen {
         /// The address.
         address: String,
         /// What the system said.
         cause: io::Error,
+        /// The process that has the address, if it is taken and the kernel tells.
+        holder: Option<u32>,
     },
     /// The server behind a volume cannot be used.
     #[error("volume \"{volume}\": cannot use {uri}: {why}. Start that server, or correct the uri of the volume")]
@@ -132,12 +134,11 @@ fn describe(holder: Option<u32>) -> String {
     }
 }
 
-fn listen_hint(cause: &io::Error) -> &'static str {
+/// What else there is to say of an address; which option or key chooses another one is known to the program.
+fn listen_hint(holder: Option<u32>, cause: &io::Error) -> String {
     match cause.kind() {
-        io::ErrorKind::AddrInUse => {
-            ". Another program has it: stop it, or choose another address with --listen, --unix or server.listen"
-        }
-        io::ErrorKind::PermissionDenied => ". Ports below 1024 and foreign folders need privileges: choose another one",
-        _ => "",
+        io::ErrorKind::AddrInUse => format!("; {} has it", describe(holder)),
+        io::ErrorKind::PermissionDenied => "; ports below 1024 and foreign folders need privileges".to_owned(),
+        _ => String::new(),
     }
 }

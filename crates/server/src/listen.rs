@@ -10,10 +10,26 @@ use std::path::{Path, PathBuf};
 use rustix::net::{AddressFamily, SocketAddrAny, getsockname, listen, sockopt};
 
 use crate::error::Error;
+use crate::holder;
 use crate::worker::Listener;
 
 /// Connections that may wait to be accepted, as far as `net.core.somaxconn` allows: a host that boots brings hundreds at once.
-pub const BACKLOG: i32 = 4096;
+const BACKLOG: i32 = 4096;
+
+/// Listens on a TCP address; port 0 picks a free one.
+///
+/// # Errors
+/// When the address cannot be had; the message names the process that has it, where the system tells.
+pub fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+    let fail = |cause: io::Error| {
+        let holder = (cause.kind() == io::ErrorKind::AddrInUse).then(|| holder::of_tcp(address)).flatten();
+        Error::Listen { address: address.to_string(), cause, holder }
+    };
+    let listener = TcpListener::bind(address).map_err(fail)?;
+    // The standard library's backlog is 128: a SYN beyond it is dropped, and a health check comes a second late.
+    listen(&listener, BACKLOG).map_err(|e| fail(e.into()))?;
+    Ok(listener)
+}
 
 /// Sockets with the addresses to show for them, and the files to remove in the end.
 #[derive(Default)]
@@ -29,11 +45,10 @@ pub(crate) struct Listening {
 impl Listening {
     /// Opens a TCP address; port 0 picks a free one.
     pub(crate) fn tcp(&mut self, address: SocketAddr) -> Result<(), Error> {
-        let fail = |cause| Error::Listen { address: address.to_string(), cause };
-        let listener = TcpListener::bind(address).map_err(fail)?;
+        let fail = |cause| Error::Listen { address: address.to_string(), cause, holder: None };
+        let listener = bind(address)?;
         let actual = listener.local_addr().map_err(fail)?;
         listener.set_nonblocking(true).map_err(fail)?;
-        listen(&listener, BACKLOG).map_err(|e| fail(e.into()))?;
         self.uris.push(format!("nbd://{actual}"));
         self.listeners.push(Listener::Tcp(listener.into()));
         Ok(())
@@ -41,7 +56,7 @@ impl Listening {
 
     /// Opens a Unix socket. A file that a dead server left behind is replaced, a live one is not.
     pub(crate) fn unix(&mut self, path: &Path) -> Result<(), Error> {
-        let fail = |cause| Error::Listen { address: path.display().to_string(), cause };
+        let fail = |cause| Error::Listen { address: path.display().to_string(), cause, holder: None };
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
                 std::fs::remove_file(path).map_err(fail)?;
@@ -109,6 +124,15 @@ pub fn is_stale(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_an_address_is_found_out_when_it_is_refused() {
+        let taken = bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let error = bind(taken.local_addr().unwrap()).expect_err("taken");
+        drop(taken);
+        let this = format!("; process {} (", std::process::id());
+        assert!(error.to_string().contains(&this) && error.to_string().ends_with("has it"), "{error}");
+    }
 
     #[test]
     fn only_a_dead_socket_is_replaced() {

@@ -118,7 +118,7 @@ pub(crate) fn is_allowed(server: &config::Server, path: &Path) -> bool {
 
 /// A sentence about a file of `size` bytes at `path` that its file system has no room for; `None` if it has, or does not
 /// tell. The file need not exist, nor its folder.
-pub fn shortage(path: &Path, size: u64) -> Option<String> {
+pub(crate) fn shortage(path: &Path, size: u64) -> Option<String> {
     let allocated = std::fs::metadata(path).map_or(0, |metadata| metadata.blocks().saturating_mul(512));
     let absolute = std::path::absolute(path).ok()?;
     let existing = absolute.ancestors().find(|path| path.exists())?;

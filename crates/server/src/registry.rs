@@ -11,8 +11,8 @@ use std::time::Duration as StdDuration;
 use evenkeel_control::pool::Pool as PoolState;
 use evenkeel_control::units::{Kind, Work};
 use evenkeel_model::store::StoreParams;
-use evenkeel_policy::Config;
 use evenkeel_policy::config::{self, Cache};
+use evenkeel_policy::{Config, Finding, Severity};
 
 use crate::adopted::{Adopted, Name};
 use crate::backend::Backend;
@@ -571,26 +571,29 @@ impl Opening {
     }
 }
 
-/// What a server would say about the file of a volume.
-#[derive(Debug)]
-pub struct Inspected {
-    /// The volume.
-    pub volume: String,
-    /// The key in its table that this is about.
-    pub key: &'static str,
-    /// What the file holds already, or why the server would refuse it.
-    pub said: Result<String, Error>,
-}
-
-/// Looks at the files that volumes are to be on, as far as they are there and this process may read them. `own_files`: those
-/// that the program keeps. Changes nothing.
-///
-/// # Errors
-/// When the record of known files cannot be read: what clients have written would be taken for foreign.
-pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Result<Vec<Inspected>, Error> {
-    let adopted = Arc::new(Mutex::new(Adopted::load(&config.server.data_dir)?));
+/// What is to be said about the files that volumes are to be on, as far as they are there and this process may read them:
+/// what they hold, why the server would refuse them, and whether there is room. `own_files`: those that the program keeps.
+/// Changes nothing.
+pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Vec<Finding> {
+    let finding = |severity, name: &str, key: &str, message| Finding {
+        severity,
+        path: ["volumes", name, key].map(str::to_owned).into(),
+        message,
+    };
+    let on_files = config.volumes.iter().filter(|(_, volume)| volume.backend == config::Backend::File);
+    let short = on_files.filter_map(|(name, volume)| {
+        let message = shortage(&config.path_of(name, volume)?, volume.size?.0)?;
+        Some(finding(Severity::Warning, name, "size", message))
+    });
+    let mut found: Vec<Finding> = short.collect();
+    let data_dir = &config.server.data_dir;
+    // Another user's record cannot be read: what clients have written would be taken for foreign.
+    let Ok(adopted) = Adopted::load(data_dir) else { return found };
+    // The server may run in another folder, with a record there by which a file is its own to lengthen.
+    let elsewhere = data_dir.is_relative() && !data_dir.exists();
+    let adopted = Arc::new(Mutex::new(adopted));
     let files = Files { own: Arc::new(OwnFiles::of(config, own_files)), adopted, taken: Arc::default() };
-    let found = config.volumes.iter().filter_map(|(name, volume)| {
+    found.extend(config.volumes.iter().filter_map(|(name, volume)| {
         let opening = Opening {
             config: Arc::clone(config),
             id: 0,
@@ -601,13 +604,15 @@ pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Result<Vec<Inspec
             files: Some(files.clone()),
             patience: StdDuration::ZERO,
         };
-        let (key, said) = match opening.inspect() {
-            Ok(note) => ("path", Ok(note?)),
-            Err((key, error)) => (key, Err(error)),
+        let (severity, key, message) = match opening.inspect() {
+            Ok(note) => (Severity::Warning, "path", note?),
+            Err(("size", error)) if elsewhere => (Severity::Warning, "size", error.to_string()),
+            Err((key, error)) => (Severity::Error, key, error.to_string()),
         };
-        Some(Inspected { volume: name.clone(), key, said })
-    });
-    Ok(found.collect())
+        let message = message.strip_prefix(&format!("volume {name}: ")).map(str::to_owned).unwrap_or(message);
+        Some(finding(severity, name, key, message))
+    }));
+    found
 }
 
 /// Logs that there is no room for a volume's file, for which this is the reason; a line for the caller.

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
 use evenkeel_net::http::{Method, Place};
 use evenkeel_policy::check::check_file;
 use evenkeel_policy::config::{Match, Server, Workers};
@@ -11,11 +12,11 @@ use evenkeel_policy::rbd::Image;
 use evenkeel_policy::state::State;
 use evenkeel_policy::units::{Bytes, Duration, UnitError};
 use evenkeel_policy::uri::Target;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 mod client;
-mod show;
+pub(crate) mod show;
 mod site;
 
 use crate::output;
@@ -66,8 +67,8 @@ impl Connect {
         serde_json::from_str(&text).context("the server speaks another version of the API")
     }
 
-    /// Asks for a change and prints what was changed.
-    fn change(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<usize> {
+    /// Asks for a change, prints what was changed, and answers whether anything was.
+    fn change(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<bool> {
         #[derive(Deserialize)]
         struct Changed {
             changes: Vec<String>,
@@ -80,7 +81,17 @@ impl Connect {
         if changed.changes.is_empty() {
             output::print("nothing changed\n");
         }
-        Ok(changed.changes.len())
+        Ok(!changed.changes.is_empty())
+    }
+
+    /// The same of what is in force until the next reload, and says so.
+    fn patch(&self, path: &str, body: &Value) -> anyhow::Result<()> {
+        if self.change(Method::PATCH, path, Some(body))? {
+            output::print(
+                "in force until the next reload or restart; to keep it, put it into the configuration file\n",
+            );
+        }
+        Ok(())
     }
 }
 
@@ -100,13 +111,7 @@ pub(crate) struct StateArgs {
 /// # Errors
 /// When no server answers.
 pub(crate) fn state(args: &StateArgs) -> anyhow::Result<()> {
-    let state = args.connect.state()?;
-    if args.json {
-        output::print(&format!("{:#}\n", serde_json::to_value(&state)?));
-    } else {
-        output::print(&show::state(&state));
-    }
-    Ok(())
+    output::show(args.json, &args.connect.state()?, show::state)
 }
 
 /// Makes a server read its configuration again.
@@ -146,9 +151,10 @@ pub(crate) enum VolumeCommand {
 }
 
 /// Options of `evenkeel volume create`; what is left out has the default of the configuration.
-#[derive(Args)]
+#[derive(Args, Serialize)]
 pub(crate) struct Create {
     /// Name of the volume, under which it is exported
+    #[serde(skip)]
     name: String,
     /// Size, for example 10GiB; not needed for a block device or a file that exists
     #[arg(long)]
@@ -163,7 +169,7 @@ pub(crate) struct Create {
     #[arg(long)]
     backend: Option<String>,
     /// File or block device, in DATA_DIR or in what server.volume_dirs names [default for a file: DATA_DIR/NAME.img]
-    #[arg(long)]
+    #[arg(long, value_parser = absolute())]
     path: Option<PathBuf>,
     /// Lengthen a file that Evenkeel did not create to --size; without it such a file is served at its own length
     #[arg(long, requires = "size")]
@@ -178,13 +184,13 @@ pub(crate) struct Create {
     #[arg(long)]
     rbd: Option<Image>,
     /// Configuration of that cluster [default: where Ceph's programs look]
-    #[arg(long)]
+    #[arg(long, value_parser = absolute())]
     ceph_conf: Option<PathBuf>,
     /// User of that cluster, without `client.` [default: admin]
     #[arg(long)]
     ceph_user: Option<String>,
     /// That user's keyring [default: as the configuration says]
-    #[arg(long)]
+    #[arg(long, value_parser = absolute())]
     ceph_keyring: Option<PathBuf>,
     /// Whether I/O goes around the page cache: direct, buffered [default: direct]
     #[arg(long)]
@@ -196,7 +202,13 @@ pub(crate) struct Create {
     #[arg(long)]
     read_only: bool,
     #[command(flatten)]
+    #[serde(skip)]
     connect: Connect,
+}
+
+/// A path that means the same to a server in another folder.
+fn absolute() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(std::path::absolute)
 }
 
 /// Runs `evenkeel volume`.
@@ -210,33 +222,7 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
             Ok(())
         }
         VolumeCommand::Create(create) => {
-            // The server may run in another folder.
-            let absolute = |path: Option<PathBuf>| {
-                let make = |path: PathBuf| {
-                    std::path::absolute(&path).with_context(|| format!("cannot make {} absolute", path.display()))
-                };
-                path.map(make).transpose()
-            };
-            let path = absolute(create.path)?;
-            let (conf, keyring) = (absolute(create.ceph_conf)?, absolute(create.ceph_keyring)?);
-            let volume = object([
-                ("size", create.size.map(|size| json!(size))),
-                ("pool", create.pool.map(Value::from)),
-                ("tenant", create.tenant.map(Value::from)),
-                ("backend", create.backend.map(Value::from)),
-                ("path", path.map(|path| json!(path))),
-                ("grow", create.grow.then_some(Value::from(true))),
-                ("format", create.format.map(Value::from)),
-                ("uri", create.uri.map(|uri| json!(uri))),
-                ("rbd", create.rbd.map(|image| json!(image))),
-                ("ceph_conf", conf.map(|path| json!(path))),
-                ("ceph_user", create.ceph_user.map(Value::from)),
-                ("ceph_keyring", keyring.map(|path| json!(path))),
-                ("cache", create.cache.map(Value::from)),
-                ("description", create.description.map(Value::from)),
-                ("read_only", create.read_only.then_some(Value::from(true))),
-            ]);
-            let body = json!({ "name": create.name, "volume": volume });
+            let body = json!({ "name": create.name, "volume": set_members(&create)? });
             create.connect.change(Method::POST, "/api/v1/volumes", Some(&body)).map(drop)
         }
         VolumeCommand::Grow { name, size, connect } => connect
@@ -302,11 +288,11 @@ pub(crate) struct SetTenant {
     #[arg(long, value_name = "TIME")]
     limit_burst: Option<Duration>,
     /// Whether it is served before others: background is served when no normal tenant can be
-    #[arg(long, value_enum)]
-    priority: Option<Priority>,
+    #[arg(long, value_parser = PossibleValuesParser::new(["normal", "background"]))]
+    priority: Option<String>,
     /// Whether it is throttled for latency targets of others
-    #[arg(long, value_enum)]
-    throttle: Option<Throttle>,
+    #[arg(long, value_parser = PossibleValuesParser::new(["never", "last", "normal", "always"]))]
+    throttle: Option<String>,
     /// Who belongs to it: volume:db-*, address:10.1.0.0/16, uid:1000, certificate:NAME; may be given several times
     #[arg(long = "match", value_name = "ENTRY")]
     matches: Vec<Match>,
@@ -320,51 +306,25 @@ pub(crate) struct SetTenant {
     connect: Connect,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Priority {
-    Normal,
-    Background,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Throttle {
-    Never,
-    Last,
-    Normal,
-    Always,
-}
-
 /// Runs `evenkeel tenant`.
 ///
 /// # Errors
 /// When no server answers, or it refuses; nothing has changed then.
 pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
     let TenantCommand::Set(set) = command;
-    let priority = set.priority.map(|priority| match priority {
-        Priority::Normal => "normal",
-        Priority::Background => "background",
-    });
-    let throttle = set.throttle.map(|throttle| match throttle {
-        Throttle::Never => "never",
-        Throttle::Last => "last",
-        Throttle::Normal => "normal",
-        Throttle::Always => "always",
-    });
     let body = object([
         ("reservation", rates(set.reservation_iops, set.reservation_bytes_per_s)),
         ("limit", limit(set.limit_iops, set.limit_bytes_per_s, set.limit_burst)),
         ("guarantee", guarantee(&set)),
         ("latency", set.latency),
         ("weight", set.weight.map(Value::from)),
-        ("priority", priority.map(Value::from)),
-        ("throttle", throttle.map(Value::from)),
+        ("priority", set.priority.map(Value::from)),
+        ("throttle", set.throttle.map(Value::from)),
         ("match", (!set.matches.is_empty()).then(|| json!(set.matches))),
         ("create", set.create.then_some(Value::from(true))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
-    let changes = set.connect.change(Method::PATCH, &client::path("/api/v1/tenants/", &set.name), Some(&body))?;
-    remind(changes);
-    Ok(())
+    set.connect.patch(&client::path("/api/v1/tenants/", &set.name), &body)
 }
 
 /// `evenkeel pool`.
@@ -479,9 +439,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
         ("emulate", (!set.emulate.is_empty()).then(|| Value::Object(set.emulate.into_iter().collect()))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
-    let changes = set.connect.change(Method::PATCH, &client::path("/api/v1/pools/", &set.name), Some(&body))?;
-    remind(changes);
-    Ok(())
+    set.connect.patch(&client::path("/api/v1/pools/", &set.name), &body)
 }
 
 /// `evenkeel server`.
@@ -494,7 +452,7 @@ pub(crate) enum ServerCommand {
 }
 
 /// Options of `evenkeel server set`; what is left out stays as it is.
-#[derive(Args)]
+#[derive(Args, Serialize)]
 pub(crate) struct SetServer {
     /// Threads that serve connections, or auto: one per core; connections of those that are too many move to the others
     #[arg(long, value_name = "N|auto")]
@@ -503,6 +461,7 @@ pub(crate) struct SetServer {
     #[arg(long, value_name = "TIME")]
     drain_timeout: Option<Duration>,
     #[command(flatten)]
+    #[serde(skip)]
     connect: Connect,
 }
 
@@ -512,19 +471,17 @@ pub(crate) struct SetServer {
 /// When no server answers, or it refuses; nothing has changed then.
 pub(crate) fn server(command: ServerCommand) -> anyhow::Result<()> {
     let ServerCommand::Set(set) = command;
-    let body = object([
-        ("workers", set.workers.map(|workers| json!(workers))),
-        ("drain_timeout", set.drain_timeout.map(|time| json!(time))),
-    ]);
-    let changes = set.connect.change(Method::PATCH, "/api/v1/server", Some(&body))?;
-    remind(changes);
-    Ok(())
+    set.connect.patch("/api/v1/server", &set_members(&set)?)
 }
 
-fn remind(changes: usize) {
-    if changes > 0 {
-        output::print("in force until the next reload or restart; to keep it, put it into the configuration file\n");
-    }
+/// The options that are given, by their names.
+fn set_members(options: &impl Serialize) -> anyhow::Result<Value> {
+    let mut members = serde_json::to_value(options).context("an option is not Unicode")?;
+    members
+        .as_object_mut()
+        .into_iter()
+        .for_each(|members| members.retain(|_, value| !matches!(value, Value::Null | Value::Bool(false))));
+    Ok(members)
 }
 
 /// An object of the members that have a value.

@@ -2,41 +2,28 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_policy::state::{LatencyState, LimitState, PoolState, RemoteState, State, TenantState};
+use evenkeel_policy::figures::{aligned, bytes, count, megabytes, ms, short, uptime};
+use evenkeel_policy::state::{
+    GuaranteeState, LatencyState, LimitState, PoolState, RemoteState, State, TenantState, VolumeState,
+};
 use evenkeel_policy::units::{Bytes, Rates};
+use evenkeel_policy::verdict::for_target;
 
 /// Left-aligned first column, right-aligned others.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
-    aligned(head, rows, 1)
+    indented(head, rows, 1)
 }
 
 /// All columns left-aligned.
 pub(crate) fn words(head: &[&str], rows: &[Vec<String>]) -> String {
-    aligned(head, rows, head.len())
+    indented(head, rows, head.len())
 }
 
 /// The first `left` columns left-aligned, the others right-aligned.
-fn aligned(head: &[&str], rows: &[Vec<String>], left: usize) -> String {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([head[column].chars().count()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let mut text = String::new();
+fn indented(head: &[&str], rows: &[Vec<String>], left: usize) -> String {
     let head: Vec<String> = head.iter().map(|&cell| cell.to_owned()).collect();
-    for row in std::iter::once(&head).chain(rows) {
-        for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-            let _ = if column + 1 == left && column > 0 {
-                write!(text, "  {cell}")
-            } else if column < left {
-                write!(text, "  {cell:<width$}")
-            } else {
-                write!(text, "  {cell:>width$}")
-            };
-        }
-        text.push('\n');
-    }
-    text
+    let all: Vec<Vec<String>> = std::iter::once(head).chain(rows.iter().cloned()).collect();
+    aligned(&all, left, usize::MAX).lines().map(|line| format!("  {line}\n")).collect()
 }
 
 fn rates(iops: Option<u64>, bytes_per_s: Option<u64>) -> String {
@@ -45,7 +32,7 @@ fn rates(iops: Option<u64>, bytes_per_s: Option<u64>) -> String {
 }
 
 /// A limit, with its owner unless that is the operator.
-fn limit(limit: &LimitState) -> String {
+pub(crate) fn limit(limit: &LimitState) -> String {
     let others =
         [&limit.iops_owner, &limit.bytes_per_s_owner].into_iter().flatten().filter(|owner| *owner != "operator");
     let owners: Vec<&str> = others.map(String::as_str).collect();
@@ -57,24 +44,10 @@ fn percentiles(latency: &LatencyState) -> String {
     if latency.count == 0 { "-".into() } else { format!("{:.3} / {:.3}", latency.p50_ms, latency.p99_ms) }
 }
 
-fn size(bytes: u64) -> String {
-    Bytes(bytes).to_string()
-}
-
 /// Everything worth a look.
 pub(super) fn state(state: &State) -> String {
-    let mut text = String::new();
-    let _ = writeln!(
-        text,
-        "evenkeel {}, up {:.0} s, {}, {} workers, {} connections{}{}",
-        state.version,
-        state.uptime_s,
-        state.engine,
-        state.workers.len(),
-        state.connections,
-        if state.read_only { ", read-only" } else { "" },
-        if state.draining { ", stopping" } else { "" },
-    );
+    let mut text = head(state).join(", ") + "\n";
+    troubles(state).iter().for_each(|trouble| text += &format!("{trouble}\n"));
     for shown in &state.pools {
         let _ = write!(text, "\n{}", pool(shown));
     }
@@ -82,65 +55,107 @@ pub(super) fn state(state: &State) -> String {
     text
 }
 
-fn pool(pool: &PoolState) -> String {
-    let mut text = String::new();
+/// What a server is and how it does, short ones first.
+pub(crate) fn head(state: &State) -> Vec<String> {
+    let busy = state.workers.iter().fold(0.0, |sum, worker| sum + worker.busy);
+    let workers = state.workers.len();
+    let mut head = vec![
+        format!("evenkeel serve {}", state.version),
+        format!("up {}", uptime(state.uptime_s)),
+        state.engine.clone(),
+        format!("{workers} workers {:.0} % busy", 100.0 * busy / workers.max(1) as f64),
+        format!("{} clients", state.connections),
+    ];
+    if state.read_only {
+        head.push("read-only".into());
+    }
+    head
+}
+
+/// What concerns all of a server.
+pub(crate) fn troubles(state: &State) -> Vec<String> {
+    let mut troubles = Vec::new();
+    if state.draining {
+        troubles.push("the server is stopping".into());
+    }
+    for pool in &state.pools {
+        for io in &pool.overdue {
+            troubles.push(format!(
+                "OVERDUE: {} of {} at {} of volume {}, in flight in pool {} for {:.0} s",
+                io.kind,
+                bytes(io.length_bytes),
+                io.offset_bytes,
+                io.volume,
+                pool.name,
+                io.age_s
+            ));
+        }
+    }
+    if let Some(exchange) = state.exchange.as_ref().filter(|exchange| exchange.standing != "shared") {
+        troubles.push(format!("exchange {}: {}", exchange.standing, exchange.because));
+    }
+    troubles
+}
+
+/// What a pool is set to and how it does, with names.
+pub(crate) fn pool_facts(pool: &PoolState) -> Vec<(&'static str, String)> {
     let admission = &pool.admission;
-    let budget = admission.budget_bytes.map_or_else(|| "no bound".into(), |budget| format!("budget {budget} bytes"));
-    let target = admission.target_ms.map_or_else(String::new, |ms| format!(", target {ms:.2} ms"));
-    let _ = writeln!(
-        text,
-        "pool {}: scheduler {}, limit {}, {} queued, {} in flight\n  admission {}: {} bytes in flight, {budget}{target}",
-        pool.name,
-        pool.scheduler,
-        limit(&pool.limit),
-        pool.queued_requests,
-        admission.in_flight_requests,
-        admission.kind,
-        admission.in_flight_bytes,
-    );
-    let _ = writeln!(text, "  why: {}", admission.reason);
+    let mut facts = vec![
+        ("scheduler", pool.scheduler.clone()),
+        ("limit", limit(&pool.limit)),
+        ("requests", format!("{} queued, {} in flight", pool.queued_requests, admission.in_flight_requests)),
+        (
+            "admission",
+            format!(
+                "{}: {} in flight, budget {}{}",
+                admission.kind,
+                bytes(admission.in_flight_bytes),
+                admission.budget_bytes.map_or_else(|| "without bound".into(), bytes),
+                admission.target_ms.map_or_else(String::new, |target| format!(", target {} ms", ms(target)))
+            ),
+        ),
+        ("why", admission.reason.clone()),
+    ];
     if !admission.target_reason.is_empty() && admission.target_reason != admission.reason {
-        let _ = writeln!(text, "  why that target: {}", admission.target_reason);
+        facts.push(("target", admission.target_reason.clone()));
     }
     if let Some(goal) = &pool.latency_target {
-        let _ = write!(text, "  goal: {} of reads below {} ms", goal.percentile, goal.target_ms);
-        if let Some(measured) = goal.measured_ms {
-            let _ = write!(text, ", last measured {measured:.2} ms");
-        }
-        if let Some(decision) = &goal.decision {
-            let _ = write!(text, "\n  why: {}", decision.because);
-        }
-        text.push('\n');
+        let measured = goal.measured_ms.map_or_else(|| "nothing measured yet".into(), |ms| format!("last {ms:.2} ms"));
+        facts.push(("goal", format!("{} of reads below {} ms, {measured}", goal.percentile, short(goal.target_ms))));
+        facts.extend(goal.decision.iter().map(|decision| ("why", decision.because.clone())));
+    }
+    if let Some(slots) = &pool.slots {
+        let total = slots.total.map_or_else(|| "without bound".into(), |total| format!("{total:.1}"));
+        let with = if slots.exchanged { "with other hosts" } else { "alone" };
+        facts.push(("slots", format!("{total}, by {}, {with}", slots.method)));
+    }
+    facts
+}
+
+/// A guarantee, what came of it, and why.
+pub(crate) fn guarantee(of: &GuaranteeState) -> String {
+    let rate = |value: f64| match of.unit.as_str() {
+        "bytes" => megabytes(value) + " MB/s",
+        unit => format!("{} {unit}/s", count(value)),
+    };
+    let (guaranteed, got) = (rate(of.guaranteed_per_s as f64), of.measured_per_s.map_or_else(|| "-".into(), rate));
+    format!("{guaranteed}{}, got {got}; what binds: {}; {}", of.of_what(), of.binding, of.because)
+}
+
+fn pool(pool: &PoolState) -> String {
+    let mut text = format!("pool {}\n", pool.name);
+    for (name, fact) in pool_facts(pool) {
+        let _ = writeln!(text, "  {name}: {fact}");
     }
     for tenant in &pool.tenants {
-        if let Some(hold) = &tenant.throttled {
-            let _ = writeln!(
-                text,
-                "  {} is throttled: {} slots ({}), each delayed by {:.2} ms; {}",
-                tenant.name, hold.slots, hold.slots_owner, hold.delay_ms, hold.because
-            );
+        // Before its first window nothing is known of its limits.
+        let by = tenant.lately.as_ref().map_or_else(|| for_target(tenant), |lately| lately.throttled_by.clone());
+        if let Some(by) = by {
+            let _ = writeln!(text, "  {} is throttled by {}: {}; {}", tenant.name, by.by, by.how, by.because);
         }
-    }
-    for tenant in &pool.tenants {
-        for guarantee in &tenant.guarantees {
-            let _ = writeln!(
-                text,
-                "  {} was guaranteed {} {}/s{}; what binds: {}; {}",
-                tenant.name,
-                guarantee.guaranteed_per_s,
-                guarantee.unit,
-                guarantee.of_what(),
-                guarantee.binding,
-                guarantee.because
-            );
+        for of in &tenant.guarantees {
+            let _ = writeln!(text, "  {} was guaranteed {}", tenant.name, guarantee(of));
         }
-    }
-    for io in &pool.overdue {
-        let _ = writeln!(
-            text,
-            "  OVERDUE: {} of {} bytes at {} of volume {}, in flight for {:.0} s",
-            io.kind, io.length_bytes, io.offset_bytes, io.volume, io.age_s
-        );
     }
     let head = [
         "tenant",
@@ -177,24 +192,24 @@ fn tenant(tenant: &TenantState) -> Vec<String> {
     ]
 }
 
+/// Where the data of a volume are: a path, another server, an image of Ceph.
+pub(crate) fn place(volume: &VolumeState) -> Option<&str> {
+    let place = volume.path.as_ref().or(volume.remote.as_ref().map(|remote| &remote.uri));
+    place.or(volume.rbd.as_ref().map(|rbd| &rbd.image)).map(String::as_str)
+}
+
 /// One line for each volume, and one more for each that failed or is on another server.
 pub(super) fn volumes(state: &State) -> String {
-    let row = |volume: &evenkeel_policy::state::VolumeState| {
+    let row = |volume: &VolumeState| {
         vec![
             volume.name.clone(),
-            size(volume.size_bytes),
+            Bytes(volume.size_bytes).to_string(),
             volume.backend.clone(),
             volume.pool.clone(),
             volume.tenant.clone(),
             volume.connections.to_string(),
             if volume.read_only { "ro" } else { "rw" }.into(),
-            volume
-                .path
-                .as_ref()
-                .or(volume.remote.as_ref().map(|remote| &remote.uri))
-                .or(volume.rbd.as_ref().map(|rbd| &rbd.image))
-                .cloned()
-                .unwrap_or_else(|| "-".into()),
+            place(volume).unwrap_or("-").to_owned(),
         ]
     };
     let rows: Vec<_> = state.volumes.iter().map(row).collect();
@@ -211,7 +226,7 @@ pub(super) fn volumes(state: &State) -> String {
 }
 
 /// How the server behind a volume does.
-fn remote(remote: &RemoteState) -> String {
+pub(crate) fn remote(remote: &RemoteState) -> String {
     let mut text = match remote.away_ms {
         Some(ms) if !remote.connected => format!("AWAY for {:.1} s", ms as f64 / 1e3),
         _ if !remote.connected => "AWAY".into(),
@@ -237,7 +252,42 @@ fn remote(remote: &RemoteState) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_policy::state::{AdmissionState, VolumeState};
+    use evenkeel_policy::state::{AdmissionState, ThrottledState};
+    use evenkeel_policy::verdict::Lately;
+
+    #[test]
+    fn a_tenant_is_throttled_before_its_first_window_too() {
+        let throttled =
+            ThrottledState { slots: 64, slots_owner: "response".into(), delay_ms: 24.2, because: "it is noisy".into() };
+        let mut tenant = TenantState { name: "backup".into(), throttled: Some(throttled), ..TenantState::default() };
+        let line = "backup is throttled by response: 64 slots, 24.2 ms delay; throttled for the pool's latency target \
+                    (response): it is noisy\n";
+        let shown = |tenant: &TenantState| pool(&PoolState { tenants: vec![tenant.clone()], ..PoolState::default() });
+        assert!(shown(&tenant).contains(line), "{}", shown(&tenant));
+        tenant.lately = Some(Lately { throttled_by: for_target(&tenant), ..Lately::default() });
+        assert!(shown(&tenant).contains(line), "{}", shown(&tenant));
+        tenant.throttled = None;
+        tenant.lately = None;
+        assert!(!shown(&tenant).contains("throttled"), "{}", shown(&tenant));
+    }
+
+    #[test]
+    fn a_guarantee_is_shown_in_its_unit() {
+        let of = |unit: &str, guaranteed_per_s, measured_per_s| {
+            let (unit, binding, because) = (unit.into(), "throughput".into(), "why".into());
+            guarantee(&GuaranteeState {
+                unit,
+                guaranteed_per_s,
+                measured_per_s,
+                binding,
+                because,
+                ..GuaranteeState::default()
+            })
+        };
+        let text = "14.6 MB/s, got 9.50 MB/s; what binds: throughput; why";
+        assert_eq!(of("bytes", 14_600_000, Some(9.5e6)), text);
+        assert_eq!(of("requests", 12_500, None), "12.5k requests/s, got -; what binds: throughput; why");
+    }
 
     #[test]
     fn shows_what_matters_and_why() {
@@ -275,7 +325,7 @@ mod tests {
             "database",
             "400 IOPS (by response)",
             "42",
-            "budget 102400 bytes, target 5.00 ms",
+            "budget 100 KiB, target 5.00 ms",
             "why: target met",
             "1GiB",
             "FAILED: volume disk0: disk died",

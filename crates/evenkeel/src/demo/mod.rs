@@ -1,9 +1,6 @@
 //! `evenkeel demo`: shows an effect live, in under a minute.
 
 mod bufferbloat;
-mod phase;
-mod picture;
-mod svg;
 
 /// Options of `evenkeel demo`.
 #[derive(Debug, clap::Args)]

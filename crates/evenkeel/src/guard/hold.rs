@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use evenkeel_guard::actuator::{Client, Hold, Holds, Packets, Plan, Settings};
 use evenkeel_guard::config::DEFAULT_PORTS;
 use evenkeel_guard::host::Acting;
@@ -30,8 +31,8 @@ pub(crate) struct Args {
     devices: Vec<String>,
     /// Which packets wait: acknowledgements slow a client that writes (with a capped receive window), data one that
     /// reads, all both
-    #[arg(long, value_enum, default_value = "all")]
-    packets: Which,
+    #[arg(long, value_parser = packets(), default_value = "all")]
+    packets: Packets,
     /// Port of the service on this host; may be repeated. By default those of iSCSI, NVMe/TCP and NBD
     #[arg(long = "port", default_values_t = DEFAULT_PORTS)]
     ports: Vec<u16>,
@@ -55,12 +56,13 @@ pub(crate) struct Args {
     dry_run: bool,
 }
 
-/// As on the command line.
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum Which {
-    Acknowledgements,
-    Data,
-    All,
+/// Packets by their name on the command line.
+fn packets() -> impl TypedValueParser<Value = Packets> {
+    PossibleValuesParser::new(["acknowledgements", "data", "all"]).map(|name| match name.as_str() {
+        "acknowledgements" => Packets::Acknowledgements,
+        "data" => Packets::Data,
+        _ => Packets::All,
+    })
 }
 
 fn time(duration: Duration) -> std::time::Duration {
@@ -76,12 +78,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         timeout: time(args.timeout),
         filters: args.filters,
     };
-    let packets = match args.packets {
-        Which::Acknowledgements => Packets::Acknowledgements,
-        Which::Data => Packets::Data,
-        Which::All => Packets::All,
-    };
-    let hold = Hold { packets, delay: time(args.delay) };
+    let hold = Hold { packets: args.packets, delay: time(args.delay) };
     let holds: Holds = args.clients.iter().map(|address| (Client::Address(*address), hold)).collect();
     if args.dry_run {
         for step in Plan::new(settings)?.steps() {

@@ -17,11 +17,10 @@ use serde::de::DeserializeOwned;
 use crate::control::{self, Certificates, PATIENCE, Site, path};
 use crate::output;
 
-mod certificates;
 mod exchange;
 mod hold;
 mod run;
-mod show;
+pub(crate) mod show;
 
 /// The port of the status address, where nobody says otherwise.
 const PORT: u16 = 9810;
@@ -126,16 +125,11 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             output::print(EXAMPLE);
             Ok(())
         }
-        Command::Status { json, connect } => {
-            let state = connect.get("/api/v1/state")?;
-            output::print(&if json { in_json(&state)? } else { show::state(&state) });
-            Ok(())
-        }
+        Command::Status { json, connect } => output::show(json, &connect.get("/api/v1/state")?, show::state),
         Command::Why { pool, count, json, connect } => {
             let asked = pool.as_ref().map_or_else(String::new, |name| path("&pool=", name));
             let decisions: Decisions = connect.get(&format!("/api/v1/decisions?count={count}{asked}"))?;
-            output::print(&if json { in_json(&decisions)? } else { show::decisions(&decisions) });
-            Ok(())
+            output::show(json, &decisions, show::decisions)
         }
         Command::Hold(args) => hold::run(&args),
         Command::Reset(args) => Ok(host::reset(&args.journal, output::print)?),
@@ -150,8 +144,7 @@ fn discover(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
     let sockets = config.map_or_else(Vec::new, |config| config.agent.ceph.sockets);
     let mut map = Map::of(&Survey::of_this_machine(), &configured, resolved);
     map.osds = osds::find(Path::new("/"), &sockets);
-    output::print(&if json { in_json(&map)? } else { show::map(&map) });
-    Ok(())
+    output::show(json, &map, show::map)
 }
 
 /// A configuration, with what is doubtful about it.
@@ -185,9 +178,4 @@ fn address(status: Status) -> Option<SocketAddr> {
         Status::Off => None,
         Status::At(address) => Some(address),
     }
-}
-
-/// A record as text.
-pub(crate) fn in_json(record: &impl serde::Serialize) -> anyhow::Result<String> {
-    Ok(format!("{}\n", serde_json::to_string_pretty(record).context("cannot be written as JSON")?))
 }

@@ -8,12 +8,13 @@ use std::thread;
 use anyhow::{Context, anyhow};
 use evenkeel_guard::config::Config;
 use evenkeel_guard::host::{Host, Policies, Shared, lock};
+use evenkeel_net::tls::Renewable;
 use evenkeel_server::Paced;
 use signal_hook::consts::SIGHUP;
 
-use super::certificates::Certificates;
 use super::exchange::SharedArrays;
 use crate::output;
+use crate::serve::log_changes;
 use crate::serve::systemd::{self, Condition, Watchdog};
 use crate::signals;
 
@@ -34,6 +35,8 @@ pub(crate) struct Args {
     dry_run: bool,
 }
 
+const STATUS_CURE: &str = "choose another address with the key agent.status, or do without: agent.status = \"off\"";
+
 /// Runs until told to stop.
 ///
 /// # Errors
@@ -50,8 +53,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     }
     let mut received = signals::receive()?;
     let terms = config.agent.terms();
-    let certificates = Arc::new(Certificates::read(terms.clone())?);
-    let status = super::address(config.agent.status).map(crate::serve::listen_status).transpose()?;
+    let certificates = Arc::new(Renewable::load(terms.clone())?);
+    let listen = |address| crate::serve::listen_status(address, STATUS_CURE);
+    let status = super::address(config.agent.status).map(listen).transpose()?;
     let address = status.as_ref().and_then(|listener| listener.local_addr().ok());
 
     let mut host = Host::start(&config, args.dry_run, output::print)?;
@@ -60,7 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         let (stated, recorded, certificates) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&certificates));
         let records = move |pool: Option<&str>, count| lock(&recorded).agent.records(pool, count);
         let router = evenkeel_web::guard::router(move || lock(&stated).state(), records);
-        evenkeel_web::spawn_read_only(router, listener, terms.http.tls, move || certificates.https())
+        evenkeel_web::spawn_read_only(router, listener, terms.http.tls, move || certificates.http())
             .context("cannot serve the API")?;
     }
 
@@ -72,7 +76,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let (path, policies) = (args.config.clone(), host.policies());
     let reload = crate::serve::reload_on_demand(move |_| {
         pace.run((), || {
-            certificates.renew();
+            match certificates.renew() {
+                Ok(changed) => log_changes(changed.then(|| "certificates changed".to_owned()).as_slice()),
+                Err(error) => tracing::error!("reload refused, nothing was changed: {error}"),
+            }
             reread(&path, &policies);
         });
     })?;

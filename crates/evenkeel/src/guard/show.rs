@@ -6,7 +6,7 @@ use evenkeel_guard::discovery::map::{HybridEntry, ResourceEntry};
 use evenkeel_guard::discovery::osds::OsdEntry;
 use evenkeel_guard::discovery::{Link, Map};
 use evenkeel_guard::loops::record::{
-    At, CgroupState, ClientState, OsdState, PacketsState, PoolState, QueueDepthState, QueueState, State,
+    At, CgroupState, ClientState, GroupState, OsdState, PacketsState, PoolState, QueueDepthState, QueueState, State,
 };
 use evenkeel_policy::decision::Decisions;
 
@@ -156,7 +156,8 @@ fn array(pool: &PoolState, array: &QueueDepthState) -> String {
     text
 }
 
-fn queue(queue: &QueueState) -> String {
+/// A disk's queue and its length before.
+pub(crate) fn queue(queue: &QueueState) -> String {
     let length = |length: Option<u32>| length.map_or_else(|| "-".into(), |length| length.to_string());
     match &queue.foreign {
         Some(found) => format!("{} left alone, as another program set {found}", queue.disk),
@@ -205,8 +206,7 @@ fn groups(pool: &PoolState, at: &CgroupState) -> String {
     for tenant in &at.groups {
         for (name, goal) in [("read", &tenant.read), ("write", &tenant.write)] {
             let Some(goal) = goal else { continue };
-            let foreign = tenant.foreign_limit.as_ref();
-            let because = foreign.map(|limit| format!("left alone, as another program set io.max to {limit}"));
+            let foreign = foreign(tenant);
             rows.push(vec![
                 tenant.group.clone(),
                 tenant.tenant.clone(),
@@ -215,12 +215,18 @@ fn groups(pool: &PoolState, at: &CgroupState) -> String {
                 goal.unit.text(goal.measured),
                 goal.miss_rate.map_or_else(|| "-".into(), |part| format!("{:.1} %", part * 100.0)),
                 if foreign.is_some() { "-".into() } else { goal.unit.text(goal.limit) },
-                because.unwrap_or_else(|| goal.because.clone()),
+                foreign.unwrap_or_else(|| goal.because.clone()),
             ]);
         }
     }
     text += &if rows.is_empty() { "  no groups found\n".into() } else { table(&head, &rows) };
     text
+}
+
+/// Why a group is left alone, if it is.
+pub(crate) fn foreign(group: &GroupState) -> Option<String> {
+    let limit = group.foreign_limit.as_ref()?;
+    Some(format!("left alone, as another program set io.max to {limit}"))
 }
 
 fn client(client: &ClientState) -> Vec<String> {

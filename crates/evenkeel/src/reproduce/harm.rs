@@ -1,17 +1,16 @@
 //! `evenkeel reproduce harm`: which controllers, on how many cases; each case on a thread, until an interrupt.
 
-use std::io::IsTerminal;
-use std::ops::ControlFlow;
+use std::io::{ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use anyhow::Context;
-use clap::ValueEnum;
+use anyhow::{Context, anyhow};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use evenkeel_sim::experiment::harm::sets::Sets;
 use evenkeel_sim::experiment::harm::{self, Controller, Plan, SET};
 use evenkeel_sim::experiment::{Digest, Options, Report};
 use evenkeel_sim::world::{self, Failure, Setup};
 
-use super::sets;
 use crate::parallel;
 
 /// Lines of progress where standard error is no terminal.
@@ -25,19 +24,19 @@ pub(super) struct HarmArgs {
     #[arg(long, value_name = "N", conflicts_with = "quick", value_parser = clap::value_parser!(u64).range(1..=SET))]
     cases: Option<u64>,
     /// Judge this controller alone; may be repeated
-    #[arg(long, value_name = "CONTROLLER")]
-    controller: Vec<Name>,
+    #[arg(long, value_name = "CONTROLLER", value_parser = controller())]
+    controller: Vec<Controller>,
     /// Shrink each case of admission control that the default harms, and write it into this folder as a scenario,
     /// case-SEED.toml, for evenkeel sim: its bounds are what no control gives, so it fails until the harm is mended. Takes some
     /// minutes for each
     #[arg(long, value_name = "DIR")]
     write_failures: Option<PathBuf>,
     /// The record of drawn sets, which says how many were used
-    #[arg(long, value_name = "FILE", default_value = sets::FILE)]
+    #[arg(long, value_name = "FILE", default_value = "docs/results/harm-sets.md")]
     pub(super) sets: PathBuf,
     /// Add this run to the record of drawn sets
     #[arg(long, conflicts_with = "seed")]
-    pub(super) record: bool,
+    record: bool,
 }
 
 impl HarmArgs {
@@ -52,39 +51,44 @@ impl HarmArgs {
         given.into_iter().find_map(|(given, name)| given.then_some(name))
     }
 
-    fn plan(&self) -> Plan {
-        let wanted = |controller: &Controller| {
-            self.controller.is_empty() || self.controller.iter().any(|name| name.controller() == *controller)
+    /// The record of drawn sets; one that is not there is no error. `drawn`: this run draws the set of the constants.
+    pub(super) fn read(&self, drawn: bool) -> anyhow::Result<Sets> {
+        let path = self.sets.display();
+        let text = match std::fs::read_to_string(&self.sets) {
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            text => Some(text.with_context(|| format!("cannot read {path}"))?),
         };
+        Sets::read(text, drawn).map_err(|why| anyhow!("{path} {why}"))
+    }
+
+    /// Adds a run to the record, if that is asked for.
+    pub(super) fn add(&self, sets: &mut Sets, report: &Report) -> anyhow::Result<()> {
+        let text = if self.record { sets.record(report) } else { return Ok(()) };
+        std::fs::write(&self.sets, text).with_context(|| {
+            format!("cannot write {}; name a file in a folder that is there with --sets", self.sets.display())
+        })
+    }
+
+    fn plan(&self) -> Plan {
+        let wanted = |controller: &Controller| self.controller.is_empty() || self.controller.contains(controller);
         Plan { controllers: Controller::ALL.into_iter().filter(wanted).collect(), cases: self.cases }
     }
 }
 
-/// A controller by its name on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Name {
-    /// Admission control
-    Admission,
-    /// The latency target of a pool
-    LatencyTarget,
-    /// The placement of connections on workers
-    Placement,
-    /// Latency targets of hosts that share a device
-    Slots,
-    /// Guarantees of throughput
-    Guarantees,
-}
-
-impl Name {
-    fn controller(self) -> Controller {
-        match self {
-            Self::Admission => Controller::Admission,
-            Self::LatencyTarget => Controller::LatencyTarget,
-            Self::Placement => Controller::Placement,
-            Self::Slots => Controller::Slots,
-            Self::Guarantees => Controller::Guarantees,
-        }
-    }
+/// A controller by its name in results, without spaces.
+fn controller() -> impl TypedValueParser<Value = Controller> {
+    const NAMES: [(&str, &str); Controller::ALL.len()] = [
+        ("admission", "Admission control"),
+        ("latency-target", "The latency target of a pool"),
+        ("placement", "The placement of connections on workers"),
+        ("slots", "Latency targets of hosts that share a device"),
+        ("guarantees", "Guarantees of throughput"),
+    ];
+    let values = NAMES.map(|(name, help)| PossibleValue::new(name).help(help));
+    PossibleValuesParser::new(values).try_map(|given| {
+        let found = NAMES.into_iter().zip(Controller::ALL).find(|((name, _), _)| *name == given);
+        found.map(|(_, controller)| controller).ok_or("no controller")
+    })
 }
 
 /// Judges the cases. After an interrupt the report is about those that were judged until then.
@@ -118,26 +122,16 @@ fn judge(
     stop: &AtomicBool,
 ) -> anyhow::Result<Vec<(u64, Vec<harm::Judged>)>> {
     let (done, harmed, gravely) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-    let failed = AtomicBool::new(false);
-    let stopped = || stop.load(Ordering::Relaxed) || failed.load(Ordering::Relaxed);
     let silent = std::io::stderr().is_terminal();
-    let work = |seed: &u64| -> Option<anyhow::Result<(u64, Vec<harm::Judged>)>> {
-        let mut go_on = |_| if stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+    let results = parallel::until(seeds, threads, stop, |_, &seed, tick| -> Result<_, Option<anyhow::Error>> {
         let mut execute = |_: &str, runs: &[(Setup, u64)]| -> Result<Vec<Digest>, Failure> {
-            runs.iter().map(|(setup, seed)| world::run(setup, *seed, &mut go_on).map(Digest::of)).collect()
+            runs.iter().map(|(setup, seed)| world::run(setup, *seed, &mut |_| tick(0.0)).map(Digest::of)).collect()
         };
-        let judged = match harm::judge(controller, *seed, failures.is_some(), &mut execute) {
-            Err(Failure::Cancelled { .. }) => return None,
-            judged => judged.with_context(|| format!("{} case {seed}", controller.name())),
+        let judged = match harm::judge(controller, seed, failures.is_some(), &mut execute) {
+            Err(Failure::Cancelled { .. }) => return Err(None),
+            judged => judged.with_context(|| format!("{} case {seed}", controller.name()))?,
         };
-        let written = |judged: &Vec<harm::Judged>| failures.map_or(Ok(()), |folder| write(folder, *seed, judged));
-        let judged = match judged.and_then(|judged| written(&judged).map(|()| judged)) {
-            Ok(judged) => judged,
-            Err(error) => {
-                failed.store(true, Ordering::Relaxed);
-                return Some(Err(error));
-            }
-        };
+        failures.map_or(Ok(()), |folder| write(folder, seed, &judged))?;
         let count = |counter: &AtomicUsize, counts: bool| {
             counter.fetch_add(usize::from(counts), Ordering::Relaxed) + usize::from(counts)
         };
@@ -149,9 +143,13 @@ fn judge(
             let name = controller.name();
             eprintln!("{name}: {done} of {} cases judged, {harmed} harmed, {gravely} of them gravely", seeds.len());
         }
-        Some(Ok((*seed, judged)))
-    };
-    parallel::until(seeds, threads, &stopped, work).into_iter().flatten().flatten().collect()
+        Ok((seed, judged))
+    });
+    results
+        .into_iter()
+        .flatten()
+        .filter_map(|result| result.map_or_else(|error| error.map(Err), |judged| Some(Ok(judged))))
+        .collect()
 }
 
 #[cfg(test)]
@@ -188,8 +186,23 @@ mod tests {
     }
 
     #[test]
+    fn a_controller_has_its_name_in_results() {
+        for each in Controller::ALL {
+            let name = each.name().replace(' ', "-");
+            let parsed = controller().parse_ref(&clap::Command::new(""), None, name.as_ref());
+            assert_eq!(parsed.ok(), Some(each), "{name}");
+        }
+        let helps = controller().possible_values().expect("listed").filter(|value| value.get_help().is_some()).count();
+        assert_eq!(helps, Controller::ALL.len());
+    }
+
+    #[test]
     fn a_plan_has_the_named_controllers_in_the_order_of_the_report() {
-        let args = HarmArgs { controller: vec![Name::Slots, Name::Admission], cases: Some(40), ..HarmArgs::default() };
+        let args = HarmArgs {
+            controller: vec![Controller::Slots, Controller::Admission],
+            cases: Some(40),
+            ..HarmArgs::default()
+        };
         let plan = Plan { controllers: vec![Controller::Admission, Controller::Slots], cases: Some(40) };
         assert_eq!((args.plan(), args.given()), (plan, Some("--cases")));
         assert_eq!(

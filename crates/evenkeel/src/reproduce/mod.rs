@@ -1,7 +1,6 @@
 //! `evenkeel reproduce`: the experiments of the papers in virtual time, beside ours.
 
 mod harm;
-mod sets;
 #[cfg(test)]
 mod tests;
 mod traces;
@@ -15,13 +14,13 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::ValueEnum;
 use evenkeel_sim::experiment::harm::constants;
+use evenkeel_sim::experiment::harm::sets::Sets;
 use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, iscsi, messenger, saat};
 use evenkeel_sim::report;
 use evenkeel_sim::world::Setup;
 
 use crate::output;
-use crate::parallel::{self, Stopped};
-use sets::Sets;
+use crate::parallel::{self, INTERRUPTED, Stopped};
 
 /// A paper's experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -69,9 +68,6 @@ pub(crate) struct Args {
     harm: harm::HarmArgs,
 }
 
-/// Exit status after an interrupt, as shells have it.
-const INTERRUPTED: u8 = 130;
-
 /// Runs an experiment and shows what came of it. What the figures say does not change the exit status.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match show(args) {
@@ -95,41 +91,35 @@ fn show(args: &Args) -> anyhow::Result<()> {
     if let Some(option) = args.harm.given().filter(|_| !is_harm) {
         anyhow::bail!("{option} is for harm: other experiments draw no cases");
     }
-    let mut sets = is_harm.then(|| Sets::read(&args.harm.sets, args.seed.is_none())).transpose()?;
+    let mut sets = is_harm.then(|| args.harm.read(args.seed.is_none())).transpose()?;
     let stop = parallel::interrupts()?;
     let begun = Instant::now();
     let report = reproduce(args, &stop)?;
-    if let Some(sets) = sets.as_mut().filter(|_| args.harm.record) {
-        sets.record(&report)?;
+    if let Some(sets) = &mut sets {
+        args.harm.add(sets, &report)?;
     }
     let took = begun.elapsed();
     if let Some(path) = &args.report {
         let html = report::page(&report, args.quick).html();
         std::fs::write(path, html).with_context(|| cannot_write(path))?;
     }
-    if args.json {
-        let (constants, used) = (sets.as_ref().map(|sets| sets.constants.as_str()), sets.as_ref().and_then(Sets::used));
-        output::print(&(serde_json::to_string_pretty(&report::document(&report, constants, used))? + "\n"));
-        return whole(&stop);
-    }
-    let mut text = report::text(&report);
-    text.push_str(&format!("\n{:.0} s on {} threads, seed {}.\n", took.as_secs_f64(), threads(args), report.seed));
-    if let Some(sets) = &sets {
-        text.push_str(&format!("{}\n", sets.words()));
-    }
-    if let Some(path) = &args.report {
-        text.push_str(&format!("Plots: {}\n", path.display()));
-    }
-    output::print(&text);
-    whole(&stop)
-}
-
-/// An error after an interrupt, when figures about a part have been shown.
-fn whole(stop: &AtomicBool) -> anyhow::Result<()> {
+    let (constants, used) = (sets.as_ref().map(|sets| sets.constants.as_str()), sets.as_ref().and_then(Sets::used));
+    output::show(args.json, &report::document(&report, constants, used), |_| {
+        let (threads, seed) = (threads(args), report.seed);
+        let mut text = report::text(&report);
+        text += &format!("\n{:.0} s on {threads} threads, seed {seed}.\n", took.as_secs_f64());
+        if let Some(sets) = &sets {
+            text += &(sets.words(&args.harm.sets.display().to_string()) + "\n");
+        }
+        if let Some(path) = &args.report {
+            text += &format!("Plots: {}\n", path.display());
+        }
+        text
+    })?;
     if stop.load(Ordering::Relaxed) { Err(Partial.into()) } else { Ok(()) }
 }
 
-/// An interrupt came before the last case.
+/// An interrupt came before the last case: an error after figures about a part have been shown.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted: the figures are about the cases that were judged until then")]
 struct Partial;
@@ -183,8 +173,7 @@ fn each<S: Sync, O: Send>(
     simulate: impl Fn(&S, u64) -> Result<O, String> + Sync,
 ) -> anyhow::Result<Vec<O>> {
     let begun = Instant::now();
-    let outcomes =
-        parallel::each(runs, threads(args), stop, |(setup, seed)| simulate(setup, *seed).map_err(anyhow::Error::msg));
+    let outcomes = parallel::each(runs, threads(args), stop, |(setup, seed)| simulate(setup, *seed));
     tracing::debug!("{name}: {} runs in {:.1} s", runs.len(), begun.elapsed().as_secs_f64());
-    outcomes?.into_iter().collect()
+    outcomes
 }

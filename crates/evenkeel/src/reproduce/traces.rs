@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,32 +17,43 @@ use evenkeel_sim::workload::trace::{Format, Options, Reader, Record};
 /// # Errors
 /// What cannot be read, or is none of the paper's traces.
 pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Traces> {
+    let files = files(paths, name_of, ".csv", "usr_0.csv, prn_1.csv or web_0.csv")?;
+    files.into_iter().map(|(name, paths)| Ok((name, trace(name, paths)?))).collect()
+}
+
+/// The files of each trace, by `name_of` a file and in the order given; of a folder those that end like this, by name. `example`: what a
+/// file may be called.
+fn files(
+    paths: &[PathBuf],
+    name_of: fn(&str) -> Option<&'static str>,
+    end: &str,
+    example: &str,
+) -> anyhow::Result<BTreeMap<&'static str, Vec<PathBuf>>> {
+    let name = |path: &Path| path.file_name().and_then(|name| name_of(name.to_str()?));
     let mut files: BTreeMap<&'static str, Vec<PathBuf>> = BTreeMap::new();
     for path in paths {
         let cannot_read = || format!("cannot read {}", path.display());
-        let name = |path: &Path| path.file_name().and_then(|name| name_of(name.to_str()?));
-        if !path.is_dir() {
-            let Some(name) = name(path) else {
-                bail!(
-                    "{} is called like none of the paper's traces; name it for example usr_0.csv, prn_1.csv or web_0.csv",
-                    path.display()
-                );
+        let mut found = vec![path.clone()];
+        if path.is_dir() {
+            let entries = std::fs::read_dir(path).with_context(cannot_read)?;
+            found = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>().with_context(cannot_read)?;
+            found.retain(|file| name(file).is_some() && file.to_string_lossy().ends_with(end) && file.is_file());
+            found.sort();
+            ensure!(!found.is_empty(), "{} has no file that is called like {example}", path.display());
+        }
+        for file in found {
+            let Some(name) = name(&file) else {
+                bail!("{} is called like none of the paper's traces; name it for example {example}", file.display());
             };
-            files.entry(name).or_default().push(path.clone());
-            continue;
+            files.entry(name).or_default().push(file);
         }
-        let mut found = false;
-        for entry in std::fs::read_dir(path).with_context(cannot_read)? {
-            let path = entry.with_context(cannot_read)?.path();
-            let is_csv = path.extension().is_some_and(|extension| extension == "csv");
-            if let Some(name) = name(&path).filter(|_| is_csv && path.is_file()) {
-                files.entry(name).or_default().push(path);
-                found = true;
-            }
-        }
-        ensure!(found, "{} has no file that is called like usr_0.csv", path.display());
     }
-    files.into_iter().map(|(name, paths)| Ok((name, trace(name, paths)?))).collect()
+    Ok(files)
+}
+
+fn reader(path: &Path, format: Option<Format>) -> anyhow::Result<Reader<BufReader<File>>> {
+    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(Reader::new(BufReader::new(file), path.display().to_string(), Options { format, ..Options::default() }))
 }
 
 /// The files of one trace, in the order of their names.
@@ -51,9 +62,7 @@ fn trace(name: &str, mut paths: Vec<PathBuf>) -> anyhow::Result<Arc<Recorded>> {
     paths.dedup();
     let mut recorded = Recorded::default();
     for path in &paths {
-        let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let options = Options { format: Some(Format::Msr), ..Options::default() };
-        recorded.add(Reader::new(BufReader::new(file), path.display().to_string(), options))?;
+        recorded.add(reader(path, Some(Format::Msr))?)?;
     }
     if recorded.requests() == MAX_REQUESTS {
         tracing::warn!("of trace {name} the first {MAX_REQUESTS} requests are replayed, over and over");
@@ -62,40 +71,25 @@ fn trace(name: &str, mut paths: Vec<PathBuf>) -> anyhow::Result<Arc<Recorded>> {
     Ok(Arc::new(recorded))
 }
 
-/// Reads files of any format that `evenkeel sim` knows, and of folders those that are called like the paper's.
+/// Reads files of any format that `evenkeel sim` knows, and of folders those that are called like the paper's. Of two files
+/// of one trace the last counts.
 ///
 /// # Errors
 /// What cannot be read, or is called like neither.
 pub(super) fn of_drg(paths: &[PathBuf]) -> anyhow::Result<drg::Traces> {
+    let name_of = |name: &str| {
+        let starts = [("web", "web"), ("wsrch", "web"), ("tpcc", "tpcc")];
+        starts.into_iter().find(|(start, _)| name.to_ascii_lowercase().starts_with(start)).map(|(_, name)| name)
+    };
     let mut traces = drg::Traces::default();
-    for path in paths {
-        let mut files = vec![path.clone()];
-        if path.is_dir() {
-            let entries = std::fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
-            files =
-                entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|file| of_file(file).is_some()).collect();
-            files.sort();
-            ensure!(!files.is_empty(), "{} has no file that is called like web or wsrch, or like tpcc", path.display());
-        }
-        for file in files {
-            let Some(is_web) = of_file(&file) else {
-                bail!("{} is called like neither trace: name it web... or wsrch..., or tpcc...", file.display());
-            };
-            let opened = File::open(&file).with_context(|| format!("cannot read {}", file.display()))?;
-            let reader = Reader::new(BufReader::new(opened), file.display().to_string(), Options::default());
-            let records: Vec<Record> = reader.take(MAX_REQUESTS).collect::<Result<_, _>>()?;
+    for (name, paths) in files(paths, name_of, "", "web... or wsrch..., or tpcc...")? {
+        for file in paths {
+            let records: Vec<Record> = reader(&file, None)?.take(MAX_REQUESTS).collect::<Result<_, _>>()?;
             ensure!(!records.is_empty(), "{} has no requests", file.display());
-            *(if is_web { &mut traces.web } else { &mut traces.tpcc }) = Some(records.into());
+            *(if name == "web" { &mut traces.web } else { &mut traces.tpcc }) = Some(records.into());
         }
     }
     Ok(traces)
-}
-
-/// Whether a file is called like the web trace (or like the other one).
-fn of_file(file: &Path) -> Option<bool> {
-    let name = file.file_name()?.to_str()?.to_ascii_lowercase();
-    let is_web = ["web", "wsrch"].iter().any(|start| name.starts_with(start));
-    (is_web || name.starts_with("tpcc")).then_some(is_web)
 }
 
 #[cfg(test)]
@@ -122,6 +116,21 @@ mod tests {
         assert!(error(folder.join("hm_0.csv")).contains("reads and writes"));
         std::fs::write(folder.join("hm_0.csv"), "128166372003061629,hm,0,Write,zero,512,1\n").expect("written");
         assert!(error(folder.join("hm_0.csv")).contains("hm_0.csv"));
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+
+    #[test]
+    fn of_two_traces_of_drg_the_last_given_counts() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-drg-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("made");
+        let files = ["web1.spc", "web2.spc"].map(|name| folder.join(name));
+        std::fs::write(&files[0], "0,8,4096,r,0.5\n0,16,4096,w,0.6\n").expect("written");
+        std::fs::write(&files[1], "0,8,4096,r,0.5\n").expect("written");
+        let requests = |paths: &[PathBuf]| of_drg(paths).expect("traces").web.map(|records| records.len());
+        let [one, two] = files;
+        assert_eq!(requests(&[one.clone(), two.clone()]), Some(1));
+        assert_eq!(requests(&[two, one]), Some(2));
+        assert_eq!(requests(std::slice::from_ref(&folder)), Some(1), "of a folder by name");
         std::fs::remove_dir_all(&folder).expect("removed");
     }
 }

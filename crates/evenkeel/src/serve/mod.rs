@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
 use evenkeel_policy::config::Status;
-use evenkeel_server::{Server, Start};
+use evenkeel_server::{Error, Server, Start};
 use evenkeel_web::Caller;
 use evenkeel_web::serve::{Manager, Source};
 use signal_hook::consts::SIGHUP;
@@ -25,7 +25,6 @@ use crate::signals::{self, Received, Sender};
 
 mod banner;
 mod flags;
-mod holder;
 mod pools;
 pub(crate) mod systemd;
 
@@ -52,6 +51,10 @@ flight are answered and everything is made durable; a second one stops at once.
 Under systemd: sockets from a socket unit are used instead of the configured addresses (FileDescriptorName=status and \
 =control for those two); Type=notify-reload and WatchdogSec= are understood.";
 
+const STATUS_CURE: &str =
+    "choose another address with --status ADDR:PORT (or server.status), or do without: --status off";
+const LISTEN_CURE: &str = "choose another address with --listen or --unix (or server.listen, server.unix)";
+
 /// Serves until told to stop.
 ///
 /// # Errors
@@ -73,7 +76,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
             Some(inherited)
         }
         (None, Status::Off) => None,
-        (None, Status::At(address)) => Some(listen_status(address)?),
+        (None, Status::At(address)) => Some(listen_status(address, STATUS_CURE)?),
     };
     let control_path = settings.control_path();
     let (control, _control_file) = match sockets.control.take() {
@@ -88,7 +91,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let own_files = source.own_files(&settings.data_dir);
     let inherited = std::mem::take(&mut sockets.nbd);
     let start = Start { inherited, seed: seed(), own_files, ..Start::default() };
-    let server = Server::start(loaded.config, start).map_err(explain_start)?;
+    let server = Server::start(loaded.config, start).map_err(|error| match error {
+        error @ Error::Listen { .. } => anyhow!("{error}; {LISTEN_CURE}"),
+        error => error.into(),
+    })?;
     let status_address = status.as_ref().and_then(|listener| listener.local_addr().ok());
     let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes));
     evenkeel_web::spawn(Arc::clone(&manager), status, control).context("cannot serve status and control")?;
@@ -150,19 +156,12 @@ impl Drop for SocketFile {
     }
 }
 
-pub(crate) fn listen_status(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    // The standard library's backlog is 128: a SYN beyond it is dropped, and a health check comes a second late.
-    let listen = |listener: TcpListener| {
-        rustix::net::listen(&listener, evenkeel_server::BACKLOG)?;
-        Ok(listener)
-    };
-    TcpListener::bind(address).and_then(listen).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            let by = holder::of_tcp(address).map_or_else(String::new, |holder| format!(" by {holder}"));
-            anyhow!("cannot show status on {address}: the address is in use{by}; choose another one with --status ADDR:PORT, or --status off")
-        }
-        _ => anyhow!("cannot show status on {address}: {error}; choose another one with --status ADDR:PORT, or --status off"),
-    })
+/// Opens the status address. `cure`: how the command is given another one.
+///
+/// # Errors
+/// When the address cannot be had.
+pub(crate) fn listen_status(address: SocketAddr, cure: &str) -> anyhow::Result<TcpListener> {
+    evenkeel_server::bind(address).map_err(|error| anyhow!("cannot show status: {error}; {cure}"))
 }
 
 /// Opens the control socket so that only this user can connect. A file that a dead server left behind is replaced.
@@ -193,20 +192,6 @@ fn listen_control(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
     let listener = bound.map_err(fail)?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(fail)?;
     Ok((listener, SocketFile(path.to_owned())))
-}
-
-/// Names the program that has an address, where the system tells.
-fn explain_start(error: evenkeel_server::Error) -> anyhow::Error {
-    let holder = match &error {
-        evenkeel_server::Error::Listen { address, cause } if cause.kind() == io::ErrorKind::AddrInUse => {
-            address.parse().ok().and_then(holder::of_tcp)
-        }
-        _ => None,
-    };
-    match holder {
-        Some(holder) => anyhow!("{error} (in use by {holder})"),
-        None => error.into(),
-    }
 }
 
 /// A seed that differs from run to run, for exploration and jitter.
@@ -286,5 +271,20 @@ pub(crate) fn log_changes(changes: &[String]) {
     }
     for change in changes {
         tracing::info!("reloaded: {change}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_address_that_cannot_be_had_comes_with_a_cure() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        // The second one is of no interface here: it is for documentation.
+        for address in [taken.local_addr().unwrap(), SocketAddr::from(([192, 0, 2, 1], 0))] {
+            let error = listen_status(address, STATUS_CURE).unwrap_err().to_string();
+            assert!(error.contains(&address.to_string()) && error.ends_with(STATUS_CURE), "{error}");
+        }
     }
 }

@@ -9,14 +9,12 @@ use anyhow::{Context, anyhow};
 use evenkeel_sim::sweep::{self, Choice, Outcome, Plan, Sweep};
 
 use crate::output;
-use crate::parallel::{self, Stopped};
+use crate::parallel::{self, INTERRUPTED, Stopped};
 
 /// Folder that traces are looked for in, after the scenario's own.
 const TRACES: &str = "EVENKEEL_TRACES";
 /// Bad input, as clap has it.
 const BAD_INPUT: u8 = 2;
-/// Ended by an interrupt, as shells have it.
-const INTERRUPTED: u8 = 130;
 
 /// Options of `evenkeel sim`.
 #[derive(Debug, clap::Args)]
@@ -80,10 +78,7 @@ fn simulate(args: &Args) -> anyhow::Result<Outcome> {
         let page = sweep::page(&plan, &outcome, &text, output::command());
         std::fs::write(path, page.html()).with_context(|| format!("cannot write the report {}", path.display()))?;
     }
-    match args.json {
-        true => output::print(&(serde_json::to_string_pretty(&outcome)? + "\n")),
-        false => output::print(&sweep::text(&plan, &outcome)),
-    }
+    output::show(args.json, &outcome, |outcome| sweep::text(&plan, outcome))?;
     Ok(outcome)
 }
 

@@ -1,12 +1,12 @@
 //! All about one row, as lines that can be scrolled.
 
+use evenkeel_policy::decision::DecisionRecord;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-use super::detail::Told;
-use super::figures::{count, megabytes, ms};
-use super::model::{Figure, History, Model};
+use super::model::{History, Model};
+use super::row::Column;
 use super::view::{Drawn, Look, put, wrap};
 
 /// Where what follows a name begins.
@@ -22,9 +22,9 @@ type Line = (String, String, Style);
 /// Draws what is known of the row from a line on.
 pub(super) fn draw(model: &Model, look: Look, from: usize, area: Rect, buf: &mut Buffer) -> Drawn {
     let Some((wanted, row, detail)) = model.detail() else { return Drawn::default() };
-    let of = wanted.tab.owner().map(|owner| format!(" of {owner} {}", wanted.id.of)).unwrap_or_default();
+    let of = wanted.tab.about().owner.map(|owner| format!(" of {owner} {}", wanted.id.of)).unwrap_or_default();
     let gone = if row.is_none() { " (GONE)" } else { "" };
-    let title = format!("{} {}{of}{gone}", wanted.tab.one(), wanted.id.name);
+    let title = format!("{} {}{of}{gone}", wanted.tab.about().one, wanted.id.name);
     put(buf, area, 1, 0, &title, look.head());
     let room = usize::from(area.width.saturating_sub(INDENT + 1));
     let mut lines = Vec::new();
@@ -41,7 +41,7 @@ pub(super) fn draw(model: &Model, look: Look, from: usize, area: Rect, buf: &mut
         }
     }
     if let Some(history) = model.history(wanted.tab, &wanted.id) {
-        lines.extend(Figure::ALL.into_iter().filter_map(|figure| spark_line(history, figure, look, room)));
+        lines.extend(Column::FIGURES.into_iter().filter_map(|figure| spark_line(history, figure, look, room)));
     }
     for (name, text) in &detail.facts {
         add(&mut lines, name, text, Style::new(), room);
@@ -72,7 +72,7 @@ fn add(lines: &mut Vec<Line>, name: &str, text: &str, style: Style, room: usize)
 }
 
 /// When a decision was taken: how long ago last, how often, and over what time.
-fn when(told: &Told, uptime_s: f64) -> String {
+fn when(told: &DecisionRecord, uptime_s: f64) -> String {
     let ago = (uptime_s - told.until_s).max(0.0);
     let lasted = told.until_s - told.from_s;
     let times = if told.times > 1 { format!(", {} times in {lasted:.1} s", told.times) } else { String::new() };
@@ -80,20 +80,14 @@ fn when(told: &Told, uptime_s: f64) -> String {
 }
 
 /// A figure over time; `None` if it never had one.
-fn spark_line(history: &History, figure: Figure, look: Look, room: usize) -> Option<Line> {
+fn spark_line(history: &History, figure: Column, look: Look, room: usize) -> Option<Line> {
     let known = history.of(figure).flatten();
     let most = known.clone().reduce(f32::max)?;
     let now = history.of(figure).next_back().flatten();
-    let (name, shown): (_, fn(f64) -> String) = match figure {
-        Figure::Iops => ("IOPS", count),
-        Figure::Bytes => ("MB/s", megabytes),
-        Figure::Response => ("response", ms),
-        Figure::Queue => ("queue", ms),
-        Figure::Device => ("device", ms),
-    };
-    let unit = if matches!(figure, Figure::Iops | Figure::Bytes) { "" } else { " ms" };
-    let now = now.map_or_else(|| "-".into(), |now| shown(now.into()));
-    let text = format!("  {now:>6}{unit}, at most {}{unit}", shown(most.into()));
+    let name = if figure == Column::Response { "response" } else { figure.title() };
+    let unit = if matches!(figure, Column::Iops | Column::Bytes) { "" } else { " ms" };
+    let now = now.map_or_else(|| "-".into(), |now| figure.shown(now.into()));
+    let text = format!("  {now:>6}{unit}, at most {}{unit}", figure.shown(most.into()));
     let bars = sparkline(history.of(figure), most, look.unicode, room.saturating_sub(text.chars().count()));
     Some((name.into(), bars + &text, Style::new()))
 }
@@ -123,8 +117,8 @@ mod tests {
 
     #[test]
     fn times_of_decisions_count_back_from_now() {
-        let told = Told { from_s: 10.0, until_s: 14.0, times: 40, because: String::new() };
+        let told = DecisionRecord { from_s: 10.0, until_s: 14.0, times: 40, ..DecisionRecord::default() };
         assert_eq!(when(&told, 20.0), "6 s ago, 40 times in 4.0 s");
-        assert_eq!(when(&Told { times: 1, ..told.clone() }, 15.0), "now");
+        assert_eq!(when(&DecisionRecord { times: 1, ..told.clone() }, 15.0), "now");
     }
 }

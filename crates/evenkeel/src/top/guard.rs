@@ -5,44 +5,33 @@ use evenkeel_guard::loops::record::{
     VolumeState,
 };
 use evenkeel_policy::decision::Unit;
-use evenkeel_policy::verdict::{self, AT_LIMIT, Verdict};
+use evenkeel_policy::verdict::{self, AT_LIMIT, Kind, Target};
 
 use super::figures::{bytes, count, megabytes, ms, short, uptime};
-use super::row::{Goal, Hold, Row, Sample, Tab, Table};
+use super::row::{Hold, Row, Sample, Tab, Table};
+use crate::guard::show;
 
-/// Remembers the last answer, as goals are judged by what was counted since.
-#[derive(Debug, Default)]
-pub(super) struct Feed {
-    /// The last answer.
-    pub(super) state: State,
-}
-
-impl Feed {
-    /// Takes an answer. Views of what the agent has nothing of are left out.
-    pub(super) fn take(&mut self, state: State) -> Sample {
-        let before = std::mem::replace(&mut self.state, state);
-        let state = &self.state;
-        let queues = state.queue_depths().flat_map(|(pool, array)| {
-            let was = before.queue_depths().find(|(was, _)| was.name == pool.name).map(|(_, was)| was);
-            array.volumes.iter().map(move |volume| of_queue(pool, volume, was))
-        });
-        let clients = state
-            .packets()
-            .flat_map(|(pool, at)| at.clients.iter().map(move |client| of_client(pool, client, state.acting)));
-        let all = [
-            Table { tab: Tab::Resources, rows: state.packets().map(|(pool, at)| of_pool(pool, at)).collect() },
-            Table { tab: Tab::Initiators, rows: clients.collect() },
-            Table { tab: Tab::Groups, rows: state.cgroups().flat_map(|(pool, at)| of_groups(pool, at)).collect() },
-            Table { tab: Tab::Queues, rows: queues.collect() },
-            Table { tab: Tab::Osds, rows: state.osds().map(|(pool, at)| of_osd(pool, at)).collect() },
-        ];
-        let none = all.iter().all(|table| table.rows.is_empty());
-        let mut tables: Vec<Table> = all.into_iter().filter(|table| !table.rows.is_empty()).collect();
-        if none {
-            tables.push(Table { tab: Tab::Resources, rows: Vec::new() });
-        }
-        Sample { head: head(state), uptime_s: state.uptime_s, troubles: troubles(state), tables }
+/// What an answer tells, `before` being the one before it. Views of what the agent has nothing of are left out.
+pub(super) fn sample(state: &State, before: &State) -> Sample {
+    let queues = state.queue_depths().flat_map(|(pool, array)| {
+        let was = before.queue_depths().find(|(was, _)| was.name == pool.name).map(|(_, was)| was);
+        array.volumes.iter().map(move |volume| of_queue(pool, volume, was))
+    });
+    let clients = state
+        .packets()
+        .flat_map(|(pool, at)| at.clients.iter().map(move |client| of_client(pool, client, state.acting)));
+    let all = [
+        Table { tab: Tab::Resources, rows: state.packets().map(|(pool, at)| of_pool(pool, at)).collect() },
+        Table { tab: Tab::Initiators, rows: clients.collect() },
+        Table { tab: Tab::Groups, rows: state.cgroups().flat_map(|(pool, at)| of_groups(pool, at)).collect() },
+        Table { tab: Tab::Queues, rows: queues.collect() },
+        Table { tab: Tab::Osds, rows: state.osds().map(|(pool, at)| of_osd(pool, at)).collect() },
+    ];
+    let mut tables: Vec<Table> = all.into_iter().filter(|table| !table.rows.is_empty()).collect();
+    if tables.is_empty() {
+        tables.push(Table { tab: Tab::Resources, rows: Vec::new() });
     }
+    Sample { head: head(state), uptime_s: state.uptime_s, troubles: troubles(state), tables }
 }
 
 fn head(state: &State) -> Vec<String> {
@@ -89,8 +78,9 @@ fn of_pool(pool: &PoolState, resource: &PacketsState) -> Row {
         bytes_per_s: Some(resource.read_bytes_per_s + resource.write_bytes_per_s),
         response_ms: figure.or(resource.read_latency_ms),
         device_ms: resource.read_latency_ms,
-        goal: Some(Goal {
+        goal: Some(Target {
             what: format!("{} < {} ms", resource.percentile, short(resource.target_ms)),
+            kind: Kind::Latency,
             verdict: verdict::latency(resource.target_ms, figure, &pool.reason),
         }),
         hold: (held > 0).then(|| Hold {
@@ -136,16 +126,16 @@ fn of_group(pool: &PoolState, tenant: &GroupState, direction: &str, goal: &Direc
     let in_bytes = goal.unit == Unit::BytesPerS;
     let rate = |value: f64| if in_bytes { megabytes(value) + " MB/s" } else { count(value) + "/s" };
     let at_limit = goal.measured >= AT_LIMIT * goal.limit && tenant.foreign_limit.is_none();
-    let foreign =
-        tenant.foreign_limit.as_ref().map(|limit| format!("left alone, as another program set io.max to {limit}"));
+    let foreign = show::foreign(tenant);
     Row {
         name: format!("{} {direction}", tenant.group),
         of: pool.name.clone(),
         tenant: tenant.tenant.clone(),
         iops: (!in_bytes).then_some(goal.measured),
         bytes_per_s: in_bytes.then_some(goal.measured),
-        goal: Some(Goal {
+        goal: Some(Target {
             what: rate(goal.guaranteed),
+            kind: Kind::Guarantee,
             verdict: verdict::guarantee(goal.guaranteed, Some(goal.measured), &goal.reason),
         }),
         hold: at_limit.then(|| Hold { by: "throughput".into(), how: rate(goal.limit) }),
@@ -157,21 +147,13 @@ fn of_group(pool: &PoolState, tenant: &GroupState, direction: &str, goal: &Direc
 
 fn of_queue(pool: &PoolState, volume: &VolumeState, was: Option<&QueueDepthState>) -> Row {
     let slots = &volume.slots;
-    let was = was.and_then(|was| was.volumes.iter().find(|was| was.name == volume.name)).map(|was| &was.slots);
-    let violated = slots.violated_total.saturating_sub(was.map_or(slots.violated_total, |was| was.violated_total));
-    let statistic = if slots.percentile.is_empty() { "mean" } else { &slots.percentile };
-    let goal = slots.target_ms.map(|target_ms| Goal {
-        what: format!("{statistic} < {} ms", short(target_ms)),
-        verdict: match (violated, statistic) {
-            (1.., _) => Verdict::Missed,
-            (0, "mean") => verdict::latency(target_ms, volume.latency_ms, ""),
-            (0, _) => volume.latency_ms.map_or(Verdict::Idle, |_| Verdict::Met),
-        },
-    });
+    let was =
+        was.and_then(|was| was.volumes.iter().find(|was| was.name == volume.name)).map_or(slots, |was| &was.slots);
+    let seconds = slots.windows_total.saturating_sub(was.windows_total);
+    let violated = slots.violated_total.saturating_sub(was.violated_total);
     let shortened =
         volume.queues.iter().filter(|queue| queue.value.zip(queue.before).is_some_and(|(is, was)| is < was));
     let lengths: u32 = shortened.filter_map(|queue| queue.value).sum();
-    let foreign = volume.queues.iter().find_map(|queue| Some((&queue.disk, queue.foreign.as_ref()?)));
     Row {
         name: volume.name.clone(),
         of: pool.name.clone(),
@@ -180,9 +162,9 @@ fn of_queue(pool: &PoolState, volume: &VolumeState, was: Option<&QueueDepthState
         response_ms: volume.latency_ms,
         queue_ms: slots.queueing_delay_ms,
         device_ms: slots.device_latency_ms,
-        goal,
+        goal: verdict::by_seconds(slots, seconds, violated, volume.latency_ms),
         hold: (lengths > 0).then(|| Hold { by: "slots".into(), how: format!("queue of {lengths}") }),
-        trouble: foreign.map(|(disk, found)| format!("{disk} left alone, as another program set {found}")),
+        trouble: volume.queues.iter().find(|queue| queue.foreign.is_some()).map(show::queue),
         why: slots.because.clone(),
         ..Row::default()
     }

@@ -86,7 +86,7 @@ pub(crate) struct Args {
     view: Option<String>,
 
     /// The column to sort by: names from A on, goals that are missed and what is throttled first, figures from the largest on
-    #[arg(long, value_name = "COLUMN", value_parser = PossibleValuesParser::new(Column::ALL.map(Column::key)))]
+    #[arg(long, value_name = "COLUMN", value_parser = PossibleValuesParser::new(Column::ALL.map(|(_, _, key)| key)))]
     sort: Option<String>,
 
     /// Show only rows whose name, pool, tenant or throttle contains this
@@ -144,7 +144,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut model = Model::new(source.place());
     model.take(first);
     model.filter.clone_from(&args.filter);
-    if let Some(by) = Column::ALL.into_iter().find(|column| args.sort.as_deref() == Some(column.key())) {
+    if let Some((by, ..)) = Column::ALL.into_iter().find(|(_, _, key)| args.sort.as_deref() == Some(*key)) {
         model.sort = Sort { by, reversed: false };
     }
     if let Some(name) = &args.view {
@@ -165,8 +165,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 /// Shows the view of that name, if there is one here.
 fn show(model: &mut Model, name: &str) -> anyhow::Result<()> {
     let mut tabs = model.sample.tables.iter().map(|table| table.tab);
-    let Some(tab) = tabs.find(|tab| tab.title().eq_ignore_ascii_case(name)) else {
-        let there: Vec<String> = model.sample.tables.iter().map(|table| table.tab.title().to_lowercase()).collect();
+    let Some(tab) = tabs.find(|tab| tab.about().title.eq_ignore_ascii_case(name)) else {
+        let there: Vec<String> =
+            model.sample.tables.iter().map(|table| table.tab.about().title.to_lowercase()).collect();
         bail!("there is no view {name} here; what answers has {}", there.join(", "));
     };
     model.show(tab);

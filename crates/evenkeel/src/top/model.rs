@@ -14,68 +14,10 @@ const FORGET_AFTER: u64 = 60;
 /// A filter may be so long, in characters.
 const MAX_FILTER: usize = 64;
 
-/// What makes samples of answers.
-#[derive(Debug, Default)]
-pub(super) enum Feed {
-    /// Nobody has answered yet.
-    #[default]
-    None,
-    /// A server does.
-    Serve(serve::Feed),
-    /// An agent does.
-    Guard(guard::Feed),
-}
-
-impl Feed {
-    fn take(&mut self, answer: Answer) -> Sample {
-        match (&mut *self, answer) {
-            (Self::Serve(feed), Answer::Serve(state, clients)) => feed.take(*state, clients),
-            (Self::Guard(feed), Answer::Guard(state)) => feed.take(*state),
-            (_, Answer::Serve(state, clients)) => {
-                let mut feed = serve::Feed::default();
-                let sample = feed.take(*state, clients);
-                *self = Self::Serve(feed);
-                sample
-            }
-            (_, Answer::Guard(state)) => {
-                let mut feed = guard::Feed::default();
-                let sample = feed.take(*state);
-                *self = Self::Guard(feed);
-                sample
-            }
-        }
-    }
-}
-
-/// A figure with a history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Figure {
-    Iops,
-    Bytes,
-    Response,
-    Queue,
-    Device,
-}
-
-impl Figure {
-    /// All, in the order of [`History`].
-    pub(super) const ALL: [Self; 5] = [Self::Iops, Self::Bytes, Self::Response, Self::Queue, Self::Device];
-
-    const fn of(self, row: &Row) -> Option<f64> {
-        match self {
-            Self::Iops => row.iops,
-            Self::Bytes => row.bytes_per_s,
-            Self::Response => row.response_ms,
-            Self::Queue => row.queue_ms,
-            Self::Device => row.device_ms,
-        }
-    }
-}
-
 /// Figures of one row over time, oldest first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
-    points: VecDeque<[Option<f32>; Figure::ALL.len()]>,
+    points: VecDeque<[Option<f32>; Column::FIGURES.len()]>,
     seen: u64,
 }
 
@@ -84,13 +26,14 @@ impl History {
         if self.points.len() == HISTORY {
             self.points.pop_front();
         }
-        self.points.push_back(Figure::ALL.map(|figure| figure.of(row).map(|value| value as f32)));
+        self.points.push_back(Column::FIGURES.map(|column| row.figure(column).map(|value| value as f32)));
         self.seen = sample;
     }
 
     /// One figure, oldest first.
-    pub(super) fn of(&self, figure: Figure) -> impl DoubleEndedIterator<Item = Option<f32>> + Clone {
-        self.points.iter().map(move |point| point[figure as usize])
+    pub(super) fn of(&self, figure: Column) -> impl DoubleEndedIterator<Item = Option<f32>> + Clone {
+        let at = Column::FIGURES.iter().position(|column| *column == figure);
+        self.points.iter().map(move |point| point[at?])
     }
 }
 
@@ -151,7 +94,9 @@ pub(super) struct Model {
     pub(super) editing: bool,
     /// What rows are sorted by.
     pub(super) sort: Sort,
-    feed: Feed,
+    /// The newest answer, and what the connections of a server did lately.
+    answer: Option<Answer>,
+    paces: serve::Paces,
     samples: u64,
     history: HashMap<(Tab, Id), History>,
     tab: Option<Tab>,
@@ -190,13 +135,20 @@ impl Model {
         if self.paused {
             return;
         }
-        let uptime_s = self.sample.uptime_s;
-        self.sample = self.feed.take(answer);
-        if self.sample.uptime_s < uptime_s {
+        let uptime_s = match &answer {
+            Answer::Serve(state, _) => state.uptime_s,
+            Answer::Guard(state) => state.uptime_s,
+        };
+        if uptime_s < self.sample.uptime_s {
             // Started anew: what was measured before says nothing about it.
-            self.history.clear();
-            self.more = None;
+            (self.history, self.paces, self.more, self.answer) = Default::default();
         }
+        self.sample = match (&answer, &self.answer) {
+            (Answer::Serve(state, clients), _) => serve::sample(state, &clients.clients, &mut self.paces),
+            (Answer::Guard(state), Some(Answer::Guard(before))) => guard::sample(state, before),
+            (Answer::Guard(state), _) => guard::sample(state, state),
+        };
+        self.answer = Some(answer);
         self.samples += 1;
         for table in &self.sample.tables {
             for row in &table.rows {
@@ -310,7 +262,7 @@ impl Model {
     pub(super) fn down(&mut self) {
         let rows = self.rows();
         let (tab, id) = (self.tab(), rows.get(self.selected(&rows)).map(|row| row.id()));
-        let below = tab.below().filter(|below| self.sample.tables.iter().any(|table| table.tab == *below));
+        let below = tab.about().below.filter(|below| self.sample.tables.iter().any(|table| table.tab == *below));
         if let (Some(below), Some(id)) = (below, id) {
             self.selected.insert(tab, id.clone());
             self.scope.push((tab, id));
@@ -332,7 +284,7 @@ impl Model {
 
     /// Sorts by the next column that is shown.
     pub(super) fn sort_by_next(&mut self) {
-        let columns = self.tab().columns();
+        let columns = self.tab().about().columns;
         let at = columns.iter().position(|column| *column == self.sort.by);
         let next = at.map_or(0, |at| (at + 1) % columns.len());
         self.sort = Sort { by: columns[next], reversed: false };
@@ -358,7 +310,7 @@ impl Model {
         let row = table.and_then(|table| table.rows.iter().find(|row| row.is(&wanted.id)));
         let more = self.more.as_ref().filter(|(about, ..)| *about == wanted);
         let more = more.map_or((None, None), |(_, newest, before)| (newest.as_ref(), before.as_ref()));
-        let detail = detail::of(&self.feed, &wanted, more);
+        let detail = self.answer.as_ref().map(|answer| detail::of(answer, &wanted, more)).unwrap_or_default();
         Some((wanted, row, detail))
     }
 

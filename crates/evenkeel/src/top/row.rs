@@ -2,7 +2,9 @@
 
 use std::cmp::Ordering;
 
-use evenkeel_policy::verdict::Verdict;
+use evenkeel_policy::verdict::{Target, Verdict};
+
+use super::figures::{count, megabytes, ms};
 
 /// A view: a table of things of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,69 +29,39 @@ pub(super) enum Tab {
     Osds,
 }
 
-impl Tab {
+/// What is said of a view.
+pub(super) struct About {
     /// As it is headed, and as `--view` takes it, which ignores case.
-    pub(super) const fn title(self) -> &'static str {
-        match self {
-            Self::Pools => "Pools",
-            Self::Tenants => "Tenants",
-            Self::Volumes => "Volumes",
-            Self::Clients | Self::Initiators => "Clients",
-            Self::Resources => "Resources",
-            Self::Groups => "Groups",
-            Self::Queues => "Queues",
-            Self::Osds => "OSDs",
-        }
-    }
-
-    /// What one of them is called.
-    pub(super) const fn one(self) -> &'static str {
-        match self {
-            Self::Pools => "pool",
-            Self::Tenants => "tenant",
-            Self::Volumes => "volume",
-            Self::Clients | Self::Initiators => "client",
-            Self::Resources => "resource",
-            Self::Groups => "group",
-            Self::Queues => "queue",
-            Self::Osds => "osd",
-        }
-    }
-
-    /// What what it belongs to is called; `None` where that is nothing.
-    pub(super) const fn owner(self) -> Option<&'static str> {
-        match self {
-            Self::Tenants | Self::Volumes => Some("pool"),
-            Self::Clients => Some("volume"),
-            Self::Initiators => Some("resource"),
-            Self::Groups => Some("hybrid"),
-            Self::Queues => Some("array"),
-            Self::Pools | Self::Resources | Self::Osds => None,
-        }
-    }
-
-    /// Where one comes to by going down from it.
-    pub(super) const fn below(self) -> Option<Self> {
-        match self {
-            Self::Pools => Some(Self::Tenants),
-            Self::Tenants | Self::Volumes => Some(Self::Clients),
-            Self::Resources => Some(Self::Initiators),
-            Self::Clients | Self::Initiators | Self::Groups | Self::Queues | Self::Osds => None,
-        }
-    }
-
+    pub(super) title: &'static str,
+    /// What one of its rows is called.
+    pub(super) one: &'static str,
+    /// What the owner of a row is called; `None` where a row has none.
+    pub(super) owner: Option<&'static str>,
+    /// The view of what belongs to a row.
+    pub(super) below: Option<Tab>,
     /// What it shows, from left to right.
-    pub(super) const fn columns(self) -> &'static [Column] {
+    pub(super) columns: &'static [Column],
+}
+
+impl Tab {
+    pub(super) const fn about(self) -> About {
         use Column::{Bytes, Device, Goal, Hold, Iops, Name, Owner, Queue, Response, Tenant};
-        match self {
-            Self::Pools | Self::Tenants | Self::Queues => &[Name, Iops, Bytes, Response, Queue, Device, Goal, Hold],
-            Self::Volumes => &[Name, Iops, Bytes, Owner, Tenant],
-            Self::Clients => &[Name, Iops, Bytes, Owner, Tenant],
-            Self::Resources => &[Name, Bytes, Response, Goal, Hold],
-            Self::Initiators => &[Name, Bytes, Owner, Hold],
-            Self::Groups => &[Name, Iops, Bytes, Goal, Hold],
-            Self::Osds => &[Name, Iops, Bytes, Device, Hold],
-        }
+        const RATED: &[Column] = &[Name, Iops, Bytes, Response, Queue, Device, Goal, Hold];
+        const USED: &[Column] = &[Name, Iops, Bytes, Owner, Tenant];
+        let (title, one, owner, below, columns): (_, _, _, _, &[Column]) = match self {
+            Self::Pools => ("Pools", "pool", None, Some(Self::Tenants), RATED),
+            Self::Tenants => ("Tenants", "tenant", Some("pool"), Some(Self::Clients), RATED),
+            Self::Volumes => ("Volumes", "volume", Some("pool"), Some(Self::Clients), USED),
+            Self::Clients => ("Clients", "client", Some("volume"), None, USED),
+            Self::Resources => {
+                ("Resources", "resource", None, Some(Self::Initiators), &[Name, Bytes, Response, Goal, Hold])
+            }
+            Self::Initiators => ("Clients", "client", Some("resource"), None, &[Name, Bytes, Owner, Hold]),
+            Self::Groups => ("Groups", "group", Some("hybrid"), None, &[Name, Iops, Bytes, Goal, Hold]),
+            Self::Queues => ("Queues", "queue", Some("array"), None, RATED),
+            Self::Osds => ("OSDs", "osd", None, None, &[Name, Iops, Bytes, Device, Hold]),
+        };
+        About { title, one, owner, below, columns }
     }
 
     /// Whether a row belongs to one of this view.
@@ -100,15 +72,6 @@ impl Tab {
             _ => row.of == one.name,
         }
     }
-}
-
-/// What was guaranteed, and whether it is kept.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Goal {
-    /// For example `p99 < 20 ms`.
-    pub(super) what: String,
-    /// Whether it is kept.
-    pub(super) verdict: Verdict,
 }
 
 /// How something is throttled.
@@ -142,7 +105,7 @@ pub(super) struct Row {
     /// The part of it inside.
     pub(super) device_ms: Option<f64>,
     /// The goal: one that is missed, if there are several.
-    pub(super) goal: Option<Goal>,
+    pub(super) goal: Option<Target>,
     /// What throttles it, if anything does.
     pub(super) hold: Option<Hold>,
     /// What is wrong with it.
@@ -152,6 +115,18 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// The figure of a column, where that is one and the row has it.
+    pub(super) const fn figure(&self, column: Column) -> Option<f64> {
+        match column {
+            Column::Iops => self.iops,
+            Column::Bytes => self.bytes_per_s,
+            Column::Response => self.response_ms,
+            Column::Queue => self.queue_ms,
+            Column::Device => self.device_ms,
+            Column::Name | Column::Goal | Column::Hold | Column::Owner | Column::Tenant => None,
+        }
+    }
+
     /// Names it among those of its view.
     pub(super) fn is(&self, id: &Id) -> bool {
         self.of == id.of && self.name == id.name
@@ -189,65 +164,45 @@ pub(super) enum Column {
 }
 
 impl Column {
-    /// All.
-    pub(super) const ALL: [Self; 10] = [
-        Self::Name,
-        Self::Iops,
-        Self::Bytes,
-        Self::Response,
-        Self::Queue,
-        Self::Device,
-        Self::Goal,
-        Self::Hold,
-        Self::Owner,
-        Self::Tenant,
+    /// All, as they are headed and as `--sort` takes them.
+    pub(super) const ALL: [(Self, &'static str, &'static str); 10] = [
+        (Self::Name, "name", "name"),
+        (Self::Iops, "IOPS", "iops"),
+        (Self::Bytes, "MB/s", "bytes"),
+        (Self::Response, "resp ms", "response"),
+        (Self::Queue, "queue", "queue"),
+        (Self::Device, "device", "device"),
+        (Self::Goal, "goal", "goal"),
+        (Self::Hold, "throttled by", "throttled"),
+        (Self::Owner, "of", "of"),
+        (Self::Tenant, "tenant", "tenant"),
     ];
+
+    /// Those of figures.
+    pub(super) const FIGURES: [Self; 5] = [Self::Iops, Self::Bytes, Self::Response, Self::Queue, Self::Device];
 
     /// As it is headed.
     pub(super) const fn title(self) -> &'static str {
-        match self {
-            Self::Name => "name",
-            Self::Iops => "IOPS",
-            Self::Bytes => "MB/s",
-            Self::Response => "resp ms",
-            Self::Queue => "queue",
-            Self::Device => "device",
-            Self::Goal => "goal",
-            Self::Hold => "throttled by",
-            Self::Owner => "of",
-            Self::Tenant => "tenant",
-        }
+        Self::ALL[self as usize].1
     }
 
-    /// As `--sort` takes it.
-    pub(super) const fn key(self) -> &'static str {
+    /// A figure of it in few characters.
+    pub(super) fn shown(self, figure: f64) -> String {
         match self {
-            Self::Name => "name",
-            Self::Iops => "iops",
-            Self::Bytes => "bytes",
-            Self::Response => "response",
-            Self::Queue => "queue",
-            Self::Device => "device",
-            Self::Goal => "goal",
-            Self::Hold => "throttled",
-            Self::Owner => "of",
-            Self::Tenant => "tenant",
+            Self::Iops => count(figure),
+            Self::Bytes => megabytes(figure),
+            _ => ms(figure),
         }
     }
 
     /// The order of two rows: names from A on, what is missed and throttled first, figures from the largest on, those
     /// without a figure last. Equal ones by name.
     pub(super) fn order(self, a: &Row, b: &Row) -> Ordering {
-        let figure = |figure: Option<f64>| figure.unwrap_or(-1.0);
-        let largest = |of: fn(&Row) -> Option<f64>| figure(of(b)).total_cmp(&figure(of(a)));
+        let figure = |row: &Row| row.figure(self).unwrap_or(-1.0);
         let kept = |row: &Row| row.goal.as_ref().map_or((1, Verdict::Idle), |goal| (0, goal.verdict));
         let order = match self {
             Self::Name => Ordering::Equal,
-            Self::Iops => largest(|row| row.iops),
-            Self::Bytes => largest(|row| row.bytes_per_s),
-            Self::Response => largest(|row| row.response_ms),
-            Self::Queue => largest(|row| row.queue_ms),
-            Self::Device => largest(|row| row.device_ms),
+            Self::Iops | Self::Bytes | Self::Response | Self::Queue | Self::Device => figure(b).total_cmp(&figure(a)),
             // Those without a goal last.
             Self::Goal => kept(a).cmp(&kept(b)),
             Self::Hold => a.hold.is_none().cmp(&b.hold.is_none()),

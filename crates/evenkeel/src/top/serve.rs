@@ -2,29 +2,22 @@
 
 use std::collections::HashMap;
 
-use evenkeel_policy::state::{ClientState, Clients, LatencyState, PoolState, State, TenantState, VolumeState};
+use evenkeel_policy::state::{ClientState, LatencyState, PoolState, State, TenantState, VolumeState};
 use evenkeel_policy::verdict::Lately;
 
-use super::figures::{bytes, uptime};
-use super::row::{Goal, Hold, Row, Sample, Tab, Table};
+use super::figures::bytes;
+use super::row::{Hold, Row, Sample, Tab, Table};
+use crate::control::show::{head, troubles};
 
 /// Times of the same count differ by so much at most: the server works them out anew for each answer.
 const SAME_S: f64 = 0.01;
 
-/// Makes rows of what a server says, and rates of what its connections count.
-#[derive(Debug, Default)]
-pub(super) struct Feed {
-    /// The last answer.
-    pub(super) state: State,
-    /// Its connections.
-    pub(super) clients: Vec<ClientState>,
-    /// What connections did between the last two times that their workers counted.
-    paces: HashMap<String, Pace>,
-}
+/// What connections did between the last two times that their workers counted.
+pub(super) type Paces = HashMap<String, Pace>;
 
 /// What a connection did lately.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pace {
+pub(super) struct Pace {
     counted_at_s: f64,
     requests: u64,
     bytes: u64,
@@ -32,111 +25,95 @@ struct Pace {
     bytes_per_s: Option<f64>,
 }
 
-impl Feed {
-    /// Takes an answer. A server that was started anew begins anew.
-    pub(super) fn take(&mut self, state: State, clients: Clients) -> Sample {
-        let uptime_s = std::mem::replace(&mut self.state, state).uptime_s;
-        if self.state.uptime_s <= uptime_s {
-            self.paces.clear();
-        }
-        self.clients = clients.clients;
-        self.pace();
-        let state = &self.state;
-        let tenants =
-            state.pools.iter().flat_map(|pool| pool.tenants.iter().map(move |tenant| of_tenant(tenant, pool)));
-        let paces = self.paces_by_volume();
-        let of_volume =
-            |volume: &VolumeState| Self::of_volume(volume, paces.get(volume.name.as_str()).map_or(&[], Vec::as_slice));
-        Sample {
-            head: head(state),
-            uptime_s: state.uptime_s,
-            troubles: troubles(state),
-            tables: vec![
-                Table { tab: Tab::Pools, rows: state.pools.iter().map(of_pool).collect() },
-                Table { tab: Tab::Tenants, rows: tenants.collect() },
-                Table { tab: Tab::Volumes, rows: state.volumes.iter().map(of_volume).collect() },
-                Table { tab: Tab::Clients, rows: self.clients.iter().map(|client| self.of_client(client)).collect() },
-            ],
-        }
+/// What an answer tells, with rates of what its connections count.
+pub(super) fn sample(state: &State, clients: &[ClientState], paces: &mut Paces) -> Sample {
+    pace(clients, paces);
+    let tenants = state.pools.iter().flat_map(|pool| pool.tenants.iter().map(move |tenant| of_tenant(tenant, pool)));
+    let mut by_volume: HashMap<&str, Vec<Pace>> = HashMap::new();
+    for client in clients {
+        by_volume.entry(&client.volume).or_default().extend(paces.get(&client.id));
     }
-
-    /// Workers count once a second, not when we ask: rates go by their times.
-    fn pace(&mut self) {
-        let was = std::mem::take(&mut self.paces);
-        for client in &self.clients {
-            let (requests, bytes) = (client.requests_total, client.received_bytes_total + client.sent_bytes_total);
-            let new = Pace { counted_at_s: client.counted_at_s, requests, bytes, ..Pace::default() };
-            let pace = match was.get(&client.id) {
-                Some(was) if client.counted_at_s - was.counted_at_s < SAME_S => *was,
-                Some(was) => {
-                    let per_s = |now: u64, then: u64| {
-                        Some(now.saturating_sub(then) as f64 / (client.counted_at_s - was.counted_at_s))
-                    };
-                    Pace { iops: per_s(requests, was.requests), bytes_per_s: per_s(bytes, was.bytes), ..new }
-                }
-                None => new,
-            };
-            self.paces.insert(client.id.clone(), pace);
-        }
+    let of_volume =
+        |volume: &VolumeState| self::of_volume(volume, by_volume.get(volume.name.as_str()).map_or(&[], Vec::as_slice));
+    Sample {
+        head: head(state),
+        uptime_s: state.uptime_s,
+        troubles: troubles(state),
+        tables: vec![
+            Table { tab: Tab::Pools, rows: state.pools.iter().map(of_pool).collect() },
+            Table { tab: Tab::Tenants, rows: tenants.collect() },
+            Table { tab: Tab::Volumes, rows: state.volumes.iter().map(of_volume).collect() },
+            Table { tab: Tab::Clients, rows: clients.iter().map(|client| of_client(client, paces)).collect() },
+        ],
     }
+}
 
-    /// What the connections of each volume did lately.
-    fn paces_by_volume(&self) -> HashMap<&str, Vec<Pace>> {
-        let mut paces: HashMap<&str, Vec<Pace>> = HashMap::new();
-        for client in &self.clients {
-            let of_volume = paces.entry(&client.volume).or_default();
-            of_volume.extend(self.paces.get(&client.id));
-        }
-        paces
-    }
-
-    fn of_client(&self, client: &ClientState) -> Row {
-        let pace = self.paces.get(&client.id).copied().unwrap_or_default();
-        Row {
-            name: client_name(client),
-            of: client.volume.clone(),
-            tenant: client.tenant.clone(),
-            volume: client.volume.clone(),
-            iops: pace.iops,
-            bytes_per_s: pace.bytes_per_s,
-            why: format!(
-                "uses {} for tenant {} on worker {}, {} requests in flight",
-                client.volume, client.tenant, client.worker, client.in_flight_requests
-            ),
-            ..Row::default()
-        }
-    }
-
-    /// Rates of volumes are those of their connections.
-    fn of_volume(volume: &VolumeState, paces: &[Pace]) -> Row {
-        let sum = |of: fn(&Pace) -> Option<f64>| {
-            if volume.connections == 0 { Some(0.0) } else { paces.iter().filter_map(of).reduce(|a, b| a + b) }
-        };
-        let trouble = match (&volume.error, &volume.remote) {
-            (Some(error), _) => Some(format!("FAILED: {error}")),
-            (None, Some(remote)) if !remote.connected => {
-                Some(format!("AWAY: {}: {}", remote.uri, remote.last_error.as_deref().unwrap_or("no connection")))
+/// Workers count once a second, not when we ask: rates go by their times.
+fn pace(clients: &[ClientState], paces: &mut Paces) {
+    let was = std::mem::take(paces);
+    for client in clients {
+        let (requests, bytes) = (client.requests_total, client.received_bytes_total + client.sent_bytes_total);
+        let new = Pace { counted_at_s: client.counted_at_s, requests, bytes, ..Pace::default() };
+        let pace = match was.get(&client.id) {
+            Some(was) if client.counted_at_s - was.counted_at_s < SAME_S => *was,
+            Some(was) => {
+                let per_s = |now: u64, then: u64| {
+                    Some(now.saturating_sub(then) as f64 / (client.counted_at_s - was.counted_at_s))
+                };
+                Pace { iops: per_s(requests, was.requests), bytes_per_s: per_s(bytes, was.bytes), ..new }
             }
-            _ => None,
+            None => new,
         };
-        Row {
-            name: volume.name.clone(),
-            of: volume.pool.clone(),
-            tenant: volume.tenant.clone(),
-            volume: volume.name.clone(),
-            iops: sum(|pace| pace.iops),
-            bytes_per_s: sum(|pace| pace.bytes_per_s),
-            trouble,
-            why: format!(
-                "{}, {}, {}, tenant {}, {} connections",
-                bytes(volume.size_bytes),
-                volume.backend,
-                if volume.read_only { "read-only" } else { "read and write" },
-                volume.tenant,
-                volume.connections
-            ),
-            ..Row::default()
+        paces.insert(client.id.clone(), pace);
+    }
+}
+
+fn of_client(client: &ClientState, paces: &Paces) -> Row {
+    let pace = paces.get(&client.id).copied().unwrap_or_default();
+    Row {
+        name: client_name(client),
+        of: client.volume.clone(),
+        tenant: client.tenant.clone(),
+        volume: client.volume.clone(),
+        iops: pace.iops,
+        bytes_per_s: pace.bytes_per_s,
+        why: format!(
+            "uses {} for tenant {} on worker {}, {} requests in flight",
+            client.volume, client.tenant, client.worker, client.in_flight_requests
+        ),
+        ..Row::default()
+    }
+}
+
+/// Rates of volumes are those of their connections.
+fn of_volume(volume: &VolumeState, paces: &[Pace]) -> Row {
+    let sum = |of: fn(&Pace) -> Option<f64>| {
+        if volume.connections == 0 { Some(0.0) } else { paces.iter().filter_map(of).reduce(|a, b| a + b) }
+    };
+    let trouble = match (&volume.error, &volume.remote) {
+        (Some(error), _) => Some(format!("FAILED: {error}")),
+        (None, Some(remote)) if !remote.connected => {
+            Some(format!("AWAY: {}: {}", remote.uri, remote.last_error.as_deref().unwrap_or("no connection")))
         }
+        _ => None,
+    };
+    Row {
+        name: volume.name.clone(),
+        of: volume.pool.clone(),
+        tenant: volume.tenant.clone(),
+        volume: volume.name.clone(),
+        iops: sum(|pace| pace.iops),
+        bytes_per_s: sum(|pace| pace.bytes_per_s),
+        trouble,
+        why: format!(
+            "{}, {}, {}, tenant {}, {} connections",
+            bytes(volume.size_bytes),
+            volume.backend,
+            if volume.read_only { "read-only" } else { "read and write" },
+            volume.tenant,
+            volume.connections
+        ),
+        ..Row::default()
     }
 }
 
@@ -147,46 +124,6 @@ pub(super) fn client_name(client: &ClientState) -> String {
     } else {
         client.address.clone()
     }
-}
-
-fn head(state: &State) -> Vec<String> {
-    let busy = state.workers.iter().fold(0.0, |sum, worker| sum + worker.busy);
-    let workers = state.workers.len();
-    let mut head = vec![
-        format!("evenkeel serve {}", state.version),
-        format!("up {}", uptime(state.uptime_s)),
-        state.engine.clone(),
-        format!("{workers} workers {:.0} % busy", 100.0 * busy / workers.max(1) as f64),
-        format!("{} clients", state.connections),
-    ];
-    if state.read_only {
-        head.push("read-only".into());
-    }
-    head
-}
-
-fn troubles(state: &State) -> Vec<String> {
-    let mut troubles = Vec::new();
-    if state.draining {
-        troubles.push("the server is stopping".into());
-    }
-    for pool in &state.pools {
-        for io in &pool.overdue {
-            troubles.push(format!(
-                "OVERDUE: {} of {} at {} of volume {}, in flight in pool {} for {:.0} s",
-                io.kind,
-                bytes(io.length_bytes),
-                io.offset_bytes,
-                io.volume,
-                pool.name,
-                io.age_s
-            ));
-        }
-    }
-    if let Some(exchange) = state.exchange.as_ref().filter(|exchange| exchange.standing != "shared") {
-        troubles.push(format!("exchange {}: {}", exchange.standing, exchange.because));
-    }
-    troubles
 }
 
 /// A pool or tenant of that name, as the server judged it.
@@ -201,7 +138,7 @@ fn of(name: &str, of: &str, lately: Option<&Lately>) -> Row {
         response_ms: lately.latency_ms,
         queue_ms: lately.queue_latency_ms,
         device_ms: lately.device_latency_ms,
-        goal: worst.map(|target| Goal { what: target.what.clone(), verdict: target.verdict }),
+        goal: worst.cloned(),
         hold: throttled_by.map(|throttled| Hold { by: throttled.by.clone(), how: throttled.how.clone() }),
         trouble: (lately.errors > 0).then(|| format!("{} requests FAILED just now", lately.errors)),
         why: lately.because.clone(),

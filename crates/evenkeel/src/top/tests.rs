@@ -382,7 +382,7 @@ fn what_vanishes_is_told_and_what_comes_back_begins_anew() {
     model.take(answer(6));
     shows(line_with(&screen(&model), "10.0.0.7:41"), &["500"]);
     let id = Id { of: "main".into(), name: "database".into() };
-    assert_eq!(model.history(Tab::Tenants, &id).expect("known").of(super::model::Figure::Iops).count(), 2);
+    assert_eq!(model.history(Tab::Tenants, &id).expect("known").of(super::row::Column::Iops).count(), 2);
 }
 
 #[test]
@@ -406,7 +406,7 @@ fn histories_are_bounded_and_forget_who_is_gone() {
         model.take(Answer::Serve(Box::new(state), Clients::default()));
     }
     let history = model.history(Tab::Tenants, &id("backup")).expect("known");
-    assert_eq!(history.of(super::model::Figure::Iops).count(), HISTORY);
+    assert_eq!(history.of(super::row::Column::Iops).count(), HISTORY);
     assert!(model.history(Tab::Tenants, &id("shop")).is_none());
 }
 
@@ -450,6 +450,7 @@ fn agent(seconds: u64) -> Answer {
         target_ms: Some(10.0),
         queueing_delay_ms: Some(2.0),
         device_latency_ms: Some(6.5),
+        windows_total: seconds,
         violated_total: seconds / 2,
         because: "equal margins".into(),
         ..TenantSlotsState::default()
@@ -459,7 +460,7 @@ fn agent(seconds: u64) -> Answer {
         name: "lun".into(),
         iops: 1234.0,
         bytes_per_s: 5e6,
-        latency_ms: Some(8.5),
+        latency_ms: Some(12.5),
         slots,
         queues: vec![queue],
         ..record::VolumeState::default()
@@ -494,15 +495,16 @@ fn agents_show_resources_clients_groups_and_queues() {
     keys(&mut model, "3");
     shows(line_with(&screen(&model), ">db.service read"), &["41.0", "MISSED 50.0 MB/s", "throughput 42.0 MB/s"]);
     keys(&mut model, "4");
+    // The second that ended counts, not the figure of the moment.
     shows(
         line_with(&screen(&model), ">lun"),
-        &["1234", "5.00", "8.50", "2.00", "6.50", "met mean<10ms", "slots queue of 6"],
+        &["1234", "5.00", "12.5", "2.00", "6.50", "met mean<10ms", "slots queue of 6"],
     );
     // A second above the goal was counted since.
     model.take(agent(102));
     shows(line_with(&screen(&model), ">lun"), &["MISSED mean<10ms"]);
     key(&mut model, KeyCode::Enter);
-    shows(&screen(&model), &["queue lun of array san", "51 of 0 s", "sda  6 of 32"]);
+    shows(&screen(&model), &["queue lun of array san", "51 of 102 s", "sda 6 of 32"]);
 }
 
 #[test]

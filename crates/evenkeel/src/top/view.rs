@@ -6,7 +6,6 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
 use super::detail_view;
-use super::figures::{count, megabytes, ms};
 use super::keys::HELP;
 use super::model::{Link, Model, Pane};
 use super::row::{Column, Row};
@@ -180,13 +179,13 @@ fn tabs(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     let mut x = 0;
     for table in &model.sample.tables {
         let here = table.tab == model.tab();
-        let text = format!("{} {}", table.tab.title(), table.rows.len());
+        let text = format!("{} {}", table.tab.about().title, table.rows.len());
         let text = if here { format!("[{text}]") } else { format!(" {text} ") };
         x = put(buf, area, x, 0, &text, if here { look.head() } else { Style::new() });
     }
     let mut notes = Vec::new();
     if let Some((tab, id)) = model.scope() {
-        notes.push(format!("of {} {}", tab.one(), id.name));
+        notes.push(format!("of {} {}", tab.about().one, id.name));
     }
     if model.editing {
         notes.push(format!("/{}_", model.filter));
@@ -250,7 +249,7 @@ type Wide = (Column, u16);
 
 /// Widths of the columns: figures have what they need, names and reasons share the rest.
 fn columns(model: &Model, rows: &[&Row], owners: bool, width: u16) -> Vec<Wide> {
-    let shown = model.tab().columns();
+    let shown = model.tab().about().columns;
     let fixed = |column: Column| match column {
         Column::Iops | Column::Bytes | Column::Queue | Column::Device => Some(6),
         Column::Response => Some(7),
@@ -281,7 +280,7 @@ fn columns(model: &Model, rows: &[&Row], owners: bool, width: u16) -> Vec<Wide> 
 fn heads(model: &Model, look: Look, columns: &[Wide], line: Rect, buf: &mut Buffer) {
     let mut x = 1;
     for &(column, width) in columns {
-        let owner = model.tab().owner().unwrap_or_default();
+        let owner = model.tab().about().owner.unwrap_or_default();
         let title = if column == Column::Owner { owner } else { column.title() };
         let arrow = match (look.unicode, model.sort.reversed) {
             (true, false) => "↓",
@@ -292,7 +291,7 @@ fn heads(model: &Model, look: Look, columns: &[Wide], line: Rect, buf: &mut Buff
         let sorted = column == model.sort.by;
         let title = if sorted { format!("{arrow}{title}") } else { title.to_owned() };
         let style = if sorted { look.head() } else { look.head().remove_modifier(Modifier::BOLD) };
-        if is_figure(column) {
+        if Column::FIGURES.contains(&column) {
             // The arrow may stand where columns are apart.
             let over = (title.chars().count() as u16).saturating_sub(width + 1);
             put_right(buf, line, x + width, 0, &title.chars().skip(usize::from(over)).collect::<String>(), style);
@@ -307,7 +306,7 @@ fn line_of(row: &Row, here: bool, owners: bool, look: Look, columns: &[Wide], li
     let mut x = 1;
     for &(column, width) in columns {
         let (text, style) = cell(row, column, owners, look);
-        if is_figure(column) {
+        if Column::FIGURES.contains(&column) {
             put_right(buf, line, x + width, 0, &text, style);
         } else {
             put(buf, Rect { width: (x + width).min(line.width), ..line }, x, 0, &text, style);
@@ -320,20 +319,13 @@ fn line_of(row: &Row, here: bool, owners: bool, look: Look, columns: &[Wide], li
     }
 }
 
-const fn is_figure(column: Column) -> bool {
-    matches!(column, Column::Iops | Column::Bytes | Column::Response | Column::Queue | Column::Device)
-}
-
 fn cell(row: &Row, column: Column, owners: bool, look: Look) -> (String, Style) {
-    let figure = |value: Option<f64>, shown: fn(f64) -> String| value.map_or_else(|| "-".into(), shown);
     let plain = Style::new();
     match column {
         Column::Name => (name_of(row, owners), if row.trouble.is_some() { look.bad() } else { plain }),
-        Column::Iops => (figure(row.iops, count), plain),
-        Column::Bytes => (figure(row.bytes_per_s, megabytes), plain),
-        Column::Response => (figure(row.response_ms, ms), plain),
-        Column::Queue => (figure(row.queue_ms, ms), plain),
-        Column::Device => (figure(row.device_ms, ms), plain),
+        Column::Iops | Column::Bytes | Column::Response | Column::Queue | Column::Device => {
+            (row.figure(column).map_or_else(|| "-".into(), |figure| column.shown(figure)), plain)
+        }
         Column::Goal => row.goal.as_ref().map_or_else(
             || ("-".into(), plain),
             |goal| {
@@ -359,7 +351,7 @@ fn cell(row: &Row, column: Column, owners: bool, look: Look) -> (String, Style) 
 /// Whether rows of the view are on several pools or the like, and no column says which.
 fn several_owners(model: &Model) -> bool {
     let tab = model.tab();
-    if tab.columns().contains(&Column::Owner) {
+    if tab.about().columns.contains(&Column::Owner) {
         return false;
     }
     let mut rows = model.sample.tables.iter().filter(|table| table.tab == tab).flat_map(|table| &table.rows);

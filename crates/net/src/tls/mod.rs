@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use evenkeel_policy::config::{Asked, Files, Terms};
@@ -42,6 +42,42 @@ pub struct Acceptor {
     verifier: Option<Arc<dyn ClientCertVerifier>>,
     /// Of all files, to tell whether they have changed.
     digest: [u8; 32],
+}
+
+/// The acceptor of a port whose files can be renewed while it is open.
+pub struct Renewable {
+    terms: Terms,
+    newest: Mutex<Option<Acceptor>>,
+}
+
+impl Renewable {
+    /// Reads the files that are named, if any are.
+    ///
+    /// # Errors
+    /// As of [`Acceptor::load`].
+    pub fn load(terms: Terms) -> Result<Self, Error> {
+        let newest = Mutex::new(Acceptor::load(&terms)?);
+        Ok(Self { terms, newest })
+    }
+
+    /// What HTTP is to be encrypted with, by the newest files.
+    pub fn http(&self) -> Option<Arc<ServerConfig>> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Acceptor::http)
+    }
+
+    /// Reads the files again and answers whether they have changed.
+    ///
+    /// # Errors
+    /// As of [`Acceptor::load`]; everything stays as it is then.
+    pub fn renew(&self) -> Result<bool, Error> {
+        let read = Acceptor::load(&self.terms)?;
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = newest.as_ref().zip(read.as_ref()).is_some_and(|(before, after)| !before.is_same(after));
+        if changed {
+            *newest = read;
+        }
+        Ok(changed)
+    }
 }
 
 /// A file that cannot be used.

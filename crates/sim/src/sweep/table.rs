@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use evenkeel_policy::figures::aligned;
+
 use super::outcome::{Measured, Outcome, PointOutcome};
 use super::plan::{self, Plan};
 use crate::report::short;
@@ -54,7 +56,7 @@ fn rows(plan: &Plan, outcome: &Outcome) -> String {
             table.push(values.chain([tenant.clone()]).chain(figures).collect());
         }
     }
-    let mut out = aligned(&table, plan.keys.len() + 1);
+    let mut out = aligned(&table, plan.keys.len() + 1, WIDTH);
     if let ([_], [result]) = (&plan.points[..], &outcome.points[..]) {
         out += &budget(result);
     }
@@ -96,42 +98,6 @@ fn budget(result: &PointOutcome) -> String {
     )
 }
 
-/// Columns as wide as their widest cell; the first `left` of them to the left, and cut if a line would be too long.
-fn aligned(table: &[Vec<String>], left: usize) -> String {
-    let columns = table.first().map_or(0, Vec::len);
-    let width = |cell: &String| cell.chars().count();
-    let mut widths: Vec<usize> =
-        (0..columns).map(|column| table.iter().map(|row| width(&row[column])).max().unwrap_or(0)).collect();
-    // From the widest, as much as is too much, but no column below the width of a short word.
-    while widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1) > WIDTH {
-        let widest = widths[..left].iter_mut().max().filter(|width| **width > 8);
-        let Some(widest) = widest else { break };
-        *widest -= 1;
-    }
-    let mut out = String::new();
-    for row in table {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = widths[column];
-            let gap = if column == 0 { "" } else { "  " };
-            let _ = match column < left {
-                true => write!(line, "{gap}{:<width$}", cut(cell, width)),
-                false => write!(line, "{gap}{cell:>width$}"),
-            };
-        }
-        out += line.trim_end();
-        out.push('\n');
-    }
-    out
-}
-
-fn cut(text: &str, width: usize) -> String {
-    match text.chars().count() > width {
-        true => text.chars().take(width - 1).chain(['…']).collect(),
-        false => text.to_owned(),
-    }
-}
-
 /// Every bound of a single point; of a sweep those that are missed.
 fn bounds(plan: &Plan, outcome: &Outcome) -> String {
     let mut out = String::new();
@@ -155,21 +121,6 @@ fn bounds(plan: &Plan, outcome: &Outcome) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_fit_the_terminal() {
-        let long =
-            "{ kind = \"slowfast\", repairs = \"none\", tradeoff_mib_per_s_per_ms = 1.0, target_max = \"50ms\" }";
-        let row = |first: &str| {
-            let figures = std::iter::repeat_n("123456", 6);
-            [first, "light"].into_iter().chain(figures).map(str::to_owned).collect::<Vec<_>>()
-        };
-        let table = [row("admission"), row(long), row("none")];
-        let text = aligned(&table, 2);
-        let widths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
-        assert_eq!(widths, [WIDTH; 3], "{text}");
-        assert!(text.contains('…') && text.lines().last().unwrap().starts_with("none  "));
-    }
 
     #[test]
     fn uncertainty_has_two_digits() {

@@ -9,8 +9,10 @@
 //! | `paper` | figures 4 to 9 and the claims about them |
 //! | `frontier` | four devices under three workloads against the oracle of each |
 //! | `steps` | load or device change in mid-run |
+//! | [`live`] | the same on a running server, whose figures come from outside |
 
 mod frontier;
+pub mod live;
 mod paper;
 mod scene;
 mod steps;

@@ -30,6 +30,7 @@ pub mod placement;
 mod policy;
 mod report;
 pub mod response;
+pub mod sets;
 pub mod shared;
 mod shrink;
 pub mod slots;

@@ -3,10 +3,10 @@
 //! The picture brings its own background, in a light and a dark version: where it is embedded, nobody tells it the
 //! colour of the page.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use super::bufferbloat::Measured;
+use super::Measured;
+use crate::report::escape;
 
 /// What is drawn whatever was measured: the paper's width, and where labels and bars begin, in pixels.
 const WIDTH: f64 = 760.0;
@@ -28,9 +28,9 @@ text{font:15px system-ui,sans-serif;fill:#1c2128}.h{font-size:19px;font-weight:6
 
 /// A file of its own, without anything from elsewhere: a row for each setting, from the largest bound to the smallest,
 /// then those that find one by themselves. `command` is what makes it again.
-pub(super) fn svg(measured: &[Measured], command: &str) -> String {
+pub fn svg(measured: &[Measured], command: &str) -> String {
     let mut rows: Vec<&Measured> = measured.iter().collect();
-    rows.sort_by_key(|m| (adapts(m), std::cmp::Reverse(m.budget_bytes.unwrap_or(u64::MAX))));
+    rows.sort_by_key(|m| (m.adapts(), std::cmp::Reverse(m.budget_bytes.unwrap_or(u64::MAX))));
     let most = |of: fn(&Measured) -> f64| rows.iter().map(|m| of(m)).fold(0.0, f64::max);
     let figures: [fn(&Measured) -> f64; 2] = [|m| m.light_p99_ms, |m| m.bulk_bytes_per_s / 1e6];
     let (units, longest) = (["ms", "MB/s"], figures.map(most));
@@ -64,7 +64,7 @@ pub(super) fn svg(measured: &[Measured], command: &str) -> String {
             );
         }
         let (label, weight) = (label(m), if elastic { " class=\"s\"" } else { "" });
-        let _ = write!(body, "<text{weight} x=\"{LABELS}\" y=\"{}\">{}</text>", y + 14.0, escaped(&label));
+        let _ = write!(body, "<text{weight} x=\"{LABELS}\" y=\"{}\">{}</text>", y + 14.0, escape(&label));
         let mut sentence = label;
         for (column, figure) in figures.iter().enumerate() {
             let (value, x) = (figure(m), BARS[column]);
@@ -96,15 +96,10 @@ pub(super) fn svg(measured: &[Measured], command: &str) -> String {
          <title id=\"t\">How long a light client waits beside a bulk writer, by what may be inside the device</title>\n\
          <desc id=\"d\">{}</desc>\n<style>{STYLE}</style>\n{body}\
          <text class=\"q\" x=\"{LABELS}\" y=\"{}\">{}</text>\n</svg>\n",
-        escaped(&description),
+        escape(&description),
         height - 16.0,
-        escaped(command)
+        escape(command)
     )
-}
-
-/// Whether it finds its budget by itself.
-fn adapts(m: &Measured) -> bool {
-    matches!(m.setting, "slowfast" | "elastic")
 }
 
 /// Whether a bar says that something is wrong: a wait of more than half of the longest one, less than half of the throughput.
@@ -115,28 +110,20 @@ fn worse_half(column: usize, share: f64) -> bool {
 /// The bound, and whatever is not as usual.
 fn label(m: &Measured) -> String {
     let bound = match m.budget_bytes {
-        None if adapts(m) => m.setting.to_owned(),
+        None if m.adapts() => m.setting.to_owned(),
         None => "no bound".to_owned(),
-        Some(budget) if adapts(m) => format!("{}: {} KiB", m.setting, budget >> 10),
+        Some(budget) if m.adapts() => format!("{}: {} KiB", m.setting, budget >> 10),
         Some(budget) if budget % (1 << 20) == 0 => format!("{} MiB", budget >> 20),
         Some(budget) => format!("{} KiB", budget >> 10),
     };
     m.label().replacen(m.setting, &bound, 1)
 }
 
-/// Text that is no markup.
-fn escaped(text: &str) -> Cow<'_, str> {
-    if !text.contains(['&', '<', '>']) {
-        return text.into();
-    }
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").into()
-}
-
 #[cfg(test)]
 mod tests {
     use roxmltree::{Document, Node};
 
-    use super::super::phase::Bulk;
+    use super::super::Bulk;
     use super::*;
 
     fn row(setting: &'static str, budget_kib: Option<u64>, light_p99_ms: f64, mb_per_s: f64) -> Measured {

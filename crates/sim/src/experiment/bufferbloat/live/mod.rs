@@ -1,0 +1,321 @@
+//! Admission control on a running server: the settings that `evenkeel demo bufferbloat` measures, and what their figures say.
+//!
+//! One emulated device for each setting. A bulk writer keeps 4 MiB in flight; a light client with the higher priority writes
+//! 4 KiB at a time. mClock would let the light one go first, but can reorder only what has not entered the device yet: what is
+//! in flight there is decided by admission.
+
+mod picture;
+mod svg;
+
+use serde::Serialize;
+
+pub use picture::{page, text};
+pub use svg::svg;
+
+/// A way to bound what is inside the device.
+pub struct Setting {
+    /// As shown.
+    pub name: &'static str,
+    /// As configured.
+    pub admission: &'static str,
+    /// Until it has found its operating point.
+    warmup_s: u32,
+}
+
+/// All, in the order in which they are measured.
+pub const SETTINGS: [Setting; 8] = [
+    Setting { name: "none", admission: "\"none\"", warmup_s: 1 },
+    Setting { name: "64K", admission: "{ kind = \"fixed\", budget = \"64KiB\" }", warmup_s: 1 },
+    Setting { name: "256K", admission: "{ kind = \"fixed\", budget = \"256KiB\" }", warmup_s: 1 },
+    Setting { name: "1M", admission: "{ kind = \"fixed\", budget = \"1MiB\" }", warmup_s: 1 },
+    Setting { name: "4M", admission: "{ kind = \"fixed\", budget = \"4MiB\" }", warmup_s: 1 },
+    Setting { name: "64M", admission: "{ kind = \"fixed\", budget = \"64MiB\" }", warmup_s: 1 },
+    Setting { name: "slowfast", admission: "\"slowfast\"", warmup_s: 8 },
+    Setting { name: "elastic", admission: "\"elastic\"", warmup_s: 4 },
+];
+
+/// Until an adaptive setting has found its operating point after a change of the device or the load.
+const SETTLE_S: u32 = 3;
+
+impl Setting {
+    /// Seconds before the measurement of the `phase`th phase.
+    pub fn warmup_s(&self, phase: usize) -> u32 {
+        if phase == 0 { self.warmup_s } else { SETTLE_S }
+    }
+}
+
+/// What the bulk writer keeps in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bulk {
+    /// Size of a request, KiB.
+    pub block_kib: u32,
+    /// Requests in flight.
+    pub depth: u32,
+}
+
+impl Bulk {
+    /// Unless asked for otherwise.
+    pub const USUAL: Self = Self { block_kib: 64, depth: 64 };
+}
+
+impl std::fmt::Display for Bulk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}Kx{}", self.block_kib, self.depth)
+    }
+}
+
+impl Serialize for Bulk {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl std::str::FromStr for Bulk {
+    type Err = String;
+
+    /// Reads `64Kx64`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parsed = text.split_once(['x', 'X']).and_then(|(size, depth)| {
+            Some(Self { block_kib: size.strip_suffix(['k', 'K'])?.parse().ok()?, depth: depth.parse().ok()? })
+        });
+        let parsed = parsed.ok_or_else(|| "it is a size in KiB and a depth like 64Kx64".to_string())?;
+        if !(4..=1024).contains(&parsed.block_kib) || parsed.block_kib % 4 != 0 {
+            return Err("the size is a multiple of 4K, up to 1024K".into());
+        }
+        if !(1..=1024).contains(&parsed.depth) {
+            return Err("the depth lies between 1 and 1024".into());
+        }
+        Ok(parsed)
+    }
+}
+
+/// How fast the device is and what the bulk writer does, while one measurement lasts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Phase {
+    /// Speed of the device, 1 as it is usually.
+    pub speed: f64,
+    /// What the bulk writer does.
+    pub bulk: Bulk,
+}
+
+/// The phases, in order; the shorter of the two lists stays at its last value.
+pub fn phases(speeds: &[f64], bulk: &[Bulk]) -> Vec<Phase> {
+    let at = |index: usize| {
+        let speed = *speeds.get(index).or(speeds.last())?;
+        let bulk = *bulk.get(index).or(bulk.last())?;
+        Some(Phase { speed, bulk })
+    };
+    (0..speeds.len().max(bulk.len())).filter_map(at).collect()
+}
+
+/// What the clients saw under one setting.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// Name of the setting.
+    pub setting: &'static str,
+    /// Speed of the device.
+    pub speed: f64,
+    /// What the bulk writer kept in flight.
+    pub bulk: Bulk,
+    /// Bytes that the setting let into the device at the end; absent without a bound.
+    pub budget_bytes: Option<u64>,
+    /// Light client, one request at a time: median latency.
+    pub light_p50_ms: f64,
+    /// The same, 99th percentile.
+    pub light_p99_ms: f64,
+    /// Light client, bursts of 8 requests at a time: 99th percentile.
+    pub burst_p99_ms: f64,
+    /// Throughput of the bulk writer.
+    pub bulk_bytes_per_s: f64,
+}
+
+impl Measured {
+    /// Whether the setting finds its budget by itself.
+    fn adapts(&self) -> bool {
+        matches!(self.setting, "slowfast" | "elastic")
+    }
+
+    fn phase(&self) -> Phase {
+        Phase { speed: self.speed, bulk: self.bulk }
+    }
+
+    /// What was measured: the setting, the speed of the device and the bulk writer unless they are the usual ones.
+    fn label(&self) -> String {
+        let mut label = self.setting.to_string();
+        if self.speed != 1.0 {
+            label += &format!(" x{}", self.speed);
+        }
+        if self.bulk != Bulk::USUAL {
+            label += &format!(" {}", self.bulk);
+        }
+        label
+    }
+}
+
+/// What is to be seen: in the first phase, and over all of them.
+pub fn conclusions(measured: &[Measured]) -> String {
+    let first = measured.first().map(Measured::phase);
+    let at_first: Vec<Measured> = measured.iter().filter(|measured| Some(measured.phase()) == first).cloned().collect();
+    findings(&at_first) + &over_all_phases(measured)
+}
+
+/// Elastic beside every fixed budget while device or load changed, where no fixed one is always right.
+fn over_all_phases(measured: &[Measured]) -> String {
+    /// Nearer than that is equal: two runs of the same setting differ by as much.
+    const SAME: f64 = 0.05;
+    let of = |name| measured.iter().filter(move |measured: &&Measured| measured.setting == name);
+    let mut text = String::new();
+    for setting in SETTINGS.iter().filter(|setting| !matches!(setting.name, "slowfast" | "elastic")) {
+        let pairs: Vec<_> = of("elastic").zip(of(setting.name)).collect();
+        if pairs.len() < 2 || pairs.iter().any(|(elastic, fixed)| elastic.phase() != fixed.phase()) {
+            continue;
+        }
+        let mean = |figure: fn(&Measured) -> f64| {
+            let logs = pairs.iter().map(|(elastic, fixed)| libm::log(figure(elastic) / figure(fixed).max(1e-9)));
+            libm::exp(logs.sum::<f64>() / pairs.len() as f64)
+        };
+        let (p99, bulk) = (mean(|measured| measured.light_p99_ms), mean(|measured| measured.bulk_bytes_per_s));
+        let (lost, won) = (p99 > 1.0 + SAME || bulk < 1.0 - SAME, p99 < 1.0 - SAME || bulk > 1.0 + SAME);
+        let verdict = match (won, lost) {
+            (true, false) => "elastic is better",
+            (false, true) => "elastic is worse",
+            (true, true) => "better in one, worse in the other",
+            (false, false) => "no difference",
+        };
+        text += &format!(
+            "Over all phases, elastic against {}: light 99th percentile {p99:.2} times, bulk throughput {bulk:.2} times \
+             (geometric means): {verdict}.\n",
+            setting.name
+        );
+    }
+    text
+}
+
+/// What is to be seen, in sentences that hold for these figures.
+fn findings(measured: &[Measured]) -> String {
+    let find = |name: &str| measured.iter().find(|measured| measured.setting == name);
+    let Some(none) = find("none") else { return String::new() };
+    let mut text = format!(
+        "Without admission control everything that the bulk writer sends is inside the device at once, and the light \
+         client, though it has priority, waits behind it: {}.\n",
+        latency(none)
+    );
+    if let Some(small) = find("64K") {
+        text += &format!(
+            "A budget of 64 KiB makes that {}, but leaves the bulk writer {:.0} % of its throughput.\n",
+            latency(small),
+            percent(small, none)
+        );
+    }
+    for (setting, name) in [("slowfast", "SlowFast CoDel"), ("elastic", "Elastic")] {
+        let Some(adaptive) = find(setting) else { continue };
+        let budget = adaptive.budget_bytes.map_or_else(|| "?".into(), kib);
+        let ratio = none.light_p50_ms / adaptive.light_p50_ms.max(1e-6);
+        let (figure, verdict) = if ratio >= 1.0 {
+            (ratio, "times shorter at the median than without")
+        } else {
+            (1.0 / ratio, "times longer at the median than without: it did not help in this run")
+        };
+        text += &format!(
+            "{name} found a budget by itself ({budget} at the end): {}, {figure:.1} {verdict}, with {:.0} % of \
+             the bulk throughput.\n",
+            latency(adaptive),
+            percent(adaptive, none)
+        );
+    }
+    text
+}
+
+fn latency(measured: &Measured) -> String {
+    format!("{:.1} ms at the median, {:.1} ms at the 99th percentile", measured.light_p50_ms, measured.light_p99_ms)
+}
+
+fn percent(some: &Measured, of: &Measured) -> f64 {
+    some.bulk_bytes_per_s / of.bulk_bytes_per_s.max(1.0) * 100.0
+}
+
+/// Bytes as KiB.
+fn kib(bytes: u64) -> String {
+    format!("{} KiB", bytes >> 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(setting: &'static str, light_p50_ms: f64, bulk_bytes_per_s: f64) -> Measured {
+        let budget_bytes = (setting != "none").then_some(400 << 10);
+        Measured {
+            setting,
+            speed: 1.0,
+            bulk: Bulk::USUAL,
+            budget_bytes,
+            light_p50_ms,
+            light_p99_ms: 50.0,
+            burst_p99_ms: 9.0,
+            bulk_bytes_per_s,
+        }
+    }
+
+    #[test]
+    fn by_default_it_takes_less_than_a_minute() {
+        let seconds: u32 = SETTINGS.iter().map(|setting| setting.warmup_s + 5).sum();
+        assert!(seconds < 60, "{seconds} s");
+    }
+
+    #[test]
+    fn over_all_phases_elastic_is_judged_by_both_figures() {
+        let at =
+            |setting, speed, p99: f64, bulk: f64| Measured { speed, light_p99_ms: p99, ..measured(setting, 1.0, bulk) };
+        let all = |p99, bulk| {
+            vec![
+                at("64K", 1.0, 4.0, 50e6),
+                at("64K", 0.4, 9.0, 30e6),
+                at("elastic", 1.0, p99, bulk),
+                at("elastic", 0.4, 9.0, 30e6),
+            ]
+        };
+        assert!(
+            over_all_phases(&all(4.0, 100e6))
+                .contains("1.00 times, bulk throughput 1.41 times (geometric means): elastic is better")
+        );
+        assert!(over_all_phases(&all(8.0, 100e6)).contains("better in one, worse in the other"));
+        assert!(over_all_phases(&all(8.0, 50e6)).contains("elastic is worse"));
+        assert!(over_all_phases(&all(4.0, 51e6)).contains("no difference"));
+        assert_eq!(over_all_phases(&all(4.0, 51e6)[1..]), "", "measured at one speed only");
+        assert_eq!(all(1.0, 1e6)[1].label(), "64K x0.4");
+    }
+
+    #[test]
+    fn the_sentences_follow_the_figures() {
+        let mut all = vec![measured("none", 40.0, 90e6), measured("64K", 2.0, 30e6), measured("slowfast", 8.0, 81e6)];
+        let text = findings(&all);
+        assert!(text.contains("8.0 ms at the median") && text.contains("5.0 times shorter"), "{text}");
+        assert!(text.contains("90 % of the bulk"), "{text}");
+        assert!(text.contains("33 % of its throughput") && text.contains("400 KiB at the end"), "{text}");
+        all[2].light_p50_ms = 80.0;
+        assert!(findings(&all).contains("2.0 times longer"), "{}", findings(&all));
+        all[2].setting = "elastic";
+        assert!(findings(&all).contains("Elastic found a budget"), "{}", findings(&all));
+    }
+
+    #[test]
+    fn the_shorter_list_stays_at_its_last_value() {
+        let of = |speed, block_kib, depth| Phase { speed, bulk: Bulk { block_kib, depth } };
+        assert_eq!(phases(&[1.0, 0.5], &[Bulk::USUAL]), [of(1.0, 64, 64), of(0.5, 64, 64)]);
+        let three = ["64Kx64", "256kx32", "4Kx512"].map(|text| text.parse().unwrap());
+        assert_eq!(phases(&[1.0, 0.5], &three), [of(1.0, 64, 64), of(0.5, 256, 32), of(0.5, 4, 512)]);
+    }
+
+    #[test]
+    fn wrong_words_are_refused_with_the_cure() {
+        for (wrong, why) in [
+            ("64K", "like 64Kx64"),
+            ("3Kx1", "multiple of 4K"),
+            ("0Kx1", "multiple of 4K"),
+            ("4Kx0", "between 1 and 1024"),
+        ] {
+            assert!(wrong.parse::<Bulk>().unwrap_err().contains(why), "{wrong}");
+        }
+    }
+}
