@@ -122,5 +122,9 @@ mod tests {
             (&["none".to_owned()][..], &["slowfast".to_owned()][..])
         );
         assert_eq!((table.rows.len(), page.intro.len()), (2, 2));
+        let html = page.html();
+        for odd in ["NaN", "inf", "http:", "https:"] {
+            assert!(!html.contains(odd), "{odd} in {html}");
+        }
     }
 }
