@@ -230,7 +230,7 @@ pub struct Pool<R> {
     tenants: Vec<Tenant>,
     free: Vec<u32>,
     in_flight: u64,
-    /// Tenants with a reservation, and whether that has changed since admission was asked to be careful, or not to.
+    /// Tenants with a reservation, and whether that has changed since admission has last heard of it.
     reserved: u32,
     care_is_due: bool,
     goal: Option<Box<Goal>>,

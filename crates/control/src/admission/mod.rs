@@ -121,6 +121,18 @@ impl Default for Config {
     }
 }
 
+/// What goes before throughput.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Care {
+    /// Nothing.
+    #[default]
+    None,
+    /// A reservation: what is in flight of others may not keep it waiting for long.
+    Reservation,
+    /// A latency target, with or without reservations: each larger budget that is tried is felt.
+    Target,
+}
+
 /// Why the controller decided what it decided.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
@@ -366,11 +378,11 @@ impl Admission {
         self.holding_back.set(waiting);
     }
 
-    /// Tells whether a latency target or a reservation goes before throughput from now on: where it does, an adaptive budget that nothing is
-    /// known of begins small, and grows when that is shown to pay.
-    pub fn set_careful(&mut self, now: Instant, careful: bool) {
+    /// Tells what goes before throughput from now on: where anything does, an adaptive budget that nothing is known of begins
+    /// small, and grows by less.
+    pub fn set_care(&mut self, now: Instant, care: Care) {
         if let Law::Elastic(law) = &mut self.law {
-            law.set_careful(now, careful);
+            law.set_care(now, care);
             self.throttle.budget = law.decision().budget_bytes;
         }
     }

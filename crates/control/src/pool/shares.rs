@@ -19,6 +19,7 @@
 use alloc::collections::VecDeque;
 
 use super::{Entry, Pool, Scheduler};
+use crate::admission::Care;
 use crate::mclock::{Pull, Wish};
 use crate::time::Instant;
 use crate::units::{Rates, Work};
@@ -117,8 +118,13 @@ impl<R> Pool<R> {
 
     /// A target and a reservation go before throughput: what has entered the device at once, neither can call back.
     pub(super) fn apply_care(&mut self, now: Instant) {
-        let has_aim = self.config.goal.is_some() || self.reserved > 0;
-        self.admission.set_careful(now, has_aim && self.config.scheduler == Scheduler::Mclock);
+        let care = match (self.config.scheduler, self.config.goal) {
+            (Scheduler::None, _) => Care::None,
+            (Scheduler::Mclock, Some(_)) => Care::Target,
+            (Scheduler::Mclock, None) if self.reserved > 0 => Care::Reservation,
+            (Scheduler::Mclock, None) => Care::None,
+        };
+        self.admission.set_care(now, care);
         self.care_is_due = false;
     }
 }

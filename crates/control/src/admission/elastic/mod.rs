@@ -13,7 +13,7 @@
 //!
 //! Everything is decided at completions, so that it does not matter when `tick` is called.
 
-use super::{Completion, Decision, InvalidConfig, MAX_BUDGET, MIN_BUDGET, Reason};
+use super::{Care, Completion, Decision, InvalidConfig, MAX_BUDGET, MIN_BUDGET, Reason};
 use crate::time::{Duration, Instant};
 
 mod evidence;
@@ -81,8 +81,8 @@ const UP: usize = 1;
 /// The controller.
 pub(super) struct Elastic {
     tolerance: f64,
-    /// Whether a target or a reservation goes before throughput: a budget grows when that is shown to pay, by [`FINEST`].
-    careful: bool,
+    /// What goes before throughput.
+    care: Care,
     /// The smallest budget known to be enough; infinite: no bound.
     enough: f64,
     /// The largest one below it that is not; 0: none is known.
@@ -123,7 +123,7 @@ impl Elastic {
     pub(super) fn new(config: ElasticConfig, now: Instant) -> Self {
         let mut elastic = Self {
             tolerance: config.tolerance_in_range(),
-            careful: false,
+            care: Care::None,
             enough: f64::INFINITY,
             costs: 0.0,
             most: f64::INFINITY,
@@ -155,9 +155,10 @@ impl Elastic {
         self.tolerance = config.tolerance_in_range();
     }
 
-    /// From now on a target or a reservation goes before throughput, or none does any longer.
-    pub(super) fn set_careful(&mut self, now: Instant, careful: bool) {
-        match (core::mem::replace(&mut self.careful, careful), careful) {
+    /// From now on this goes before throughput.
+    pub(super) fn set_care(&mut self, now: Instant, care: Care) {
+        let before = core::mem::replace(&mut self.care, care);
+        match (before != Care::None, self.is_careful()) {
             // A bound that is known stays; where there is none, what comes at once is in the device before anything is known.
             (false, true) if self.costs == 0.0 || self.enough == f64::INFINITY => {
                 self.costs = 0.0;
@@ -171,6 +172,10 @@ impl Elastic {
             }
             _ => {}
         }
+    }
+
+    fn is_careful(&self) -> bool {
+        self.care != Care::None
     }
 
     pub(super) fn decision(&self) -> Decision {
@@ -222,7 +227,7 @@ impl Elastic {
         if rate.length > FINEST * self.shortest {
             self.shortest = rate.length;
         }
-        if self.careful && self.low == self.enough && self.high < STEP * self.cost {
+        if self.asking && self.low == self.enough && self.high < self.larger() {
             return self.ask(now, self.enough);
         }
         match (self.asking, self.side) {
@@ -261,7 +266,7 @@ impl Elastic {
     /// there were no bound, and a smaller budget may be enough in its place.
     fn too_light(&mut self, now: Instant, rate: Rate) -> bool {
         (self.before, self.during, self.decision.reason) = (None, None, rate.too_light());
-        if self.high == self.enough || self.careful {
+        if self.high == self.enough || self.is_careful() {
             return self.settle(now, 0.0);
         }
         (self.enough, self.high, self.most, self.unproven) = (f64::INFINITY, f64::INFINITY, rate.highest(), false);
@@ -315,16 +320,17 @@ impl Elastic {
         }
         self.unproven = false;
         self.decision.reason = Reason::IncreasePays { gain: loss };
-        self.enough = if self.careful { self.high } else { f64::INFINITY };
+        self.enough = if self.is_careful() { self.high } else { f64::INFINITY };
         if self.high == f64::INFINITY { self.settle(now, loss) } else { self.ask(now, self.high) }
     }
 
     /// The budget that a question upwards tries in place of `low`.
     fn larger(&self) -> f64 {
-        let larger = match self.careful {
-            // Two requests in flight are served hardly faster than one by a disk, which sorts them.
-            true => (FINEST * self.low).max(STEP * self.cost),
-            false => STEP * self.low,
+        let larger = match self.care {
+            Care::None => STEP * self.low,
+            // A disk, which sorts requests, serves two hardly faster than one.
+            Care::Reservation => (FINEST * self.low).max(STEP * self.cost),
+            Care::Target => FINEST * self.low,
         };
         if larger > MAX_BUDGET as f64 { f64::INFINITY } else { larger }
     }
