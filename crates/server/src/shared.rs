@@ -35,7 +35,7 @@ pub(crate) struct SharedPool {
     /// Name in the configuration.
     pub(crate) name: String,
     /// The state machine.
-    pub(crate) state: Mutex<Pool<Request>>,
+    pub(crate) state: Mutex<Pool<Box<Request>>>,
     /// Age at which an operation inside the back end counts as lost, in nanoseconds.
     pub(crate) overdue_after_ns: AtomicU64,
     /// Bytes of slices, by direction, as the pool said last.
@@ -46,7 +46,7 @@ pub(crate) struct SharedPool {
 
 impl SharedPool {
     /// A pool under its name.
-    pub(crate) fn new(name: String, state: Pool<Request>, overdue_after_ns: u64) -> Self {
+    pub(crate) fn new(name: String, state: Pool<Box<Request>>, overdue_after_ns: u64) -> Self {
         let slice_bytes = Direction::ALL.map(|direction| AtomicU32::new(state.slice_bytes(direction)));
         let (state, overdue_after_ns) = (Mutex::new(state), AtomicU64::new(overdue_after_ns));
         Self { name, state, overdue_after_ns, slice_bytes, goal_missed: AtomicBool::new(false) }
@@ -60,7 +60,7 @@ impl SharedPool {
 
     /// Makes known how large slices are to be from now on.
     #[inline]
-    pub(crate) fn note_slices(&self, state: &Pool<Request>) {
+    pub(crate) fn note_slices(&self, state: &Pool<Box<Request>>) {
         for direction in Direction::ALL {
             let (bytes, known) = (state.slice_bytes(direction), &self.slice_bytes[direction as usize]);
             if known.load(Ordering::Relaxed) != bytes {
@@ -91,7 +91,7 @@ impl SharedPool {
     /// Workers hold it for a batch, some 10 us. Sleeping and being woken takes as long on a machine and several times
     /// that on a virtual one, so it is tried for about as long first.
     #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Pool<Request>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Pool<Box<Request>>> {
         const TRIES: u32 = 200;
         for _ in 0..TRIES {
             match self.state.try_lock() {
@@ -488,7 +488,7 @@ impl Shared {
                 self.stats[worker].connections.fetch_sub(1, Ordering::Relaxed);
                 self.stats[0].connections.fetch_add(1, Ordering::Relaxed);
             }
-            Message::Completed(_) => {}
+            Message::Completed(..) => {}
             // It has no connection any more that could move, and no operation.
             _ => return,
         }

@@ -44,7 +44,7 @@ impl ConnKey {
     }
 }
 
-/// A request on its way through the pool.
+/// A request on its way through the pool and back to its connection. Boxed by [`Spare`], because every queue on the way moves it.
 pub(crate) struct Request {
     /// Whose it is.
     pub(crate) key: ConnKey,
@@ -67,9 +67,6 @@ pub(crate) struct Request {
     /// If it is a slice: of what.
     pub(crate) slice: Option<Box<Slice>>,
 }
-
-// A few bytes more, and each step through the pool calls `memcpy` for it.
-const _: () = assert!(size_of::<Request>() <= 88);
 
 impl Request {
     /// A flush, and the frame of every other request.
@@ -120,32 +117,38 @@ pub(crate) enum Output {
     Extents(Vec<Extent>),
 }
 
-/// A request that is done, on its way to its connection.
-pub(crate) struct Completion {
-    /// Whose it is.
-    pub(crate) key: ConnKey,
-    /// Of the request.
-    pub(crate) volume: u32,
-    /// Of the request.
-    pub(crate) command: Command,
-    /// Of the request.
-    pub(crate) flags: CommandFlags,
-    /// Of the request.
-    pub(crate) cookie: u64,
-    /// Of the request.
-    pub(crate) offset: u64,
-    /// Of the request.
-    pub(crate) length: u64,
-    /// What it holds of the buffer budget until the reply is sent.
-    pub(crate) charge: Charge,
-    /// If it is a slice: of what.
-    pub(crate) slice: Option<Box<Slice>>,
-    /// What it brought.
-    pub(crate) result: Result<Output, Errno>,
-}
-
 // SAFETY: `Output::InPlace` points into a volume that the connection holds; the bytes are only handed to the kernel.
-unsafe impl Send for Completion {}
+unsafe impl Send for Output {}
+
+/// Boxes of a worker for its next requests. A request comes back to the worker of its connection, and its box is used again.
+#[derive(Default)]
+pub(super) struct Spare(Vec<Box<Request>>);
+
+/// Boxes that a worker keeps at most: 400 KiB.
+const MAX_SPARE: usize = 4096;
+
+impl Spare {
+    /// Boxes a request.
+    #[inline]
+    pub(super) fn take(&mut self, request: Request) -> Box<Request> {
+        match self.0.pop() {
+            Some(mut spare) => {
+                *spare = request;
+                spare
+            }
+            None => Box::new(request),
+        }
+    }
+
+    /// Keeps the box of a request that is answered.
+    #[inline]
+    pub(super) fn give(&mut self, request: Box<Request>) {
+        debug_assert!(request.charge.bytes() == 0 && request.buffer.is_none() && request.slice.is_none());
+        if self.0.len() < MAX_SPARE {
+            self.0.push(request);
+        }
+    }
+}
 
 /// What follows a reply's header.
 pub(crate) enum Payload {

@@ -4,7 +4,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::connection::{Completion, ConnKey, Connection};
+use evenkeel_nbd::wire::Errno;
+
+use super::connection::{ConnKey, Connection, Output, Request};
 use super::transport::{Peer, Transport};
 use crate::engine::IoResult;
 use crate::faults::{Call, Faults};
@@ -16,8 +18,8 @@ pub(crate) enum Message {
     Accepted(Transport, Peer, ConnKey, Ticket, Place),
     /// A connection from another worker is yours, requests in flight and all.
     Adopt(Box<Connection>),
-    /// A request of one of your connections is done.
-    Completed(Box<Completion>),
+    /// A request of one of your connections is done, with this result.
+    Completed(Box<Request>, Result<Output, Errno>),
     /// An operation you started on a thread or a modelled device is done.
     IoDone(u32, IoResult),
     /// What one of your operations waited for is done: start it.

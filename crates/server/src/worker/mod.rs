@@ -44,7 +44,7 @@ use evenkeel_control::{Duration, Instant};
 use rustix::io::Errno;
 
 pub(crate) use accept::Listener;
-use connection::{ConnKey, Connection, Paused, SendList, Sent};
+use connection::{ConnKey, Connection, Paused, SendList, Sent, Spare};
 use house::House;
 use mailbox::{Mailbox, Message};
 use meter::Meter;
@@ -108,6 +108,7 @@ pub(crate) struct Worker {
     /// Operations of which the kernel did only a part.
     unfinished: Vec<u32>,
     buffers: BufferPool,
+    spare: Spare,
     /// Failures that are no volume's.
     failures: Failures,
 
@@ -172,6 +173,7 @@ impl Worker {
             operations: Operations::default(),
             unfinished: Vec::new(),
             buffers: BufferPool::new(shared.faults.clone()),
+            spare: Spare::default(),
             failures: Failures::default(),
             dirty: Vec::new(),
             long: VecDeque::new(),
@@ -371,9 +373,9 @@ impl Worker {
                     self.adopt(connection);
                     self.welcome(key);
                 }
-                Message::Completed(completion) => {
+                Message::Completed(request, result) => {
                     self.waking.others();
-                    self.deliver(*completion);
+                    self.deliver(request, result);
                 }
                 Message::IoDone(token, result) => self.operation_done(token, result),
                 Message::Start(token) => self.start(token),

@@ -37,7 +37,7 @@ const MAX_REPORTED: usize = 64;
 pub(super) struct Operation {
     pool: usize,
     volume: Arc<Volume>,
-    request: Request,
+    request: Box<Request>,
     ticket: Ticket,
     /// Where a read goes.
     buffer: Option<Buffer>,
@@ -307,7 +307,13 @@ enum Verdict {
 
 impl Operation {
     /// A request that was dispatched at `started`, about to enter the back end of its volume.
-    pub(super) fn new(pool: usize, volume: &Arc<Volume>, request: Request, ticket: Ticket, started: Instant) -> Self {
+    pub(super) fn new(
+        pool: usize,
+        volume: &Arc<Volume>,
+        request: Box<Request>,
+        ticket: Ticket,
+        started: Instant,
+    ) -> Self {
         Self {
             pool,
             volume: Arc::clone(volume),

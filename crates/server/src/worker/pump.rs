@@ -11,7 +11,7 @@ use evenkeel_nbd::server::reply;
 use evenkeel_nbd::wire::{self, Command, CommandFlags, Errno};
 use evenkeel_policy::explain;
 
-use super::connection::{Completion, Output, Payload, Phase, Request, is_change};
+use super::connection::{Output, Payload, Phase, Request, is_change};
 use super::divide::Whole;
 use super::mailbox::Message;
 use super::operations::Operation;
@@ -40,7 +40,7 @@ const SLICE: Duration = Duration::from_micros(250);
 #[derive(Default)]
 pub(super) struct PoolWork {
     /// Requests to submit.
-    pub(super) incoming: Vec<(TenantId, Work, Request)>,
+    pub(super) incoming: Vec<(TenantId, Work, Box<Request>)>,
     /// Requests that the pool has let go, and this worker has not begun with or not finished.
     pub(super) ready: VecDeque<Ready>,
     /// Requests that left the back end.
@@ -238,7 +238,7 @@ impl Worker {
 
     /// A request goes into the queue once more: its tenant was removed after it came in, and its connection belongs to
     /// another one by now, or it turned out to be more work than was charged.
-    pub(super) fn resubmit(&mut self, pool: usize, work: Work, request: Request) {
+    pub(super) fn resubmit(&mut self, pool: usize, work: Work, request: Box<Request>) {
         if self.shared.epoch() != self.epoch {
             self.refresh();
         }
@@ -259,26 +259,15 @@ impl Worker {
 
     /// Sends the result of a request to its connection, wherever that is.
     #[inline(always)]
-    pub(super) fn answer(&mut self, mut request: Request, result: Result<Output, Errno>) {
+    pub(super) fn answer(&mut self, mut request: Box<Request>, result: Result<Output, Errno>) {
         if let Some(buffer) = request.buffer.take() {
             self.buffers.give(buffer);
         }
-        self.deliver(Completion {
-            key: request.key,
-            volume: request.volume,
-            command: request.command,
-            flags: request.flags,
-            cookie: request.cookie,
-            offset: request.offset,
-            length: request.length,
-            charge: request.charge,
-            slice: request.slice,
-            result,
-        });
+        self.deliver(request, result);
     }
 
     /// Drops a request whose connection is gone, or whose client has closed its end and will hardly take what it reads.
-    fn discard(&mut self, mut request: Request) {
+    fn discard(&mut self, mut request: Box<Request>) {
         if self.shared.slots.is_alive(request.key) {
             return self.answer(request, Err(Errno::Shutdown));
         }
@@ -289,21 +278,21 @@ impl Worker {
         }
     }
 
-    /// Turns a completion into a reply, or passes it on to the worker that serves the connection.
+    /// Turns the result of a request into a reply, or passes it on to the worker that serves the connection.
     #[inline]
-    pub(super) fn deliver(&mut self, completion: Completion) {
-        let key = completion.key;
+    pub(super) fn deliver(&mut self, mut request: Box<Request>, result: Result<Output, Errno>) {
+        let key = request.key;
         let connection = match &mut self.connections[key.slot as usize] {
             Some(connection) if connection.key == key => connection,
             _ => {
                 if self.shared.slots.is_alive(key) {
                     // Served elsewhere, or on its way here.
                     let home = self.shared.slots.home(key);
-                    mail(&mut self.outbox, home, Message::Completed(Box::new(completion)));
+                    mail(&mut self.outbox, home, Message::Completed(request, result));
                 } else {
                     self.shared.slots.bury(key);
-                    completion.charge.end_left_behind(clock::now(), completion.volume);
-                    if let Ok(Output::Bytes(buffer)) = completion.result {
+                    request.charge.end_left_behind(clock::now(), request.volume);
+                    if let Ok(Output::Bytes(buffer)) = result {
                         self.buffers.give(buffer);
                     }
                 }
@@ -311,51 +300,55 @@ impl Worker {
             }
         };
         connection.in_flight -= 1;
-        connection.changes -= u32::from(is_change(completion.command));
-        connection.charged -= completion.charge.bytes();
-        if let Some(slice) = &completion.slice {
-            return self.deliver_slice(slice.whole, completion);
+        connection.changes -= u32::from(is_change(request.command));
+        let charge = std::mem::take(&mut request.charge);
+        connection.charged -= charge.bytes();
+        if let Some(slice) = request.slice.take() {
+            return self.deliver_slice(slice.whole, request, charge, result);
         }
         let Phase::Attached(attached) = &connection.phase else { return };
-        let (framing, cookie, offset) = (attached.session.framing, completion.cookie, completion.offset);
-        let (header, payload) = match completion.result {
+        let (framing, cookie, offset) = (attached.session.framing, request.cookie, request.offset);
+        let (header, payload) = match result {
             Err(errno) => (Some(reply::error(framing, cookie, offset, errno)), Payload::None),
             Ok(Output::Nothing) => (Some(reply::ok(framing, cookie, offset)), Payload::None),
             Ok(Output::InPlace(ptr)) => {
-                let header = reply::read(framing, cookie, offset, completion.length as u32);
-                (Some(header), Payload::InPlace(ptr, completion.length as usize))
+                let header = reply::read(framing, cookie, offset, request.length as u32);
+                (Some(header), Payload::InPlace(ptr, request.length as usize))
             }
             Ok(Output::Bytes(buffer)) => {
-                (Some(reply::read(framing, cookie, offset, completion.length as u32)), Payload::Buffer(buffer))
+                (Some(reply::read(framing, cookie, offset, request.length as u32)), Payload::Buffer(buffer))
             }
             Ok(Output::Extents(extents)) => {
-                let one = completion.flags.contains(CommandFlags::REQ_ONE);
+                let one = request.flags.contains(CommandFlags::REQ_ONE);
                 let extents = extents.iter().map(|extent| wire::Extent {
                     length: extent.len,
                     status: if extent.hole { wire::STATE_HOLE | wire::STATE_ZERO } else { 0 },
                 });
                 let mut message = Vec::new();
-                reply::block_status(framing, cookie, offset, completion.length, one, extents, &mut message);
+                reply::block_status(framing, cookie, offset, request.length, one, extents, &mut message);
                 (None, Payload::Owned(message))
             }
         };
         // Only the payload of a reply still holds memory.
         let holds = matches!(payload, Payload::Buffer(_) | Payload::Owned(_));
-        let charge = if holds { completion.charge } else { Charge::default() };
+        let charge = if holds { charge } else { Charge::default() };
         connection.out.push(header, payload, charge);
         if !connection.dirty {
             connection.dirty = true;
             self.dirty.push(key.slot);
         }
+        self.spare.give(request);
     }
 }
 
 impl Worker {
     /// Passes the end of a slice on to the request that it belongs to.
-    fn deliver_slice(&mut self, whole: Whole, completion: Completion) {
-        let slot = completion.key.slot as usize;
+    fn deliver_slice(&mut self, whole: Whole, request: Box<Request>, charge: Charge, result: Result<Output, Errno>) {
+        let slot = request.key.slot as usize;
         let Some(mut connection) = self.connections[slot].take() else { return };
-        self.slice_done(&mut connection, whole, completion.offset, completion.charge, completion.result);
+        let offset = request.offset;
+        self.spare.give(request);
+        self.slice_done(&mut connection, whole, offset, charge, result);
         self.connections[slot] = Some(connection);
     }
 }

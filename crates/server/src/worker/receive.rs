@@ -666,7 +666,7 @@ impl Worker {
         connection.changes += u32::from(is_change(request.command));
         self.requests += 1;
         let pool = attached.volume.pool;
-        self.pools[pool].incoming.push((attached.tenant, work, request));
+        self.pools[pool].incoming.push((attached.tenant, work, self.spare.take(request)));
         self.activate(pool);
     }
 

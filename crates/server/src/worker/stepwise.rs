@@ -16,19 +16,19 @@ const SHORT_COPY: u64 = 16 << 10;
 
 /// A request that may be carried out.
 pub(super) struct Ready {
-    pub(super) request: Request,
+    pub(super) request: Box<Request>,
     pub(super) ticket: Ticket,
     /// The modelled device has done its part: what is left is in memory.
     off_device: bool,
 }
 
 impl Ready {
-    pub(super) fn new(request: Request, ticket: Ticket) -> Self {
+    pub(super) fn new(request: Box<Request>, ticket: Ticket) -> Self {
         Self { request, ticket, off_device: false }
     }
 
     /// One that a modelled device has finished with.
-    pub(super) fn off_device(request: Request, ticket: Ticket) -> Self {
+    pub(super) fn off_device(request: Box<Request>, ticket: Ticket) -> Self {
         Self { off_device: true, ..Self::new(request, ticket) }
     }
 
@@ -50,7 +50,7 @@ impl Ready {
     /// Carries it out on a volume in memory.
     #[inline]
     pub(super) fn carry_out(&self, memory: &Memory) -> Output {
-        let Request { command, flags, offset, length, buffer, .. } = &self.request;
+        let Request { command, flags, offset, length, buffer, .. } = &*self.request;
         match command {
             Command::Read => return Output::InPlace(memory.readable(*offset, *length)),
             Command::BlockStatus => return Output::Extents(memory.extents(*offset, (*length).min(SCAN), MAX_EXTENTS)),

@@ -25,13 +25,13 @@ fn one_inside_with(volume: &Arc<Volume>, flags: CommandFlags) -> (Operations, u3
         goal: None,
         slots: None,
     };
-    let request = Request {
+    let request = Box::new(Request {
         command: Command::Write,
         flags,
         length: 4096,
         buffer: BufferPool::default().take(4096),
         ..Request::of(ConnKey { slot: 0, generation: 0 }, 0)
-    };
+    });
     let mut pool = Pool::new(config, Instant::ZERO, 0);
     let tenant = pool.join(Instant::ZERO, Default::default());
     assert!(pool.submit(Instant::ZERO, tenant, Volume::write_of(4096), request).is_ok());
