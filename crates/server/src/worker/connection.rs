@@ -233,7 +233,7 @@ const REPLIES_PER_SEND: usize = 512;
 
 impl OutQueue {
     /// Queues a reply.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, header: Option<ReplyHeader>, payload: Payload, charge: Charge) {
         self.charged += charge.bytes();
         let reply = Reply { header, payload, charge };
