@@ -2,7 +2,7 @@
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::throughput::{
-    Config, Controller, Counters, Demand, Goal, Guarantee, InForce, Method, Rate, Reason, SlowDevice, TenantId,
+    Bounds, Config, Controller, Counters, Demand, Guarantee, InForce, Method, Rate, Reason, SlowDevice, TenantId,
     TenantSample,
 };
 use evenkeel_control::{Duration, Instant};
@@ -17,7 +17,7 @@ fn seconds(s: f64) -> Duration {
 }
 
 fn reads(bytes_per_s: f64) -> Guarantee {
-    Guarantee { read: Some(Goal::new(Rate::BytesPerS(bytes_per_s as u64))), write: None, weight: 1.0 }
+    Guarantee { read: Some(Bounds::new(Rate::BytesPerS(bytes_per_s as u64))), write: None, weight: 1.0 }
 }
 
 /// A reader whose misses come in bursts.
@@ -416,9 +416,9 @@ proptest! {
         let mut rng = SplitMix64::new(seed);
         let mut controller = Controller::new(&Config { method, slow_bytes_per_s: Some(1_000_000), ..often() }).unwrap();
         let most = ceiling.map(|factor| (1e7 * factor) as u64);
-        let goal = Goal { guaranteed: Rate::BytesPerS(10_000_000), ceiling: most };
-        let requests = Goal::new(Rate::RequestsPerS(500));
-        let tenant = controller.join(&Guarantee { read: Some(goal), write: Some(requests), weight: 2.0 }).unwrap();
+        let bounds = Bounds { guaranteed: Rate::BytesPerS(10_000_000), ceiling: most };
+        let requests = Bounds::new(Rate::RequestsPerS(500));
+        let tenant = controller.join(&Guarantee { read: Some(bounds), write: Some(requests), weight: 2.0 }).unwrap();
         let mut now = Instant::ZERO;
         for _ in 0..300 {
             now += Duration::from_nanos(rng.next_below(300_000_000));
@@ -586,7 +586,7 @@ fn tenants_come_and_go() {
     controller.guarantee(a, &reads(6e6)).unwrap();
     assert_eq!(controller.decision().assignments[0].read.unwrap().limit, Rate::BytesPerS(6_000_000));
     assert!(controller.guarantee(a, &reads(0.0)).is_err() && controller.join(&reads(0.0)).is_err());
-    let low = Goal { ceiling: Some(5), ..Goal::new(Rate::BytesPerS(6)) };
+    let low = Bounds { ceiling: Some(5), ..Bounds::new(Rate::BytesPerS(6)) };
     let error = controller.join(&Guarantee { read: Some(low), ..reads(1.0) }).unwrap_err();
     assert_eq!(error.to_string(), "ceiling must be at least the guarantee");
 }

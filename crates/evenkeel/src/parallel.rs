@@ -194,7 +194,7 @@ mod tests {
                 cost: CostModel::default(),
                 limit: Rates::UNSET,
                 limit_burst: evenkeel_control::Duration::from_millis(10),
-                goal: None,
+                target: None,
                 slots: None,
             },
             tenants: vec![Tenant::new("one", Qos::default())],

@@ -153,7 +153,7 @@ fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
         let tenants = state["pools"][0]["tenants"].as_array().expect("tenants").clone();
         tenants.into_iter().find(|tenant| tenant["name"] == "a").expect("tenant a")["slots"].clone()
     };
-    wait("its goal is judged", || tenant(&a.state())["windows_total"].as_u64() > Some(2));
+    wait("its target is judged", || tenant(&a.state())["windows_total"].as_u64() > Some(2));
     let slots = tenant(&a.state());
     assert_eq!(slots["target_ms"], 200.0);
     assert!(slots["granted"].as_f64() > Some(1.0) && slots["used"].as_f64() > Some(0.0), "{slots}");

@@ -15,8 +15,8 @@ use evenkeel_policy::config::{
 };
 use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::Enforced;
-pub use evenkeel_policy::goal::Method;
 use evenkeel_policy::source::Source;
+pub use evenkeel_policy::target::Method;
 use evenkeel_policy::units::{Bytes, Duration};
 use serde::{Deserialize, Serialize};
 
@@ -313,10 +313,10 @@ impl Config {
 
     /// The settings of a resource's controller.
     pub fn controller(&self, resource: &ResourceConfig) -> response::Config {
-        let goal = resource.latency.target;
+        let target = resource.latency.target;
         let published = match resource.method {
-            Method::Adaptive => response::Config::adaptive(goal),
-            Method::Pid => response::Config::pid(goal),
+            Method::Adaptive => response::Config::adaptive(target),
+            Method::Pid => response::Config::pid(target),
         };
         response::Config {
             interval: self.agent.interval,

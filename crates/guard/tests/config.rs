@@ -54,7 +54,7 @@ fn the_example_is_valid_and_its_comments_are_the_defaults() {
 }
 
 #[test]
-fn an_empty_text_is_a_configuration_without_goals() {
+fn an_empty_text_is_a_configuration_without_targets() {
     let config = Config::parse("", "guard.toml", NONE).expect("valid");
     assert_eq!(config, Config::default());
     let config = Config::parse("[pools.a]\nlatency.target = \"15ms\"\n", "guard.toml", NONE).expect("valid");

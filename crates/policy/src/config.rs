@@ -17,12 +17,12 @@ use serde::{Deserialize, Serialize};
 use crate::access::Caller;
 pub use crate::access::Who;
 pub use crate::exchange::{Endpoint, Exchange};
-pub use crate::goal::{Method, Noisy};
 pub use crate::guarantee::{CachedDevice, GuaranteeMethod, GuaranteeTuning};
 pub use crate::http::{Asked, Http, Terms, Where};
 pub use crate::pool::{Enforcement, Pool, Scheduler, Tuning};
 use crate::rbd::Image;
 pub use crate::slots::Slots;
+pub use crate::target::{Method, Noisy};
 pub use crate::tenant::{
     Direction, Guarantee, Latency, Limit, Match, Of, OnPool, Percentile, Priority, Tenant, Throttle,
 };

@@ -300,8 +300,8 @@ pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
 
 /// A latency target that a tenant has missed.
 pub fn missed(missed: &Missed) -> String {
-    let (figure, target) = (missed.figure.as_millis_f64(), missed.goal.time.as_millis_f64());
-    let percentile = Percentile::from(missed.goal.statistic);
+    let (figure, target) = (missed.figure.as_millis_f64(), missed.target.time.as_millis_f64());
+    let percentile = Percentile::from(missed.target.statistic);
     let because = missed.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", slots(reason, true)));
     format!("{percentile} {figure:.1} ms > target {target:.1} ms{because}")
 }
@@ -343,7 +343,7 @@ pub fn pool(limit: Option<&str>, target: Option<&str>, admission: &str) -> Strin
 mod tests {
     use evenkeel_control::Instant;
     use evenkeel_control::mclock::Qos;
-    use evenkeel_control::pool::slots::ResponseGoal;
+    use evenkeel_control::pool::slots::LatencyTarget;
 
     use super::*;
     use crate::config::{Config, Pool};
@@ -354,7 +354,7 @@ mod tests {
         let mut pool = evenkeel_control::pool::Pool::<()>::new(pool, Instant::ZERO, 1);
         let mut one = Missed {
             tenant: pool.join(Instant::ZERO, Qos::default()),
-            goal: ResponseGoal::mean(Duration::from_millis(10)),
+            target: LatencyTarget::mean(Duration::from_millis(10)),
             figure: Duration::from_micros(12_540),
             untold: 3,
             reason: None,

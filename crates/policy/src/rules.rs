@@ -371,10 +371,10 @@ fn slots(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mu
 
 /// A latency target that can be aimed at, and a tenant to throttle for it.
 fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut Findings) {
-    let Some(goal) = crate::goal::of(pool) else { return };
-    if let Err(invalid) = goal.validate() {
+    let Some(target) = crate::target::of(pool) else { return };
+    if let Err(invalid) = target.validate() {
         let path: &[&str] = match invalid.setting {
-            "goal" => &["pools", name, "latency", "target"],
+            "target" => &["pools", name, "latency", "target"],
             "max_delay" => &["pools", name, "max_delay"],
             other => &["pools", name, "tuning", other],
         };

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use evenkeel_control::mclock::Qos;
-use evenkeel_control::pool::goal::Statistic;
-use evenkeel_control::pool::slots::ResponseGoal;
+use evenkeel_control::pool::slots::LatencyTarget;
+use evenkeel_control::pool::target::Statistic;
 use evenkeel_control::response::Standing;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de};
@@ -136,9 +136,9 @@ impl Tenant {
     }
 
     /// Its latency target as a pool wants it.
-    pub fn response_goal(&self) -> Option<ResponseGoal> {
+    pub fn latency_target(&self) -> Option<LatencyTarget> {
         let latency = self.latency?;
-        Some(ResponseGoal { time: latency.target, statistic: latency.percentile.into() })
+        Some(LatencyTarget { time: latency.target, statistic: latency.percentile.into() })
     }
 }
 

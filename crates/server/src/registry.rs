@@ -304,8 +304,8 @@ impl Registry {
                     tenants.insert(Arc::from(name.as_str()), id);
                 }
                 state.set_standing(id, there.throttle.into());
-                state.set_guarantees(now, id, &there.guarantee.goals());
-                state.set_response_goal(id, there.response_goal());
+                state.set_guarantees(now, id, &there.guarantee.control());
+                state.set_latency_target(id, there.latency_target());
             }
             let default = tenants.get(config::DEFAULT_TENANT).copied();
             tenants.retain(|name, id| {

@@ -16,8 +16,8 @@ use evenkeel_policy::Config;
 use evenkeel_policy::access::{Barred, Caller};
 use evenkeel_policy::config::{Volume as Settings, Workers};
 use evenkeel_policy::explain::{self, Throttles};
-use evenkeel_policy::goal;
 use evenkeel_policy::state::OverdueIo;
+use evenkeel_policy::target;
 
 use crate::backend::emulate::Device;
 use crate::budget::Budget;
@@ -40,8 +40,8 @@ pub(crate) struct SharedPool {
     pub(crate) overdue_after_ns: AtomicU64,
     /// Bytes of slices, by direction, as the pool said last.
     slice_bytes: [AtomicU32; 2],
-    /// The goal for latencies was reported as missed, and not as met since.
-    goal_missed: AtomicBool,
+    /// The latency target was reported as missed, and not as met since.
+    target_missed: AtomicBool,
 }
 
 impl SharedPool {
@@ -49,7 +49,7 @@ impl SharedPool {
     pub(crate) fn new(name: String, state: Pool<Request>, overdue_after_ns: u64) -> Self {
         let slice_bytes = Direction::ALL.map(|direction| AtomicU32::new(state.slice_bytes(direction)));
         let (state, overdue_after_ns) = (Mutex::new(state), AtomicU64::new(overdue_after_ns));
-        Self { name, state, overdue_after_ns, slice_bytes, goal_missed: AtomicBool::new(false) }
+        Self { name, state, overdue_after_ns, slice_bytes, target_missed: AtomicBool::new(false) }
     }
 
     /// Bytes of the slices into which large requests are divided.
@@ -69,21 +69,21 @@ impl SharedPool {
         }
     }
 
-    /// Logs why the goal's controller decided as it did: a goal that is missed since is a warning.
+    /// Logs why the target's controller decided as it did: a target that is missed since is a warning.
     #[cold]
-    pub(crate) fn log_goal(&self, reason: &Reason) {
+    pub(crate) fn log_target(&self, reason: &Reason) {
         let (pool, name, because) = (&self.name, reason.name(), explain::latency(reason, Throttles::Tenants));
         match self.newly_missed(reason) {
-            Some(true) => tracing::warn!(pool, reason = name, "response-time goal missed: {because}"),
-            Some(false) => tracing::info!(pool, reason = name, "response-time goal not missed any more: {because}"),
-            None => tracing::info!(pool, reason = name, "response-time goal: {because}"),
+            Some(true) => tracing::warn!(pool, reason = name, "latency target missed: {because}"),
+            Some(false) => tracing::info!(pool, reason = name, "latency target not missed any more: {because}"),
+            None => tracing::info!(pool, reason = name, "latency target: {because}"),
         }
     }
 
-    /// Whether the goal is missed, if that is new: it is missed until it is certain that it is not.
+    /// Whether the target is missed, if that is new: it is missed until it is certain that it is not.
     fn newly_missed(&self, reason: &Reason) -> Option<bool> {
-        let missed = goal::is_missed(reason)?;
-        (self.goal_missed.swap(missed, Ordering::Relaxed) != missed).then_some(missed)
+        let missed = target::is_missed(reason)?;
+        (self.target_missed.swap(missed, Ordering::Relaxed) != missed).then_some(missed)
     }
 
     /// Takes the lock.
@@ -527,7 +527,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_goal_is_missed_once_until_it_is_met_again() {
+    fn a_target_is_missed_once_until_it_is_met_again() {
         let pool = SharedPool::new(
             "main".into(),
             Pool::new((&evenkeel_policy::config::Pool::default()).into(), Instant::ZERO, 1),

@@ -160,7 +160,7 @@ fn recorded_traces_are_replayed_and_guarantees_to_them_kept() {
     let groups = grid::groups(&saat::Traces::from([("usr", usr)]));
     let tenants = groups[0].cases[0].clone();
     assert!(tenants[0].recorded.is_some() && groups[0].cases[1][0].recorded.is_none(), "of usr, not of prn");
-    assert_eq!(tenants[0].goal(evenkeel_control::units::Kind::Read), 37_500_000.0, "a quarter of 150 MB/s");
+    assert_eq!(tenants[0].guaranteed_of(evenkeel_control::units::Kind::Read), 37_500_000.0, "a quarter of 150 MB/s");
     let run = |config| {
         let setup = Setup {
             device: HybridParams::paper(),

@@ -53,11 +53,11 @@ pub struct TenantView<'a> {
     pub in_flight: u64,
     /// What it received.
     pub stats: &'a TenantStats,
-    /// What the pool's goal may do to it.
+    /// What the pool's target may do to it.
     pub standing: Standing,
-    /// How it is throttled for the pool's goal, if it is.
+    /// How it is throttled for the pool's target, if it is.
     pub hold: Option<Hold>,
-    /// Its response-time goal and what the slot controller makes of it.
+    /// Its latency target and what the slot controller makes of it.
     pub granted: &'a Granted,
     guaranteed: &'a [Guaranteed],
 }

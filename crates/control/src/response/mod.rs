@@ -3,7 +3,7 @@
 //! On storage that is already there nobody owns the queue. What can be done is to delay what is sent back to a client,
 //! so that its next request comes later. This module decides the delays: for one *resource* (a volume group, a disk)
 //! it is told how long reads took and how much each client wrote, and answers how long each client is to be delayed so
-//! that the mean latency of reads stays below a *goal*.
+//! that the mean latency of reads stays below a *target*.
 //!
 //! | answer | delay |
 //! |---|---|
@@ -97,7 +97,7 @@ pub struct Config {
     /// How delays are chosen.
     pub method: Method,
     /// What the mean latency of reads is to stay below (10 us to 100 s).
-    pub goal: Duration,
+    pub target: Duration,
     /// How often the caller observes and ticks (1 ms to 10 s).
     pub interval: Duration,
     /// Delays are multiples of this; zero for any delay.
@@ -110,11 +110,11 @@ pub struct Config {
 }
 
 impl Config {
-    /// The adaptive method with this goal; interval, step and maximum as published.
-    pub const fn adaptive(goal: Duration) -> Self {
+    /// The adaptive method with this target; interval, step and maximum as published.
+    pub const fn adaptive(target: Duration) -> Self {
         Self {
             method: Method::Adaptive,
-            goal,
+            target,
             interval: Duration::from_millis(100),
             step: Duration::from_micros(500),
             max_delay: Duration::from_millis(20),
@@ -122,9 +122,9 @@ impl Config {
         }
     }
 
-    /// The published method with this goal.
-    pub const fn pid(goal: Duration) -> Self {
-        Self { method: Method::Pid(PidConfig::DEFAULT), ..Self::adaptive(goal) }
+    /// The published method with this target.
+    pub const fn pid(target: Duration) -> Self {
+        Self { method: Method::Pid(PidConfig::DEFAULT), ..Self::adaptive(target) }
     }
 
     /// Checks that the settings make sense together.
@@ -134,7 +134,7 @@ impl Config {
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         let within = |d: Duration, least: Duration, most: Duration| (least..=most).contains(&d);
         let rules = [
-            (within(self.goal, Duration::from_micros(10), Duration::from_secs(100)), "goal", "from 10 us to 100 s"),
+            (within(self.target, Duration::from_micros(10), Duration::from_secs(100)), "target", "from 10 us to 100 s"),
             (within(self.interval, Duration::from_millis(1), Duration::from_secs(10)), "interval", "from 1 ms to 10 s"),
             (
                 within(self.max_delay, Duration::from_nanos(1), Duration::from_secs(10)),
@@ -411,15 +411,15 @@ impl Controller {
         }
     }
 
-    /// Another goal, from the next decision on. What was learned stays.
+    /// Another target, from the next decision on. What was learned stays.
     ///
     /// # Errors
-    /// When the goal makes no sense; the old one stays.
-    pub fn set_goal(&mut self, goal: Duration) -> Result<(), InvalidConfig> {
-        Config::adaptive(goal).validate()?;
+    /// When the target makes no sense; the old one stays.
+    pub fn set_target(&mut self, target: Duration) -> Result<(), InvalidConfig> {
+        Config::adaptive(target).validate()?;
         match &mut self.inner {
-            Inner::Pid(pid) => pid.set_goal(goal),
-            Inner::Adaptive(adaptive) => adaptive.set_goal(goal),
+            Inner::Pid(pid) => pid.set_target(target),
+            Inner::Adaptive(adaptive) => adaptive.set_target(target),
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 pub use crate::invalid::InvalidConfig;
 
-use super::{Goal, Guarantee};
+use super::{Bounds, Guarantee};
 use crate::time::Duration;
 
 /// How limits are assigned.
@@ -79,11 +79,11 @@ impl Default for Config {
 }
 
 pub(super) fn validate_guarantee(guarantee: &Guarantee) -> Result<(), InvalidConfig> {
-    let goals = || [guarantee.read, guarantee.write].into_iter().flatten();
-    let above = |goal: &Goal| goal.ceiling.is_none_or(|ceiling| ceiling >= goal.guaranteed.value());
+    let bounds = || [guarantee.read, guarantee.write].into_iter().flatten();
+    let above = |bounds: &Bounds| bounds.ceiling.is_none_or(|ceiling| ceiling >= bounds.guaranteed.value());
     first_broken(&[
-        (goals().all(|goal| goal.guaranteed.value() > 0), "guarantee", "above 0"),
-        (goals().all(|goal| above(&goal)), "ceiling", "at least the guarantee"),
+        (bounds().all(|bounds| bounds.guaranteed.value() > 0), "guarantee", "above 0"),
+        (bounds().all(|bounds| above(&bounds)), "ceiling", "at least the guarantee"),
         (guarantee.weight > 0.0 && guarantee.weight <= 1e6, "weight", "above 0 and at most 1000000"),
     ])
 }

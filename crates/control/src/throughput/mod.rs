@@ -18,7 +18,7 @@
 //! use evenkeel_control::{Duration, Instant};
 //!
 //! let mut controller = Controller::new(&Config::DEFAULT)?;
-//! let guarantee = Guarantee { read: Some(Goal::new(Rate::BytesPerS(100_000_000))), write: None, weight: 1.0 };
+//! let guarantee = Guarantee { read: Some(Bounds::new(Rate::BytesPerS(100_000_000))), write: None, weight: 1.0 };
 //! let tenant = controller.join(&guarantee)?;
 //! for second in 0..3 {
 //!     let hybrid = Counters { read_bytes: second * 90_000_000, reads: second * 900, ..Counters::ZERO };
@@ -89,7 +89,7 @@ impl Rate {
 
 /// What was guaranteed in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Goal {
+pub struct Bounds {
     /// The throughput, above 0.
     pub guaranteed: Rate,
     /// The assigned limit never exceeds this, in the unit of the guarantee; at least the guarantee. `None`: only
@@ -97,20 +97,20 @@ pub struct Goal {
     pub ceiling: Option<u64>,
 }
 
-impl Goal {
+impl Bounds {
     /// A guarantee without a ceiling of its own.
     pub const fn new(guaranteed: Rate) -> Self {
         Self { guaranteed, ceiling: None }
     }
 }
 
-/// What a tenant was guaranteed. A direction without a goal gets no limit from here.
+/// What a tenant was guaranteed. A direction without bounds gets no limit from here.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Guarantee {
     /// For reads.
-    pub read: Option<Goal>,
+    pub read: Option<Bounds>,
     /// For writes.
-    pub write: Option<Goal>,
+    pub write: Option<Bounds>,
     /// Share of what is short, relative to other tenants (above 0, at most 1e6).
     pub weight: f64,
 }
@@ -148,9 +148,9 @@ pub enum Demand {
 /// The limits that hold for a tenant, as found; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InForce {
-    /// On reads, in the unit of the goal.
+    /// On reads, in the unit of the guarantee.
     pub read: Option<u64>,
-    /// On writes, in the unit of the goal.
+    /// On writes, in the unit of the guarantee.
     pub write: Option<u64>,
 }
 
@@ -180,7 +180,7 @@ impl TenantSample {
 /// The limit of one direction until the next decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
-    /// What to set, in the unit of the goal; above 0 and at most the ceiling.
+    /// What to set, in the unit of the guarantee; above 0 and at most the ceiling.
     pub limit: Rate,
     /// Why.
     pub reason: Reason,
@@ -191,9 +191,9 @@ pub struct Limit {
 pub struct Assignment {
     /// Who.
     pub tenant: TenantId,
-    /// For reads, if a goal was given.
+    /// For reads, if a guarantee was given.
     pub read: Option<Limit>,
-    /// For writes, if a goal was given.
+    /// For writes, if a guarantee was given.
     pub write: Option<Limit>,
 }
 
@@ -265,7 +265,8 @@ impl Controller {
     /// What of the guarantee makes no sense.
     pub fn join(&mut self, guarantee: &Guarantee) -> Result<TenantId, InvalidConfig> {
         config::validate_guarantee(guarantee)?;
-        let stream = |goal: Option<Goal>| goal.map(|goal| Stream::new(goal, guarantee.weight, self.config.max_raise));
+        let stream =
+            |bounds: Option<Bounds>| bounds.map(|bounds| Stream::new(bounds, guarantee.weight, self.config.max_raise));
         let tenant = Tenant { seen: None, read: stream(guarantee.read), write: stream(guarantee.write) };
         let free = self.tenants.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
@@ -293,8 +294,8 @@ impl Controller {
     pub fn guarantee(&mut self, tenant: TenantId, guarantee: &Guarantee) -> Result<(), InvalidConfig> {
         config::validate_guarantee(guarantee)?;
         if let Some(Some(known)) = self.tenants.get_mut(tenant.0 as usize) {
-            let changed = |stream: &mut Option<Stream>, goal: Option<Goal>| {
-                let next = goal.map(|goal| Stream::new(goal, guarantee.weight, self.config.max_raise));
+            let changed = |stream: &mut Option<Stream>, bounds: Option<Bounds>| {
+                let next = bounds.map(|bounds| Stream::new(bounds, guarantee.weight, self.config.max_raise));
                 *stream = match (stream.take(), next) {
                     (Some(old), Some(next)) => Some(next.learned_from(&old)),
                     (_, next) => next,

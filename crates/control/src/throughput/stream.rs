@@ -2,7 +2,7 @@
 
 use crate::time::Duration;
 
-use super::{Bandwidth, Counters, Demand, Goal, Limit, Rate, Reason, TenantSample, accurate};
+use super::{Bandwidth, Bounds, Counters, Demand, Limit, Rate, Reason, TenantSample, accurate};
 
 /// A limit that differs from the assigned one by more than this part was set by someone else; less is rounding.
 const SAME_LIMIT: f64 = 0.001;
@@ -40,7 +40,7 @@ impl Device {
     }
 }
 
-/// What a stream did in an interval. Rates are in the unit of the goal, per second.
+/// What a stream did in an interval. Rates are in the unit of the guarantee, per second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) seconds: f64,
@@ -87,12 +87,12 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(goal: Goal, weight: f64, max_raise: f64) -> Self {
-        let guaranteed = goal.guaranteed.value() as f64;
+    pub(super) fn new(bounds: Bounds, weight: f64, max_raise: f64) -> Self {
+        let guaranteed = bounds.guaranteed.value() as f64;
         Self {
-            unit: goal.guaranteed,
+            unit: bounds.guaranteed,
             guaranteed,
-            most: goal.ceiling.map_or(f64::INFINITY, |ceiling| ceiling as f64).min(guaranteed * max_raise),
+            most: bounds.ceiling.map_or(f64::INFINITY, |ceiling| ceiling as f64).min(guaranteed * max_raise),
             weight,
             assigned: guaranteed,
             reason: Reason::NotEnoughData,

@@ -204,18 +204,18 @@ fn groups(pool: &PoolState, at: &CgroupState) -> String {
     let head = ["group", "tenant", "", "guaranteed", "got", "missed", "limit", "because"];
     let mut rows = Vec::new();
     for tenant in &at.groups {
-        for (name, goal) in [("read", &tenant.read), ("write", &tenant.write)] {
-            let Some(goal) = goal else { continue };
+        for (name, state) in [("read", &tenant.read), ("write", &tenant.write)] {
+            let Some(state) = state else { continue };
             let foreign = foreign(tenant);
             rows.push(vec![
                 tenant.group.clone(),
                 tenant.tenant.clone(),
                 name.to_owned(),
-                goal.unit.text(goal.guaranteed),
-                goal.unit.text(goal.measured),
-                goal.miss_rate.map_or_else(|| "-".into(), |part| format!("{:.1} %", part * 100.0)),
-                if foreign.is_some() { "-".into() } else { goal.unit.text(goal.limit) },
-                foreign.unwrap_or_else(|| goal.because.clone()),
+                state.unit.text(state.guaranteed),
+                state.unit.text(state.measured),
+                state.miss_rate.map_or_else(|| "-".into(), |part| format!("{:.1} %", part * 100.0)),
+                if foreign.is_some() { "-".into() } else { state.unit.text(state.limit) },
+                foreign.unwrap_or_else(|| state.because.clone()),
             ]);
         }
     }

@@ -57,7 +57,7 @@ fn of_server(
 }
 
 fn of_pool(pool: &PoolState) -> Detail {
-    let decisions = pool.latency_target.iter().flat_map(|goal| goal.decisions.iter().rev().cloned());
+    let decisions = pool.latency_target.iter().flat_map(|target| target.decisions.iter().rev().cloned());
     Detail { facts: show::pool_facts(pool), decisions: decisions.collect() }
 }
 

@@ -78,7 +78,7 @@ fn of_pool(pool: &PoolState, resource: &PacketsState) -> Row {
         bytes_per_s: Some(resource.read_bytes_per_s + resource.write_bytes_per_s),
         response_ms: figure.or(resource.read_latency_ms),
         device_ms: resource.read_latency_ms,
-        goal: Some(Target {
+        target: Some(Target {
             what: format!("{} < {} ms", resource.percentile, short(resource.target_ms)),
             kind: Kind::Latency,
             verdict: verdict::latency(resource.target_ms, figure, &pool.reason),
@@ -122,24 +122,24 @@ fn of_groups(pool: &PoolState, at: &CgroupState) -> Vec<Row> {
     at.groups.iter().flat_map(directions).collect()
 }
 
-fn of_group(pool: &PoolState, tenant: &GroupState, direction: &str, goal: &DirectionState) -> Row {
-    let in_bytes = goal.unit == Unit::BytesPerS;
+fn of_group(pool: &PoolState, tenant: &GroupState, direction: &str, state: &DirectionState) -> Row {
+    let in_bytes = state.unit == Unit::BytesPerS;
     let rate = |value: f64| if in_bytes { megabytes(value) + " MB/s" } else { count(value) + "/s" };
-    let at_limit = goal.measured >= AT_LIMIT * goal.limit && tenant.foreign_limit.is_none();
+    let at_limit = state.measured >= AT_LIMIT * state.limit && tenant.foreign_limit.is_none();
     let foreign = show::foreign(tenant);
     Row {
         name: format!("{} {direction}", tenant.group),
         of: pool.name.clone(),
         tenant: tenant.tenant.clone(),
-        iops: (!in_bytes).then_some(goal.measured),
-        bytes_per_s: in_bytes.then_some(goal.measured),
-        goal: Some(Target {
-            what: rate(goal.guaranteed),
+        iops: (!in_bytes).then_some(state.measured),
+        bytes_per_s: in_bytes.then_some(state.measured),
+        target: Some(Target {
+            what: rate(state.guaranteed),
             kind: Kind::Guarantee,
-            verdict: verdict::guarantee(goal.guaranteed, Some(goal.measured), &goal.reason),
+            verdict: verdict::guarantee(state.guaranteed, Some(state.measured), &state.reason),
         }),
-        hold: at_limit.then(|| Hold { by: "throughput".into(), how: rate(goal.limit) }),
-        why: foreign.clone().unwrap_or_else(|| goal.because.clone()),
+        hold: at_limit.then(|| Hold { by: "throughput".into(), how: rate(state.limit) }),
+        why: foreign.clone().unwrap_or_else(|| state.because.clone()),
         trouble: foreign,
         ..Row::default()
     }
@@ -162,7 +162,7 @@ fn of_queue(pool: &PoolState, volume: &VolumeState, was: Option<&QueueDepthState
         response_ms: volume.latency_ms,
         queue_ms: slots.queueing_delay_ms,
         device_ms: slots.device_latency_ms,
-        goal: verdict::by_seconds(slots, seconds, violated, volume.latency_ms),
+        target: verdict::by_seconds(slots, seconds, violated, volume.latency_ms),
         hold: (lengths > 0).then(|| Hold { by: "slots".into(), how: format!("queue of {lengths}") }),
         trouble: volume.queues.iter().find(|queue| queue.foreign.is_some()).map(show::queue),
         why: slots.because.clone(),

@@ -85,7 +85,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "VIEW", value_parser = PossibleValuesParser::new(VIEWS), ignore_case = true)]
     view: Option<String>,
 
-    /// The column to sort by: names from A on, goals that are missed and what is throttled first, figures from the largest on
+    /// The column to sort by: names from A on, targets that are missed and what is throttled first, figures from the largest on
     #[arg(long, value_name = "COLUMN", value_parser = PossibleValuesParser::new(Column::ALL.map(|(_, _, key)| key)))]
     sort: Option<String>,
 

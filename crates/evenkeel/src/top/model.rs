@@ -54,7 +54,7 @@ pub(super) enum Link {
     },
 }
 
-/// How many goals are kept, and how much is throttled.
+/// How many targets are met, and how much is throttled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Targets by [verdict](evenkeel_policy::verdict::Verdict): missed, unachievable, met, idle.
@@ -319,14 +319,14 @@ impl Model {
         self.history.get(&(tab, id.clone()))
     }
 
-    /// Goals and holds of everything.
+    /// Targets and holds of everything.
     pub(super) fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         for table in &self.sample.tables {
             let whole = matches!(table.tab, Tab::Pools | Tab::Resources);
             for row in &table.rows {
-                if let Some(goal) = &row.goal {
-                    tally.verdicts[goal.verdict as usize] += 1;
+                if let Some(target) = &row.target {
+                    tally.verdicts[target.verdict as usize] += 1;
                 }
                 tally.throttled += usize::from(!whole && row.hold.is_some());
             }

@@ -138,7 +138,7 @@ fn of(name: &str, of: &str, lately: Option<&Lately>) -> Row {
         response_ms: lately.latency_ms,
         queue_ms: lately.queue_latency_ms,
         device_ms: lately.device_latency_ms,
-        goal: worst.cloned(),
+        target: worst.cloned(),
         hold: throttled_by.map(|throttled| Hold { by: throttled.by.clone(), how: throttled.how.clone() }),
         trouble: (lately.errors > 0).then(|| format!("{} requests FAILED just now", lately.errors)),
         why: lately.because.clone(),

@@ -11,7 +11,7 @@ use crate::https::{
 };
 use crate::tls::Authority;
 
-const GOAL: &str = "[pools.nothing-served]\nlatency.target = \"15ms\"\n";
+const TARGET: &str = "[pools.nothing-served]\nlatency.target = \"15ms\"\n";
 
 /// A folder for a test that needs these programs; the engine is of no account here.
 fn prepared() -> Option<Case> {
@@ -20,7 +20,7 @@ fn prepared() -> Option<Case> {
 
 /// Writes a configuration with this status address and these tables; its path.
 fn configure(case: &Case, status: &str, tables: &str) -> String {
-    let text = format!("[agent]\nstatus = \"{status}\"\ninterval = \"20ms\"\n{tables}{GOAL}");
+    let text = format!("[agent]\nstatus = \"{status}\"\ninterval = \"20ms\"\n{tables}{TARGET}");
     fs::write(case.path("guard.toml"), text).expect("written");
     case.file("guard.toml")
 }

@@ -39,7 +39,7 @@ pub struct GuaranteeConfig {
 impl GuaranteeConfig {
     /// In the controller's words.
     pub fn guarantee(&self) -> throughput::Guarantee {
-        throughput::Guarantee { read: self.read.goal(), write: self.write.goal(), weight: f64::from(self.weight) }
+        throughput::Guarantee { read: self.read.control(), write: self.write.control(), weight: f64::from(self.weight) }
     }
 }
 

@@ -495,7 +495,7 @@ impl<'f> Lowering<'f, '_> {
         };
         if let Err(invalid) = self.lowered.config.controller(&resource).validate() {
             let path: &[&str] = match invalid.setting {
-                "goal" => &["pools", name, "latency", "target"],
+                "target" => &["pools", name, "latency", "target"],
                 "noisy_bytes_per_s" => &["pools", name, "tuning", "noisy_above"],
                 other => &["agent", other],
             };

@@ -333,7 +333,7 @@ impl Tenant {
     fn state(&self, config: &HybridConfig) -> GroupState {
         let guarantee = config.tenants.get(&self.names.tenant).map(|tenant| tenant.guarantee());
         let direction = |direction, limit: Option<Limit>| {
-            let goal = guarantee.and_then(|guarantee| match direction {
+            let bounds = guarantee.and_then(|guarantee| match direction {
                 Direction::Read => guarantee.read,
                 Direction::Write => guarantee.write,
             })?;
@@ -344,7 +344,7 @@ impl Tenant {
             let measured = self.measured(direction, limit.limit);
             Some(DirectionState {
                 unit: Unit::from(limit.limit),
-                guaranteed: goal.guaranteed.value() as f64,
+                guaranteed: bounds.guaranteed.value() as f64,
                 measured,
                 miss_rate,
                 limit: limit.limit.value() as f64,

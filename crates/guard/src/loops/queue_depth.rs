@@ -182,7 +182,7 @@ impl Array {
             let mean_bytes = volume.report.bytes as f64 / volume.report.completed.max(1) as f64;
             self.workloads.push(Workload {
                 id: WorkloadId(id),
-                goal: volume.config.latency.map(|latency| latency.target),
+                target: volume.config.latency.map(|latency| latency.target),
                 weight: volume.config.weight,
                 guaranteed_iops: volume.config.owed.iops(mean_bytes),
                 report: volume.report,

@@ -170,7 +170,7 @@ fn compare(plan: &Plan, figures: &mut Figures, kind: Kind, guaranteed: &[u64]) -
         let sure = if of_static >= STATIC_ABOVE_PERCENT { sure } else { f64::INFINITY };
         figures.at_most(name, sum(&ours) / of_static.max(f64::MIN_POSITIVE), sure, bound);
     };
-    // A controller that is further from its goal than no controller is broken.
+    // A controller that is further from its target than no controller is broken.
     part("distance_of_static", |kept| kept.dat_percent, 1.0, 0.5);
     // One that goes up and down between its limits doubles the jitter at least.
     part("jitter_of_static", |kept| kept.jitter_percent, 2.0, 1.0);

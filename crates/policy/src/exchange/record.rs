@@ -98,13 +98,13 @@ pub struct PoolRecord {
     pub used: f64,
     /// Of the slot that each has in any case, what was not used.
     pub unused: f64,
-    /// Tenants with a goal within reach that have asked for something lately.
-    pub goals: f64,
+    /// Tenants with a target within reach that have asked for something lately.
+    pub targets: f64,
     /// Requests completed.
     pub completed: f64,
     /// Their time inside the device in seconds, added up.
     pub device_s: f64,
-    /// The largest part of a goal that the device takes.
+    /// The largest part of a target that the device takes.
     pub device_part: f64,
     /// Requests waiting at the host.
     pub queued: f64,
@@ -112,12 +112,12 @@ pub struct PoolRecord {
     pub known: f64,
     /// The same times the elasticity of throughput that it speaks for.
     pub elasticity: f64,
-    /// The smallest goal for a latency of a tenant that is not idle.
+    /// The smallest latency target of a tenant that is not idle.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub smallest_goal_us: Option<u64>,
-    /// Slots needed to keep every goal times a scale, by scale.
+    pub smallest_target_us: Option<u64>,
+    /// Slots needed to meet every target times a scale, by scale.
     pub needs: Vec<f64>,
-    /// Needs for the goals themselves by size: class, the tenants' weights together, slots. Empty classes are left out.
+    /// Needs for the targets themselves by size: class, the tenants' weights together, slots. Empty classes are left out.
     pub classes: Vec<(u16, f64, f64)>,
 }
 
@@ -247,7 +247,7 @@ impl PoolRecord {
             &mut self.weight,
             &mut self.used,
             &mut self.unused,
-            &mut self.goals,
+            &mut self.targets,
             &mut self.completed,
             &mut self.device_s,
             &mut self.device_part,
@@ -290,14 +290,14 @@ impl From<&Summary> for PoolRecord {
             weight: summary.weight,
             used: summary.used,
             unused: summary.unused,
-            goals: summary.goals,
+            targets: summary.targets,
             completed: summary.completed,
             device_s: summary.device_s,
             device_part: summary.device_part,
             queued: summary.queued,
             known: summary.known,
             elasticity: summary.elasticity,
-            smallest_goal_us: summary.smallest_goal.map(|goal| goal.as_nanos() / 1_000),
+            smallest_target_us: summary.smallest_target.map(|target| target.as_nanos() / 1_000),
             needs: if summary.needs.iter().any(|&need| need > 0.0) { summary.needs.to_vec() } else { Vec::new() },
             classes: classes.map(|(place, class)| (place, class.weight, class.need)).collect(),
         }
@@ -312,14 +312,14 @@ impl From<&PoolRecord> for Summary {
             weight: record.weight,
             used: record.used,
             unused: record.unused,
-            goals: record.goals,
+            targets: record.targets,
             completed: record.completed,
             device_s: record.device_s,
             device_part: record.device_part,
             queued: record.queued,
             known: record.known,
             elasticity: record.elasticity,
-            smallest_goal: record.smallest_goal_us.map(Duration::from_micros),
+            smallest_target: record.smallest_target_us.map(Duration::from_micros),
             ..Self::default()
         };
         for (need, told) in summary.needs.iter_mut().zip(&record.needs) {

@@ -36,7 +36,7 @@ export class Decisions {
       const subject = address(pool.name);
       this.#admission(pool.admission, subject, now);
       for (const told of pool.latency_target?.decisions ?? []) {
-        this.#told({ subject, by: "goal", reason: told.reason, because: told.because, from: told.from_s, until: told.until_s, times: told.times });
+        this.#told({ subject, by: "target", reason: told.reason, because: told.because, from: told.from_s, until: told.until_s, times: told.times });
       }
       const many = pool.tenants.length > FEW;
       for (const tenant of pool.tenants) this.#tenant(tenant, address(pool.name, tenant.name), now, whole, many);

@@ -188,13 +188,13 @@ function header(state) {
   ].join(" · "));
   const all = [...feed.subjects.values()];
   const tally = { met: 0, missed: 0, unachievable: 0, idle: 0 };
-  const goals = all.flatMap((one) => one.goals);
-  for (const goal of goals) tally[goal.verdict] += 1;
-  const missed = goals.filter(isMissed).length;
+  const targets = all.flatMap((one) => one.targets);
+  for (const target of targets) tally[target.verdict] += 1;
+  const missed = targets.filter(isMissed).length;
   const held = all.filter((one) => one.hold && !one.tenants).length;
   const verdicts = Object.entries(tally).map(([verdict, number]) => `${count(number)} ${verdict}`).join(", ");
-  say(byId("goals"), `${goals.length > 0 ? `Goals: ${verdicts}` : "No goals"}; ${plural(held, "tenant")} throttled`);
-  mark(byId("goals"), "data-verdict", missed > 0 ? "missed" : null);
+  say(byId("targets"), `${targets.length > 0 ? `Targets: ${verdicts}` : "No targets"}; ${plural(held, "tenant")} throttled`);
+  mark(byId("targets"), "data-verdict", missed > 0 ? "missed" : null);
   document.title = missed > 0 ? `✕ ${missed} missed · Evenkeel` : "Evenkeel";
   const list = byId("troubles");
   const told = troubles(state);
@@ -205,13 +205,13 @@ function header(state) {
   news(all, told);
 }
 
-/** Reads out which goals are newly missed or kept again, and new troubles; not every second. */
+/** Reads out which targets are newly missed or met again, and new troubles; not every second. */
 function news(all, troubled) {
   if (Date.now() - newsAt < NEWS_MS) return;
-  const missed = new Set(all.filter((one) => isMissed(one.goal)).map((one) => one.id));
+  const missed = new Set(all.filter((one) => isMissed(one.target)).map((one) => one.id));
   const fresh = [...missed].filter((id) => !missedBefore.has(id));
   const over = [...missedBefore].filter((id) => !missed.has(id));
-  const names = (ids) => (ids.length > 3 ? plural(ids.length, "goal") : `goal of ${ids.map(readable).join(", ")}`);
+  const names = (ids) => (ids.length > 3 ? plural(ids.length, "target") : `target of ${ids.map(readable).join(", ")}`);
   const trouble = troubled.length > troublesBefore ? `${plural(troubled.length, "trouble")}: ${troubled.at(-1)}` : "";
   troublesBefore = troubled.length;
   const told = [trouble, fresh.length > 0 ? `${names(fresh)} missed` : "", over.length > 0 ? `${names(over)} no longer missed` : ""].filter(Boolean);

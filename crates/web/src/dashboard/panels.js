@@ -26,30 +26,30 @@ function fillResponse(cell, row) {
   mark(cell, "title", work?.response >= 0 ? `${ms(work.queue)} ms in the queue, ${ms(work.device)} ms in the device` : null);
 }
 
-function fillGoal(cell, row) {
-  const goal = row.goal;
-  say(cell, goal ? `${SIGNS[goal.verdict] ?? "·"} ${isMissed(goal) ? goal.verdict.toUpperCase() : goal.verdict} ${goal.what}` : NONE);
-  mark(cell, "data-verdict", goal?.verdict ?? null);
-  mark(cell, "title", row.goals.map((one) => `${one.verdict}: ${one.what}`).join("; ") || null);
+function fillTarget(cell, row) {
+  const target = row.target;
+  say(cell, target ? `${SIGNS[target.verdict] ?? "·"} ${isMissed(target) ? target.verdict.toUpperCase() : target.verdict} ${target.what}` : NONE);
+  mark(cell, "data-verdict", target?.verdict ?? null);
+  mark(cell, "title", row.targets.map((one) => `${one.verdict}: ${one.what}`).join("; ") || null);
 }
 
-const verdict = (row) => (row.goal ? VERDICTS.indexOf(row.goal.verdict) : VERDICTS.length);
+const verdict = (row) => (row.target ? VERDICTS.indexOf(row.target.verdict) : VERDICTS.length);
 
 /** Tenants of all pools. */
 export function tenantTable() {
   return new PagedTable(byId("tenants"), {
-    caption: "Tenants: rates, latencies, goals and what throttles them, over the last second",
+    caption: "Tenants: rates, latencies, targets and what throttles them, over the last second",
     sort: "iops",
     key: (row) => row.id,
     href: (row) => row.id,
-    match: (row) => `${row.name} ${row.pool} ${row.hold?.by ?? ""} ${row.goal?.verdict ?? ""}`,
+    match: (row) => `${row.name} ${row.pool} ${row.hold?.by ?? ""} ${row.target?.verdict ?? ""}`,
     columns: [
       { key: "name", title: "Tenant", order: first((row) => `${row.name} ${row.pool}`), text: (row) => row.name },
       iops,
       rate,
       { key: "response", title: "Response ms", hint: "mean; bar: device and queue", numeric: true, order: largest((row) => row.work?.response), fill: fillResponse },
       { key: "waiting", title: "Waiting", hint: "requests", numeric: true, order: largest((row) => row.waiting), text: (row) => count(row.waiting) },
-      { key: "goal", title: "Goal", order: (a, b) => verdict(a) - verdict(b), fill: fillGoal },
+      { key: "target", title: "Target", order: (a, b) => verdict(a) - verdict(b), fill: fillTarget },
       {
         key: "hold", title: "Throttled by", order: (a, b) => !a.hold - !b.hold,
         text: (row) => (row.hold ? `${row.hold.by}: ${row.hold.how}` : NONE), hover: (row) => row.why,
@@ -209,7 +209,7 @@ export class Panels {
 }
 
 function poolFacts(pool) {
-  const { admission, limit, latency_target: goal, slots } = pool.raw;
+  const { admission, limit, latency_target: target, slots } = pool.raw;
   const facts = [
     ["scheduler", pool.raw.scheduler],
     ["limit", rates(limit.iops, limit.bytes_per_s)],
@@ -217,8 +217,8 @@ function poolFacts(pool) {
     ["admission", `${admission.kind}: ${bytes(admission.in_flight_bytes)} in flight, budget ${admission.budget_bytes === null ? "without bound" : bytes(admission.budget_bytes)}${admission.target_ms === null ? "" : `, target ${ms(admission.target_ms)} ms`}`],
     ["why", pool.why],
   ];
-  if (admission.target_reason && admission.target_reason !== admission.reason) facts.push(["target", admission.target_reason]);
-  if (goal) facts.push(["goal", `${goal.percentile} of reads below ${goal.target_ms} ms, ${goal.measured_ms === null ? "nothing measured yet" : `last ${ms(goal.measured_ms)} ms`}`]);
+  if (admission.target_reason && admission.target_reason !== admission.reason) facts.push(["why target", admission.target_reason]);
+  if (target) facts.push(["target", `${target.percentile} of reads below ${target.target_ms} ms, ${target.measured_ms === null ? "nothing measured yet" : `last ${ms(target.measured_ms)} ms`}`]);
   if (slots) facts.push(["slots", `${slots.total === null ? "without bound" : slots.total.toFixed(1)}, by ${slots.method}, ${slots.exchanged ? "with other hosts" : "alone"}`]);
   return facts;
 }
@@ -261,7 +261,7 @@ export function showPools(pools, chosen) {
   const nav = byId("pools");
   nav.hidden = pools.length < 2;
   keyed(nav, pools, (pool) => pool.id, (pool) => make("a", { href: pool.id }), (link, pool) => {
-    say(link, `${pool.name}${isMissed(pool.goal) ? " ✕" : ""}`);
+    say(link, `${pool.name}${isMissed(pool.target) ? " ✕" : ""}`);
     mark(link, "aria-current", pool.id === chosen ? "true" : null);
   });
 }

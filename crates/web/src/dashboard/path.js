@@ -106,7 +106,7 @@ function stages(state, pool, subject) {
         : rows(top(pool.tenants.filter((one) => one.raw.slots?.granted).map((one) => ({ part: Math.min(1, one.raw.slots.used / one.raw.slots.granted), held: one.hold !== null })))),
       figure: own ? `${count(own.used)} of ${own.granted === null ? "any" : count(own.granted)}` : slots.total === null ? "no bound" : `${count(slots.total)} in all`,
       waits: cause === "slots",
-      notes: [own ? `needs ${count(own.need)}` : slots.tightness === null ? "" : `goals need ${percent(slots.tightness)} of what there is`,
+      notes: [own ? `needs ${count(own.need)}` : slots.tightness === null ? "" : `targets need ${percent(slots.tightness)} of what there is`,
         slots.exchanged ? `exchange: ${state.exchange?.standing ?? "?"}` : "this host alone"],
     });
   }

@@ -22,7 +22,7 @@ function specs(subject, unit) {
   const response = {
     key: "response", title: "Latency, ms", format: ms,
     stack: [["device", "device"], ["queue", "queue"]],
-    lines: [["goalMs", "goal", "guarantee"], ["judgedMs", "as the goal counts", "judged"]],
+    lines: [["targetMs", "target", "guarantee"], ["judgedMs", "as the target counts", "judged"]],
   };
   const throughput = {
     key: "throughput", title: `Throughput, ${name}`, format,

@@ -56,7 +56,7 @@ pub(crate) enum Step {
     Package,
     /// An image of a Ceph cluster through librbd.
     Rbd,
-    /// Goals for response times across hosts in network namespaces.
+    /// Latency targets across hosts in network namespaces.
     Slots,
     /// Everything happens to one server.
     Soak,

@@ -168,14 +168,14 @@ impl Packets {
         }
     }
 
-    /// Devices of whose reads the latencies are wanted one by one, each with the number of its resource: those with a goal
+    /// Devices of whose reads the latencies are wanted one by one, each with the number of its resource: those with a target
     /// for a percentile. Changes with [`Packets::follow`].
     pub fn timed_devices(&self) -> impl Iterator<Item = (DeviceNumber, u32)> {
         let resources = self.pools.iter().zip(0..).filter(|(resource, _)| resource.wants_read_times());
         resources.flat_map(|(resource, number)| resource.devices().map(move |device| (device, number)))
     }
 
-    /// Whether any goal is for a percentile.
+    /// Whether any target is for a percentile.
     pub fn wants_read_times(&self) -> bool {
         self.pools.iter().any(Guarded::wants_read_times)
     }

@@ -58,7 +58,7 @@ pub(super) struct Guarded {
     name: String,
     config: ResourceConfig,
     controller: Controller,
-    /// What the goal is for, if not the mean.
+    /// What the target is for, if not the mean.
     percentile: Option<Percentile>,
     choice: PacketChoice,
     /// Which packets wait now: the choice, or all after it had no effect.
@@ -157,7 +157,7 @@ impl Guarded {
     pub(super) fn adopt(&mut self, config: &ResourceConfig) -> bool {
         let mut same = config.clone();
         same.latency.target = self.config.latency.target;
-        let adopted = same == self.config && self.controller.set_goal(config.latency.target).is_ok();
+        let adopted = same == self.config && self.controller.set_target(config.latency.target).is_ok();
         if adopted {
             self.config = config.clone();
         }

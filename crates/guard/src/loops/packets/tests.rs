@@ -135,7 +135,7 @@ fn four_clients() -> Vec<Link> {
 }
 
 #[test]
-fn a_goal_for_a_percentile_is_measured_by_single_reads() {
+fn a_target_for_a_percentile_is_measured_by_single_reads() {
     use crate::sensor::tracepoints::{BUCKETS, middle};
     let bucket = |ms| (0..BUCKETS).find(|bucket| middle(*bucket) >= Duration::from_millis(ms)).expect("a bucket");
     let text = "[pools.other]\nlatency.target = \"1s\"\n\
@@ -149,7 +149,7 @@ fn a_goal_for_a_percentile_is_measured_by_single_reads() {
             // Ten reads in each interval: eight of 2 ms, two of 17 ms.
             let now = Instant::ZERO + Duration::from_millis(100 * n);
             agent.packets.count_read_times(now, |resource, each| {
-                assert_eq!(resource, 1, "the other goal is for the mean");
+                assert_eq!(resource, 1, "the other target is for the mean");
                 if timed && n > 0 {
                     each(bucket(2), 8);
                     each(bucket(17), 2);
@@ -165,7 +165,7 @@ fn a_goal_for_a_percentile_is_measured_by_single_reads() {
     assert_eq!((state.percentile.as_str(), state.read_latency_ms), ("p90", Some(5.0)));
     let p90_ms = state.read_percentile_ms.expect("reads");
     assert!((p90_ms / 17.0 - 1.0).abs() < 0.065, "{p90_ms}");
-    // Nobody writes, and the mean is far below the goal.
+    // Nobody writes, and the mean is far below the target.
     assert_eq!(record.reason, "no_noisy");
     let told = record.measured.expect("a figure");
     assert!((17.0 * 0.97..17.0 * 1.3).contains(&told), "{told}");

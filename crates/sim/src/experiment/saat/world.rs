@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evenkeel_control::throughput::{
-    Config, Controller, Counters, Goal, Guarantee, Rate, SlowDevice, TenantId, TenantSample,
+    Bounds, Config, Controller, Counters, Guarantee, Rate, SlowDevice, TenantId, TenantSample,
 };
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
@@ -32,7 +32,7 @@ pub struct Tenant {
 
 impl Tenant {
     /// What was guaranteed in one direction.
-    pub fn goal(&self, kind: Kind) -> f64 {
+    pub fn guaranteed_of(&self, kind: Kind) -> f64 {
         let reads = self.recorded.as_ref().and_then(|recorded| recorded.reads()).unwrap_or(self.trace.reads);
         let part = if kind == Kind::Read { reads } else { 1.0 - reads };
         (self.guaranteed * part).max(1.0).round()
@@ -129,7 +129,7 @@ impl World {
                     None => Source::Invented(Requests::new(&tenant.trace, &setup.habits, place, kind, seed)),
                 };
                 let mut throttle = Throttle::new(Limits::default());
-                throttle.set_limits(Instant::ZERO, limit(tenant.goal(kind)), false);
+                throttle.set_limits(Instant::ZERO, limit(tenant.guaranteed_of(kind)), false);
                 let first = requests.draw();
                 let at = throttle.ready_at(Instant::ZERO, first.bytes, true);
                 streams.push(Stream { requests, throttle, head: Some((first, at)), under_way: 0 });
@@ -266,8 +266,8 @@ fn controlled(
     let mut controller = Controller::new(config).map_err(|error| error.to_string())?;
     let mut ids: Vec<TenantId> = Vec::new();
     for tenant in &setup.tenants {
-        let goal = |kind| Some(Goal::new(Rate::BytesPerS(tenant.goal(kind) as u64)));
-        let guarantee = Guarantee { read: goal(Kind::Read), write: goal(Kind::Write), weight: 1.0 };
+        let bounds = |kind| Some(Bounds::new(Rate::BytesPerS(tenant.guaranteed_of(kind) as u64)));
+        let guarantee = Guarantee { read: bounds(Kind::Read), write: bounds(Kind::Write), weight: 1.0 };
         ids.push(controller.join(&guarantee).map_err(|error| error.to_string())?);
     }
     let mut now = Instant::ZERO;

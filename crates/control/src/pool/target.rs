@@ -1,4 +1,4 @@
-//! A goal for the latency of reads on one device: who waits, and who is to be throttled for it?
+//! A latency target for reads on one device: who waits, and who is to be throttled for it?
 //!
 //! The sensor of a [`response::Controller`] where the queue is ours. What counts is the latency as the pool sees
 //! it, from arrival to completion, of reads of tenants that are not noisy: a tenant that loads the device so much that
@@ -15,7 +15,7 @@ use crate::time::{Duration, Instant};
 /// Decisions that are remembered: enough to see how the present one came about.
 const RECORDS: usize = 32;
 
-/// Which figure of the latencies is to stay below the goal.
+/// Which figure of the latencies is to stay below the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Statistic {
     /// Their mean over an interval.
@@ -37,12 +37,12 @@ pub enum Load {
     All,
 }
 
-/// Settings of a goal.
+/// Settings of a target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// The controller's; loads are in payload bytes per second.
     pub response: response::Config,
-    /// Which figure the goal is for.
+    /// Which figure the target is for.
     pub statistic: Statistic,
     /// What makes a tenant a noisy client.
     pub load: Load,
@@ -87,7 +87,7 @@ impl Decided for Decision {
     }
 }
 
-/// A look at a pool's goal.
+/// A look at a pool's target.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// Its settings.
@@ -98,8 +98,8 @@ pub struct View<'a> {
     pub records: &'a Log<Decision>,
 }
 
-/// The goal of a pool.
-pub(super) struct Goal {
+/// The target of a pool.
+pub(super) struct Target {
     config: Config,
     controller: Controller,
     /// When the present interval began.
@@ -115,7 +115,7 @@ pub(super) struct Goal {
     records: Log<Decision>,
 }
 
-impl Goal {
+impl Target {
     pub(super) fn new(now: Instant, config: &Config) -> Result<Self, InvalidConfig> {
         config.validate()?;
         Ok(Self {
@@ -133,11 +133,11 @@ impl Goal {
         })
     }
 
-    /// Takes another goal if that is all that differs; tells whether it was.
+    /// Takes another target if that is all that differs; tells whether it was.
     pub(super) fn adopt(&mut self, config: &Config) -> bool {
         let mut same = *config;
-        same.response.goal = self.config.response.goal;
-        let adopted = same == self.config && self.controller.set_goal(config.response.goal).is_ok();
+        same.response.target = self.config.response.target;
+        let adopted = same == self.config && self.controller.set_target(config.response.target).is_ok();
         if adopted {
             self.config = *config;
         }
