@@ -11,7 +11,7 @@
 use std::hint::black_box;
 use std::time::Instant as WallClock;
 
-use evenkeel_control::response::{ClientId, ClientSample, Config, Controller, Sample, Standing};
+use evenkeel_control::response::{ClientId, ClientSample, Config, Controller, Sample, Throttle};
 use evenkeel_control::{Duration, Instant};
 
 const TARGET: Duration = Duration::from_millis(15);
@@ -40,7 +40,7 @@ fn round(config: &Config, clients: u64, ticks: u64) -> f64 {
     let mut samples: Vec<ClientSample> = (0..clients)
         .map(|id| ClientSample {
             client: ClientId(id),
-            standing: Standing::Ordinary,
+            throttle: Throttle::Normal,
             bytes_per_s: 1e6,
             all_bytes_per_s: 1e6,
             paid: f64::INFINITY,

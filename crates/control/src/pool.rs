@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 use crate::admission::{self, Admission, Decision};
 use crate::limits::{LimitSet, Owner, rate};
 use crate::mclock::{ClientId, CostModel, Phase, Pull, Qos, Queue, Wish};
-use crate::response::{self, Shape, Standing};
+use crate::response::{self, Shape, Throttle};
 use crate::slices::Slices;
 use crate::throughput;
 use crate::time::{Duration, Instant};
@@ -168,7 +168,7 @@ struct Tenant {
     sharing: bool,
     asking: bool,
     stats: TenantStats,
-    standing: Standing,
+    throttle: Throttle,
     /// Whether its reads count for the pool's target.
     counts: bool,
     hold: Option<Hold>,
@@ -297,7 +297,7 @@ impl<R> Pool<R> {
             sharing: false,
             asking: false,
             stats: TenantStats::default(),
-            standing: Standing::Ordinary,
+            throttle: Throttle::Normal,
             counts: true,
             hold: None,
             resting: 0,
@@ -360,10 +360,10 @@ impl<R> Pool<R> {
         self.renew_guarantees(now, id);
     }
 
-    /// Changes what the pool's target may do to a tenant, from its next decision on.
-    pub fn set_standing(&mut self, id: TenantId, standing: Standing) {
+    /// Changes whether a tenant may be throttled for the pool's target, from the next decision on.
+    pub fn set_throttle(&mut self, id: TenantId, throttle: Throttle) {
         if let Some(tenant) = self.live_mut(id) {
-            tenant.standing = standing;
+            tenant.throttle = throttle;
         }
     }
 

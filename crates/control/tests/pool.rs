@@ -7,7 +7,7 @@ use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::{CostModel, Qos};
 use evenkeel_control::pool::target;
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
-use evenkeel_control::response::{self, Standing};
+use evenkeel_control::response::{self, Throttle};
 use evenkeel_control::units::{Kind, Part, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
@@ -324,7 +324,7 @@ enum Step {
     Budget(Option<u64>),
     Abandon(usize),
     Target(Option<u64>),
-    Standing(usize, Standing),
+    Throttle(usize, Throttle),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -341,8 +341,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => proptest::option::of(1..1_000_000u64).prop_map(Step::Budget),
         1 => (0..32usize).prop_map(Step::Abandon),
         1 => proptest::option::of(10..50_000u64).prop_map(Step::Target),
-        1 => (0..6usize, prop::sample::select(vec![Standing::Ordinary, Standing::Important, Standing::Never, Standing::Always]))
-            .prop_map(|(t, standing)| Step::Standing(t, standing)),
+        1 => (0..6usize, prop::sample::select(vec![Throttle::Normal, Throttle::Last, Throttle::Never, Throttle::Always]))
+            .prop_map(|(t, throttle)| Step::Throttle(t, throttle)),
     ]
 }
 
@@ -418,7 +418,7 @@ proptest! {
                     });
                     pool.reconfigure(at(now), settings);
                 }
-                Step::Standing(t, standing) => pool.set_standing(tenants[t % tenants.len()], standing),
+                Step::Throttle(t, throttle) => pool.set_throttle(tenants[t % tenants.len()], throttle),
                 Step::Budget(budget) => {
                     settings.admission =
                         budget.map_or(Admission::None, |budget_bytes| Admission::Fixed { budget_bytes });
@@ -430,7 +430,7 @@ proptest! {
             for view in tenants.iter().filter_map(|&tenant| pool.tenant(tenant)) {
                 let held = view.hold.map(|hold| hold.slots);
                 prop_assert!(held.is_none() || view.slots.binding().is_some_and(|(_, slots)| Some(slots) <= held));
-                prop_assert!(held.is_none() || view.standing != Standing::Never || settings.target.is_some());
+                prop_assert!(held.is_none() || view.throttle != Throttle::Never || settings.target.is_some());
             }
         }
         // With nothing in the way, everything gets through.

@@ -4,7 +4,7 @@ use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::{CostModel, Qos};
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket, guarantee, target};
-use evenkeel_control::response::{self, Reason, Standing};
+use evenkeel_control::response::{self, Reason, Throttle};
 use evenkeel_control::throughput::Rate;
 use evenkeel_control::units::{Kind, Rates, Work};
 use evenkeel_control::{Duration, Instant};
@@ -182,7 +182,7 @@ fn what_a_read_waits_for_a_limit_of_its_own_tenant_does_not_count() {
 #[test]
 fn a_tenant_that_is_never_held_back_is_not_and_its_reads_count() {
     let mut bench = Bench::new(config(20), Qos::default());
-    bench.pool.set_standing(bench.writer, Standing::Never);
+    bench.pool.set_throttle(bench.writer, Throttle::Never);
     bench.run(2_000, 40);
     assert_eq!(bench.hold_of(bench.writer), None);
     assert!(matches!(bench.reason(), Reason::NoNoisy { .. }), "{:?}", bench.reason());

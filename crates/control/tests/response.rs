@@ -1,7 +1,7 @@
 //! Delays against a target, on storage that is a formula: what must hold whatever happens, and how well it is held.
 
 use evenkeel_control::response::{
-    ClientId, ClientSample, Config, Controller, Decision, Method, Reason, Sample, Standing,
+    ClientId, ClientSample, Config, Controller, Decision, Method, Reason, Sample, Throttle,
 };
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::{Duration, Instant};
@@ -44,7 +44,7 @@ impl Storage {
 #[derive(Clone, Debug)]
 struct Client {
     id: u64,
-    standing: Standing,
+    throttle: Throttle,
     bytes: f64,
     delay_ms: f64,
     load: f64,
@@ -53,7 +53,7 @@ struct Client {
 }
 
 fn client(id: u64, bytes: f64) -> Client {
-    Client { id, standing: Standing::Ordinary, bytes, delay_ms: 0.0, load: 0.0, owed: 0.0 }
+    Client { id, throttle: Throttle::Normal, bytes, delay_ms: 0.0, load: 0.0, owed: 0.0 }
 }
 
 /// Three hosts with four writers of 64 KiB each.
@@ -114,7 +114,7 @@ impl Loop {
 fn sample_of(c: &Client) -> ClientSample {
     ClientSample {
         client: ClientId(c.id),
-        standing: c.standing,
+        throttle: c.throttle,
         bytes_per_s: c.load,
         all_bytes_per_s: c.load,
         paid: if c.owed > 0.0 { c.load / c.owed } else { f64::INFINITY },
@@ -141,7 +141,7 @@ fn the_published_controller_follows_its_equation() {
     let mut controller = Controller::new(&config).unwrap();
     let clients = [ClientSample {
         client: ClientId(7),
-        standing: Standing::Ordinary,
+        throttle: Throttle::Normal,
         bytes_per_s: 1e7,
         all_bytes_per_s: 1e7,
         paid: f64::INFINITY,
@@ -252,7 +252,7 @@ fn an_hour_of_an_unachievable_target_winds_nothing_up() {
 }
 
 #[test]
-fn a_throttle_that_ineffective_is_noticed() {
+fn an_ineffective_throttle_is_noticed() {
     let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage { k: 0.0, ..Storage::new(11) });
     let mut clients = hosts();
     let seen = l.run(&mut clients, 230);
@@ -269,7 +269,7 @@ fn a_throttle_that_ineffective_is_noticed() {
 }
 
 /// Offenders that come one by one, reads that scatter by 30 % in each interval, and the longest delay too short for the
-/// target. Tells after how many intervals the throttle was said not to bite, if it was.
+/// target. Tells after how many intervals the throttle was found ineffective, if it was.
 fn accused_after(k: f64, seed: u64, ticks: usize) -> Option<usize> {
     let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage { k, noise: 0.3, ..Storage::new(seed) });
     let all: Vec<Client> = (2..8).map(|id| client(id, 2.0 * 65536.0)).collect();
@@ -282,7 +282,7 @@ fn accused_after(k: f64, seed: u64, ticks: usize) -> Option<usize> {
 }
 
 #[test]
-fn a_throttle_that_ineffective_is_noticed_within_25_s() {
+fn an_ineffective_throttle_is_noticed_within_25_s() {
     let runs = 400;
     let found = (0..runs).filter(|&seed| accused_after(0.0, seed, 250).is_some()).count();
     assert!(found * 100 >= runs as usize * 99, "{found} of {runs}");
@@ -368,8 +368,8 @@ fn moment() -> impl Strategy<Value = Moment> {
         .prop_map(|(wait_ms, response, reads, loads, ticks)| Moment { wait_ms, response, reads, loads, ticks })
 }
 
-const STANDINGS: [Standing; 5] =
-    [Standing::Ordinary, Standing::Ordinary, Standing::Never, Standing::Always, Standing::Important];
+const THROTTLES: [Throttle; 5] =
+    [Throttle::Normal, Throttle::Normal, Throttle::Never, Throttle::Always, Throttle::Last];
 
 /// Reason, mean delay, and the delay of each client, in ns.
 type Decided = (Reason, u64, Vec<(u64, u64)>);
@@ -382,7 +382,7 @@ fn replay(config: &Config, history: &[Moment], order: &[usize]) -> Vec<Decided> 
         now += Duration::from_millis(moment.wait_ms);
         let sample_of = |&place: &usize| ClientSample {
             client: ClientId(place as u64),
-            standing: STANDINGS[place],
+            throttle: THROTTLES[place],
             bytes_per_s: moment.loads[place],
             all_bytes_per_s: moment.loads[place],
             paid: if place == 1 { moment.loads[place] / 1e7 } else { f64::INFINITY },
@@ -447,7 +447,7 @@ proptest! {
         let decisions = replay(&config, &history, &order);
         for (reason, mean, delays) in &decisions {
             for &(client, delay) in delays {
-                prop_assert!(STANDINGS[client as usize] != Standing::Never);
+                prop_assert!(THROTTLES[client as usize] != Throttle::Never);
                 prop_assert!(delay > 0 && delay <= config.max_delay.as_nanos());
                 // Milliseconds in floating point are good to the nanosecond.
                 let off = if step_us > 0 && ours { delay % (step_us * 1000) } else { 0 };

@@ -316,18 +316,18 @@ impl Stage {
     }
 
     /// How each host stands in the exchange; empty for one that does not run.
-    fn standings(&self) -> Vec<String> {
-        let standing = |host| {
+    fn statuses(&self) -> Vec<String> {
+        let status = |host| {
             let state = self.state(host).ok()?;
-            Some(state["exchange"]["standing"].as_str()?.to_owned())
+            Some(state["exchange"]["status"].as_str()?.to_owned())
         };
-        (0..HOSTS.len()).map(|host| standing(host).unwrap_or_default()).collect()
+        (0..HOSTS.len()).map(|host| status(host).unwrap_or_default()).collect()
     }
 
     fn wait_for(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Result<()> {
         let begun = Instant::now();
         while !holds(self) {
-            ensure!(begun.elapsed() < PATIENCE, "this does not come true: {what} ({:?})", self.standings());
+            ensure!(begun.elapsed() < PATIENCE, "this does not come true: {what} ({:?})", self.statuses());
             thread::sleep(Duration::from_millis(100));
         }
         Ok(())
@@ -366,8 +366,8 @@ impl Stage {
     }
 
     /// Until all hosts stand so in the exchange.
-    fn all_stand(&self, standing: &str) -> Result<()> {
-        self.wait_for(standing, |stage| stage.standings().iter().all(|of| of == standing))
+    fn all_stand(&self, status: &str) -> Result<()> {
+        self.wait_for(status, |stage| stage.statuses().iter().all(|of| of == status))
     }
 
     fn etcd_dies_and_comes_back(&mut self) -> Result<()> {
@@ -392,7 +392,7 @@ impl Stage {
 
     fn host_is_cut_off(&mut self) -> Result<()> {
         self.cut_off(STRUCK)?;
-        self.wait_for("it knows that it is on its own", |stage| stage.standings()[STRUCK] == "lost")
+        self.wait_for("it knows that it is on its own", |stage| stage.statuses()[STRUCK] == "lost")
     }
 
     fn host_is_found_again(&mut self) -> Result<()> {

@@ -64,7 +64,7 @@ pub struct ExchangeState {
     pub period_s: f64,
     /// `shared`: slots are decided from what all hosts report; `holding`: our own reports have not come back for a while,
     /// the last decision stays in force; `lost`: this host is on its own.
-    pub standing: String,
+    pub status: String,
     /// The same as a sentence.
     pub because: String,
     /// How much of its share this host takes, 0 to 1; less than 1 only after it joined.

@@ -303,7 +303,7 @@ impl Registry {
                 } else {
                     tenants.insert(Arc::from(name.as_str()), id);
                 }
-                state.set_standing(id, there.throttle.into());
+                state.set_throttle(id, there.throttle);
                 state.set_guarantees(now, id, &there.guarantee.control());
                 state.set_latency_target(id, there.latency_target());
             }

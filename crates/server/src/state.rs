@@ -12,7 +12,7 @@ use evenkeel_control::pool::slots::Granted;
 use evenkeel_control::pool::target::{Decision, View};
 use evenkeel_control::pool::{Hold, Scheduler, TenantId};
 use evenkeel_nbd::wire::TransmissionFlags;
-use evenkeel_policy::config::{Engine, Owners, Percentile, Throttle};
+use evenkeel_policy::config::{Engine, Owners, Percentile};
 use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::explain::{self, Throttles};
 use evenkeel_policy::state::{
@@ -209,7 +209,7 @@ fn tenant(
     let counts = Counts::from(&view);
     let (qos, limit, stats) = (*view.qos, LimitState::new(view.limit_iops, view.limit_bytes_per_s), view.stats.clone());
     let (queued, in_flight) = (view.queued as u64, view.in_flight);
-    let (throttle, throttled) = (Throttle::from(view.standing), view.hold.map(|hold| hold_state(&hold, view.slots)));
+    let (throttle, throttled) = (view.throttle, view.hold.map(|hold| hold_state(&hold, view.slots)));
     let slots = state.slots().is_some().then(|| slots(view.granted));
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);

@@ -222,7 +222,7 @@ fn plain(openmetrics: &str) -> String {
 
 const EXCHANGE: &[Metric<ExchangeState>] = &[
     gauge("exchange_connected", "1 while changes come from etcd.", None, |e| whether(e.connected)),
-    gauge("exchange_lost", "1 while this host is on its own.", None, |e| whether(e.standing == "lost")),
+    gauge("exchange_lost", "1 while this host is on its own.", None, |e| whether(e.status == "lost")),
     counter("exchange_losses", "Times that the exchange was lost.", None, |e| e.lost_total),
     gauge("exchange_ramp_ratio", "How much of its share this host takes.", None, |e| Some(e.ramp)),
     gauge("exchange_period", "Length of a period.", SECONDS, |e| Some(e.period_s)),

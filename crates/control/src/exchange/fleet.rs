@@ -12,7 +12,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::section::{Section, Seen, Sizes, cover};
-use super::{Config, Exchange, Fault, Presence, Report, Round, SKEW_PERIODS, Standing};
+use super::{Config, Exchange, Fault, Presence, Report, Round, SKEW_PERIODS, Status};
 use crate::{Duration, Instant, InvalidConfig};
 
 /// Sections that are kept track of: as many as there can be, so that a change of how finely a group is divided fits too.
@@ -228,24 +228,22 @@ impl<C: Clone + PartialEq> Fleet<C> {
     }
 
     /// How this host stands: as well as both its own reports and its section's sums come back.
-    pub fn standing(&self, now: Instant) -> Standing {
-        let host = self.hosts.standing(now);
+    pub fn status(&self, now: Instant) -> Status {
+        let host = self.hosts.status(now);
         let Some(since) = self.divided else { return host };
-        let section = match self.sections.standing(now) {
+        let section = match self.sections.status(now) {
             // Before the first sum there is the time that it takes to miss one.
-            Standing::Lost => {
+            Status::Lost => {
                 let silent = self.config().period_at(now).saturating_sub(since);
-                if silent >= self.config().lease { Standing::Lost } else { Standing::Holding { silent } }
+                if silent >= self.config().lease { Status::Lost } else { Status::Holding { silent } }
             }
             other => other,
         };
         match (host, section) {
-            (Standing::Lost, _) | (_, Standing::Lost) => Standing::Lost,
-            (Standing::Holding { silent: a }, Standing::Holding { silent: b }) => {
-                Standing::Holding { silent: a.max(b) }
-            }
-            (holding @ Standing::Holding { .. }, _) | (_, holding @ Standing::Holding { .. }) => holding,
-            (shared @ Standing::Shared { .. }, Standing::Shared { .. }) => shared,
+            (Status::Lost, _) | (_, Status::Lost) => Status::Lost,
+            (Status::Holding { silent: a }, Status::Holding { silent: b }) => Status::Holding { silent: a.max(b) },
+            (holding @ Status::Holding { .. }, _) | (_, holding @ Status::Holding { .. }) => holding,
+            (shared @ Status::Shared { .. }, Status::Shared { .. }) => shared,
         }
     }
 
@@ -291,7 +289,7 @@ impl<C: Clone + PartialEq> Fleet<C> {
 
     /// Our section's sum of a period, to be told when it is our turn.
     fn add_up(&mut self, now: Instant, period: u64) {
-        if self.hosts.standing(now) == Standing::Lost {
+        if self.hosts.status(now) == Status::Lost {
             return;
         }
         let round = self.hosts.round(period);

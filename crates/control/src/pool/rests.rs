@@ -16,7 +16,7 @@ use core::cmp::Reverse;
 use super::target::{self, Target};
 use super::{Pool, Scheduler, Tenant};
 use crate::limits::Owner;
-use crate::response::{ClientId, ClientReason, ClientSample, Reason, Standing, loud_from};
+use crate::response::{ClientId, ClientReason, ClientSample, Reason, Throttle, loud_from};
 use crate::time::{Duration, Instant};
 
 /// How a tenant is throttled.
@@ -181,12 +181,12 @@ impl<R> Pool<R> {
                 loads.push(freed);
                 tenant.seen.freed = if moved > tenant.seen.moved { freed } else { 0.0 };
                 // A guarantee is the tenant's limit as well, so that every throttle would break it.
-                let standing = if tenant.guaranteed.is_empty() { tenant.standing } else { Standing::Never };
+                let throttle = if tenant.guaranteed.is_empty() { tenant.throttle } else { Throttle::Never };
                 let bytes_per_s = per_s(moved.saturating_sub(tenant.seen.moved));
                 let client = client(index, tenant.generation);
                 // What is owed passes without a slot.
                 let paid = f64::INFINITY;
-                samples.push(ClientSample { client, standing, bytes_per_s, all_bytes_per_s, paid });
+                samples.push(ClientSample { client, throttle, bytes_per_s, all_bytes_per_s, paid });
                 let served = tenant.stats.device_latency.count();
                 if let Some(latency) = spent.checked_div(served.saturating_sub(tenant.seen.served)) {
                     let before = tenant.seen.latency.as_nanos();
@@ -201,7 +201,7 @@ impl<R> Pool<R> {
             for tenant in self.tenants.iter_mut().filter(|tenant| tenant.live) {
                 let (own, own_sum) = (core::mem::take(&mut tenant.seen.reads), core::mem::take(&mut tenant.seen.sum));
                 // A tenant that became loud in this interval is not known as such yet.
-                if tenant.standing == Standing::Never || tenant.seen.freed < loud {
+                if tenant.throttle == Throttle::Never || tenant.seen.freed < loud {
                     (reads, sum) = (reads + own, sum + own_sum);
                 }
             }

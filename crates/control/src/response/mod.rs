@@ -41,18 +41,32 @@ const SIGNAL_LOST_AFTER_INTERVALS: u64 = 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// On which list a client is.
+/// Whether a tenant is throttled for latency targets of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
-    /// On none: a noisy client while its load is above the threshold.
-    #[default]
-    Ordinary,
-    /// Throttled only when all others are throttled as far as they may be. [`Method::Pid`] takes it as [`Self::Never`].
-    Important,
-    /// Never throttled.
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Throttle {
+    /// Never.
     Never,
-    /// An noisy client whatever its load.
+    /// Only when throttling all others is not enough.
+    Last,
+    /// While it makes much of the load.
+    #[default]
+    Normal,
+    /// However little it moves.
     Always,
+}
+
+impl Throttle {
+    /// Name as written in the policy.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Last => "last",
+            Self::Normal => "normal",
+            Self::Always => "always",
+        }
+    }
 }
 
 /// What one client did in an interval.
@@ -60,8 +74,8 @@ pub enum Standing {
 pub struct ClientSample {
     /// Who.
     pub client: ClientId,
-    /// On which list.
-    pub standing: Standing,
+    /// Whether it may be throttled. [`Method::Pid`] takes [`Throttle::Last`] as [`Throttle::Never`].
+    pub throttle: Throttle,
     /// Load that the throttle slows, in bytes per second, 0 or more; what is not a number counts as 0.
     pub bytes_per_s: f64,
     /// All load of the client, at least that.
@@ -104,7 +118,7 @@ pub struct Config {
     pub step: Duration,
     /// Largest delay (above zero, at most 10 s, at least one step).
     pub max_delay: Duration,
-    /// Load above which [`Method::Pid`] takes an ordinary client for a noisy one, in bytes per second. [`Method::Adaptive`]
+    /// Load above which [`Method::Pid`] takes a client whose `throttle` is normal for a noisy one, in bytes per second. [`Method::Adaptive`]
     /// goes by shares.
     pub noisy_bytes_per_s: u64,
 }

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 
 use super::clients::Clients;
 use super::gain::PRIOR;
-use super::{ClientDelay, ClientId, ClientReason, Config, Decision, InvalidConfig, Reason, Sample, Standing, from_ms};
+use super::{ClientDelay, ClientId, ClientReason, Config, Decision, InvalidConfig, Reason, Sample, Throttle, from_ms};
 use crate::time::{Duration, Instant};
 
 /// Distance of the delay classes in the paper.
@@ -165,8 +165,8 @@ impl Pid {
         let delay = self.delay();
         let (delay_ms, step_ms) = (delay.as_millis_f64(), self.step.as_millis_f64());
         for client in &mut self.clients.all {
-            // The published method knows no important clients; never to throttle them comes nearest.
-            let throttled = client.noisy && client.standing != Standing::Important;
+            // The published method knows no clients that are throttled last; never to throttle them comes nearest.
+            let throttled = client.noisy && client.throttle != Throttle::Last;
             client.delay_ms = if throttled { client.most_of(delay_ms, step_ms) } else { 0.0 };
             if client.delay_ms > 0.0 {
                 let same = client.delay_ms >= delay_ms;

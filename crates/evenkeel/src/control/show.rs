@@ -91,8 +91,8 @@ pub(crate) fn troubles(state: &State) -> Vec<String> {
             ));
         }
     }
-    if let Some(exchange) = state.exchange.as_ref().filter(|exchange| exchange.standing != "shared") {
-        troubles.push(format!("exchange {}: {}", exchange.standing, exchange.because));
+    if let Some(exchange) = state.exchange.as_ref().filter(|exchange| exchange.status != "shared") {
+        troubles.push(format!("exchange {}: {}", exchange.status, exchange.because));
     }
     troubles
 }

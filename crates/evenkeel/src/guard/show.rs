@@ -91,7 +91,7 @@ pub(super) fn state(state: &State) -> String {
     }
     if let Some(exchange) = &state.exchange {
         let hosts: Vec<&str> = exchange.hosts.iter().map(|host| host.name.as_str()).collect();
-        let _ = writeln!(text, "\nexchange {}: {} ({})", exchange.standing, exchange.because, hosts.join(", "));
+        let _ = writeln!(text, "\nexchange {}: {} ({})", exchange.status, exchange.because, hosts.join(", "));
     }
     let osds: Vec<_> = state.osds().map(|(pool, at)| osd(pool, at)).collect();
     if !osds.is_empty() {

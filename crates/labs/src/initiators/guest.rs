@@ -222,17 +222,17 @@ fn start_etcd() -> Result<Running> {
 const REST: Duration = Duration::from_millis(400);
 
 /// Waits until all agents decide in this way: `shared`, with the others, or `lost`, each for itself.
-fn agree(agents: &[Guard; 2], standing: &str) -> Result<()> {
+fn agree(agents: &[Guard; 2], status: &str) -> Result<()> {
     let is_so = |agent: &Guard| {
         let state = agent.state().ok()?;
-        let exchanged = state["pools"][0]["exchanged"] == (standing == "shared");
-        (state["exchange"]["standing"] == standing && exchanged).then_some(())
+        let exchanged = state["pools"][0]["exchanged"] == (status == "shared");
+        (state["exchange"]["status"] == status && exchanged).then_some(())
     };
     let all_are = || {
         std::thread::sleep(REST);
         agents.iter().try_for_each(is_so)
     };
-    until(&format!("standing {standing:?} of both"), all_are).with_context(|| {
+    until(&format!("status {status:?} of both"), all_are).with_context(|| {
         let states: Vec<String> =
             agents.iter().map(|agent| agent.state().map_or_else(|e| e.to_string(), |s| s.to_string())).collect();
         states.join("; ")

@@ -155,7 +155,7 @@ impl Reader<'_> {
         let tenants = on_pool.map(|(name, tenant)| world::Tenant {
             name: name.clone(),
             qos: (&tenant).into(),
-            standing: tenant.throttle.into(),
+            throttle: tenant.throttle,
             guarantee: tenant.guarantee.control(),
             latency_target: tenant.latency_target(),
         });

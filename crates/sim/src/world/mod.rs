@@ -24,7 +24,7 @@ use evenkeel_control::placement;
 use evenkeel_control::pool;
 use evenkeel_control::pool::guarantee::Throughputs;
 use evenkeel_control::pool::slots::LatencyTarget;
-use evenkeel_control::response::Standing;
+use evenkeel_control::response::Throttle;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::{Device, DeviceParams};
 use evenkeel_model::worker::WorkerParams;
@@ -86,8 +86,8 @@ pub struct Tenant {
     pub name: String,
     /// Its guarantee.
     pub qos: Qos,
-    /// What a target of the pool may do to it.
-    pub standing: Standing,
+    /// Whether it may be throttled for the pool's target.
+    pub throttle: Throttle,
     /// The throughputs that it was guaranteed, if any were.
     pub guarantee: Throughputs,
     /// What its response time is to stay below, for the slots of the pool.
@@ -95,9 +95,9 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// A tenant with a guarantee and no particular standing.
+    /// A tenant with a guarantee, throttled while it makes much of the load.
     pub fn new(name: impl Into<String>, qos: Qos) -> Self {
-        Self { name: name.into(), qos, standing: Standing::Ordinary, guarantee: Throughputs::NONE, latency_target: None }
+        Self { name: name.into(), qos, throttle: Throttle::Normal, guarantee: Throughputs::NONE, latency_target: None }
     }
 }
 

@@ -128,7 +128,7 @@ impl<'a, D: Machine> World<'a, D> {
         let mut pool = Pool::new(setup.pool, now, seeds.next_u64());
         let join = |tenant: &super::Tenant| {
             let id = pool.join(now, tenant.qos);
-            pool.set_standing(id, tenant.standing);
+            pool.set_throttle(id, tenant.throttle);
             pool.set_guarantees(now, id, &tenant.guarantee);
             pool.set_latency_target(id, tenant.latency_target);
             id

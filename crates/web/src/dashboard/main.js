@@ -93,7 +93,7 @@ function found() {
   failures = 0;
   answeredAt = Date.now();
   byId("lost").hidden = true;
-  standing("live");
+  status("live");
 }
 
 function lost(error, wait) {
@@ -102,14 +102,14 @@ function lost(error, wait) {
   byId("lost").hidden = false;
   say(byId("lost-since"), `No answer from the server${since}${why}. What is shown is old.`);
   say(byId("lost-next"), `The next attempt is in ${span(wait / 1000)}.`);
-  standing("lost");
+  status("lost");
 }
 
-function standing(name) {
-  const pill = byId("standing");
+function status(name) {
+  const pill = byId("status");
   say(pill, name);
-  pill.dataset.standing = name;
-  document.body.dataset.standing = name;
+  pill.dataset.status = name;
+  document.body.dataset.status = name;
 }
 
 function take(state, of) {
@@ -249,7 +249,7 @@ function setPaused(now) {
     return;
   }
   rest();
-  standing("paused");
+  status("paused");
 }
 
 function setUnit(to) {

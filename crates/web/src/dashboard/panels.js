@@ -174,7 +174,7 @@ export function troubles(state) {
   for (const volume of state.volumes) {
     if (trouble(volume) && found.length < 8) found.push(`Volume ${volume.name}: ${trouble(volume)}.`);
   }
-  if (state.exchange && state.exchange.standing !== "shared") found.push(`Exchange ${state.exchange.standing}: ${state.exchange.because}.`);
+  if (state.exchange && state.exchange.status !== "shared") found.push(`Exchange ${state.exchange.status}: ${state.exchange.because}.`);
   return found;
 }
 
@@ -197,7 +197,7 @@ export class Panels {
     byId("exchange-panel").hidden = !exchange;
     if (exchange) {
       const ago = exchange.age_s === null ? "" : `, last report ${span(exchange.age_s)} ago`;
-      say(byId("exchange"), `${exchange.standing}: ${exchange.because}. Group ${exchange.group}, this host is ${exchange.host}; period ${exchange.period_s} s, round ${exchange.round ?? NONE}${ago}; takes ${percent(exchange.ramp)} of its share; ${plural(exchange.hosts_total || exchange.hosts.length, "host")}${exchange.section ? ` in ${exchange.sections.length} sections, its own is ${exchange.section}` : ""}. ${exchange.connected ? `Connected to ${exchange.endpoint ?? NONE}` : "Not connected"}${exchange.error ? `: ${exchange.error}` : ""}.`);
+      say(byId("exchange"), `${exchange.status}: ${exchange.because}. Group ${exchange.group}, this host is ${exchange.host}; period ${exchange.period_s} s, round ${exchange.round ?? NONE}${ago}; takes ${percent(exchange.ramp)} of its share; ${plural(exchange.hosts_total || exchange.hosts.length, "host")}${exchange.section ? ` in ${exchange.sections.length} sections, its own is ${exchange.section}` : ""}. ${exchange.connected ? `Connected to ${exchange.endpoint ?? NONE}` : "Not connected"}${exchange.error ? `: ${exchange.error}` : ""}.`);
       this.hosts.show(exchange.hosts);
     }
   }

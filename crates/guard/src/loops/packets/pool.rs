@@ -5,9 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use evenkeel_control::log::{Decided, Entry, Log};
-use evenkeel_control::response::{
-    ClientId, ClientReason, ClientSample, Controller, InvalidConfig, Reason, Sample, Standing,
-};
+use evenkeel_control::response::{ClientId, ClientReason, ClientSample, Controller, InvalidConfig, Reason, Sample};
 use evenkeel_control::{Duration, Instant};
 
 use super::super::owed::Pace;
@@ -109,7 +107,7 @@ struct GuardedClient {
     names: BTreeSet<String>,
     /// Place of its tenant.
     tenant: u32,
-    standing: Standing,
+    throttle: Throttle,
     exempt_because: Option<String>,
     /// What its packets are told by.
     keys: Vec<Client>,
@@ -224,9 +222,9 @@ impl Guarded {
             };
             let all_names: Vec<String> = names.iter().cloned().collect();
             let tenant = self.config.throttles.tenant_of(address, &all_names);
-            let (standing, exempt_because) = self.standing(tenant, address, &keys);
+            let (throttle, exempt_because) = self.throttle(tenant, address, &keys);
             let tenant = tenant as u32;
-            self.clients.push(GuardedClient { id, address, names, tenant, standing, exempt_because, keys });
+            self.clients.push(GuardedClient { id, address, names, tenant, throttle, exempt_because, keys });
         }
         let (shared_by, names) = (&self.shared_by, &self.names);
         self.shared_reach.clear();
@@ -246,7 +244,7 @@ impl Guarded {
         });
         let sample = |client: &GuardedClient| ClientSample {
             client: client.id,
-            standing: client.standing,
+            throttle: client.throttle,
             bytes_per_s: 0.0,
             all_bytes_per_s: 0.0,
             paid: f64::INFINITY,
@@ -292,19 +290,19 @@ impl Guarded {
         own.into_iter().map(key).collect()
     }
 
-    fn standing(&self, tenant: usize, address: IpAddr, keys: &[Client]) -> (Standing, Option<String>) {
-        let standing = Standing::from(self.config.throttles.tenants()[tenant].throttle);
-        if standing == Standing::Never {
-            return (standing, None);
+    fn throttle(&self, tenant: usize, address: IpAddr, keys: &[Client]) -> (Throttle, Option<String>) {
+        let throttle = self.config.throttles.tenants()[tenant].throttle;
+        if throttle == Throttle::Never {
+            return (throttle, None);
         }
         if keys.is_empty() {
             let why = "reaches several resources by connections that cannot be told apart";
-            return (Standing::Never, Some(why.into()));
+            return (Throttle::Never, Some(why.into()));
         }
         if address.is_loopback() {
-            return (Standing::Never, Some("is on this machine".into()));
+            return (Throttle::Never, Some("is on this machine".into()));
         }
-        (standing, None)
+        (throttle, None)
     }
 
     /// No delay may be longer than this from now on.
@@ -557,7 +555,7 @@ impl Guarded {
         ClientState {
             address: client.address.to_string(),
             names: client.names.iter().cloned().collect(),
-            throttle: Throttle::from(client.standing).name().into(),
+            throttle: client.throttle.name().into(),
             exempt_because: client.exempt_because.clone(),
             bytes_per_s: self.samples[place].bytes_per_s,
             load_is_estimated: reached
