@@ -86,7 +86,7 @@ impl Loaded {
                 self.inside.push_back(ticket);
                 self.push(black_box(payload)[0] as usize);
             }
-            Next::Wait(_) | Next::Idle => panic!("nothing holds these back"),
+            Next::Wait(_) | Next::Idle => panic!("nothing throttles these"),
         }
     }
 

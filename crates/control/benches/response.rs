@@ -1,11 +1,11 @@
-//! How long response-time control takes for an interval of one resource: observe and tick.
+//! How long response-time control takes for an interval of one pool: observe and tick.
 //!
 //! ```text
 //! cargo bench -p evenkeel-control --bench response             a table
 //! cargo bench -p evenkeel-control --bench response -- --smoke  quick, with a loose bound, for CI
 //! ```
 //!
-//! Every client offends, and the response time swings around the target, so that delays change all the time. The figure is
+//! Every client is noisy, and the response time swings around the target, so that delays change all the time. The figure is
 //! the median of rounds. Under `cargo test`, which passes no `--bench`, it runs as `--smoke` does.
 
 use std::hint::black_box;

@@ -222,7 +222,7 @@ fn the_end_of_the_controller_ends_its_bounds() {
     assert_eq!(bench.pool.in_flight(), 4);
     bench.pool.reconfigure(at(bench.now), config(None));
     bench.dispatch();
-    assert_eq!(bench.pool.queued(), 0, "nothing holds them back any more");
+    assert_eq!(bench.pool.queued(), 0, "nothing throttles them any more");
     assert!(bench.pool.slots().is_none() && bench.pool.tenant(tenant).expect("a tenant").slots.binding().is_none());
 }
 

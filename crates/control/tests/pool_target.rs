@@ -1,4 +1,4 @@
-//! A target on a pool, call by call: who counts, who is held back and how, and how that ends.
+//! A target on a pool, call by call: who counts, who is throttled and how, and how that ends.
 
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
@@ -144,7 +144,7 @@ fn places_rest_after_their_requests_as_long_as_they_should() {
 }
 
 #[test]
-fn the_reads_of_an_offender_do_not_count() {
+fn the_reads_of_a_noisy_tenant_do_not_count() {
     let mut bench = Bench::new(config(20), Qos::default());
     for round in 0..1_000 {
         bench.now_ms += 1;
@@ -308,7 +308,7 @@ fn a_device_that_hangs_is_not_taken_for_idle() {
     assert!(bench.hold_of(bench.writer).is_some(), "{:?}", bench.reason());
     bench.now_ms += 10 * INTERVAL_MS;
     bench.dispatch(10_000);
-    assert!(bench.hold_of(bench.writer).is_none(), "on old news nobody is held back for ever");
+    assert!(bench.hold_of(bench.writer).is_none(), "on old news no tenant is throttled for ever");
     assert_eq!(bench.reason(), Reason::SignalLost);
 }
 

@@ -257,7 +257,7 @@ fn an_ineffective_throttle_is_noticed() {
     let mut clients = hosts();
     let seen = l.run(&mut clients, 230);
     assert!(seen.iter().any(|s| matches!(s.reason, Reason::Ineffective { .. })), "{:?}", seen.last());
-    // Another way of delaying bites, and is learned.
+    // Another way of delaying is effective, and is learned.
     l.controller.throttle_changed();
     l.storage.k = 3.0;
     let seen = l.run(&mut clients, 100);
@@ -265,10 +265,13 @@ fn an_ineffective_throttle_is_noticed() {
     assert!(!seen[50..].iter().any(|s| matches!(s.reason, Reason::Ineffective { .. })));
     let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage::new(11));
     let seen = l.run(&mut hosts(), 600);
-    assert!(!seen.iter().any(|s| matches!(s.reason, Reason::Ineffective { .. })), "one that bites is not accused");
+    assert!(
+        !seen.iter().any(|s| matches!(s.reason, Reason::Ineffective { .. })),
+        "one that is effective is not accused"
+    );
 }
 
-/// Offenders that come one by one, reads that scatter by 30 % in each interval, and the longest delay too short for the
+/// Noisy clients that come one by one, reads that scatter by 30 % in each interval, and the longest delay too short for the
 /// target. Tells after how many intervals the throttle was found ineffective, if it was.
 fn accused_after(k: f64, seed: u64, ticks: usize) -> Option<usize> {
     let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage { k, noise: 0.3, ..Storage::new(seed) });

@@ -151,7 +151,7 @@ proptest! {
         let plan = controller.tick(&summary);
         let total = plan.total.expect("a total");
         let shares = plan.shares.to_vec();
-        let met = shares.iter().filter(|share| matches!(share.reason, Reason::Kept)).count();
+        let met = shares.iter().filter(|share| matches!(share.reason, Reason::Met)).count();
         let least = 1f64.min(total / shares.len() as f64);
         let best = (0u32..1 << shares.len())
             .filter(|set| {
@@ -233,9 +233,9 @@ fn what_cannot_be_kept_is_said_with_what_could() {
     let light = report(10, 1, 5, 1.0, 50);
     let workloads = [workload(1, 200, 1.0, heavy), workload(2, 200, 1.0, light)];
     let (total, shares) = settled(&mut controller(Method::Needs), &workloads, 10);
-    let Reason::Unachievable { feasible_at } = shares[0].1 else { panic!("{shares:?}") };
-    assert!(feasible_at.is_none_or(|scale| scale > 1.0), "{feasible_at:?} of {total:?}");
-    assert!(matches!(shares[1].1, Reason::Kept), "the small need comes first: {shares:?}");
+    let Reason::Unachievable { achievable_at } = shares[0].1 else { panic!("{shares:?}") };
+    assert!(achievable_at.is_none_or(|scale| scale > 1.0), "{achievable_at:?} of {total:?}");
+    assert!(matches!(shares[1].1, Reason::Met), "the small need comes first: {shares:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Guaranteed throughput on a hybrid device that is a formula: what must hold whatever happens, and how well it is held.
+//! Guaranteed throughput on a cached device that is a formula: what must hold whatever happens, and how well it is held.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::throughput::{
@@ -97,7 +97,7 @@ impl Plant {
             .iter()
             .zip(&self.ids)
             .map(|(reader, &id)| TenantSample {
-                hybrid: reader.counters,
+                cached: reader.counters,
                 slow: Some(reader.slow),
                 ..TenantSample::new(id)
             })
@@ -201,12 +201,12 @@ fn a_static_limit_is_the_guarantee_and_falls_short() {
     assert!((0.08..0.12).contains(&dat(&rates[0], 100.0 * MB)), "{}", dat(&rates[0], 100.0 * MB));
 }
 
-/// One second in which tenants moved so much (hybrid bytes, slow bytes).
+/// One second in which tenants moved so much (bytes in all, bytes of the slow device).
 fn second(controller: &mut Controller, n: u64, moved: &[(TenantId, u64, u64)]) -> Vec<(f64, Reason)> {
     let samples: Vec<TenantSample> = moved
         .iter()
         .map(|&(tenant, bytes, slow)| TenantSample {
-            hybrid: Counters { read_bytes: n * bytes, reads: n, ..Counters::ZERO },
+            cached: Counters { read_bytes: n * bytes, reads: n, ..Counters::ZERO },
             slow: Some(Counters { read_bytes: n * slow, reads: n, ..Counters::ZERO }),
             ..TenantSample::new(tenant)
         })
@@ -424,9 +424,9 @@ proptest! {
             now += Duration::from_nanos(rng.next_below(300_000_000));
             let mut any = || { let shift = rng.next_below(64); rng.next_u64() >> shift };
             let mut counters = || Counters { read_bytes: any(), written_bytes: any(), reads: any(), writes: any() };
-            let (hybrid, slow, device) = (counters(), counters(), counters());
+            let (cached, slow, device) = (counters(), counters(), counters());
             let demand = [Demand::Unknown, Demand::Backlogged, Demand::AppLimited][rng.next_below(3) as usize];
-            let sample = TenantSample { hybrid, slow: Some(slow), demand, ..TenantSample::new(tenant) };
+            let sample = TenantSample { cached, slow: Some(slow), demand, ..TenantSample::new(tenant) };
             let busy = Duration::from_nanos(rng.next_u64() >> 20);
             controller.observe(now, Some(SlowDevice { counters: device, busy }), &[sample]);
             let assignment = controller.tick(now).assignments[0];
@@ -523,10 +523,10 @@ fn a_limit_that_someone_else_set_is_not_learned_from() {
     let mut controller = Controller::new(&Config::DEFAULT).unwrap();
     let tenant = controller.join(&reads(100.0 * MB)).unwrap();
     for n in 0..200 {
-        let hybrid = Counters { read_bytes: n * 20_000_000, reads: n * 100, ..Counters::ZERO };
+        let cached = Counters { read_bytes: n * 20_000_000, reads: n * 100, ..Counters::ZERO };
         let slow = Counters { read_bytes: n * 10_000_000, reads: n * 50, ..Counters::ZERO };
         let in_force = Some(InForce { read: Some(20_000_000), write: None });
-        let sample = TenantSample { hybrid, slow: Some(slow), in_force, ..TenantSample::new(tenant) };
+        let sample = TenantSample { cached, slow: Some(slow), in_force, ..TenantSample::new(tenant) };
         let now = Instant::ZERO + Duration::from_secs(n);
         controller.observe(now, None, &[sample]);
         let read = controller.tick(now).assignments[0].read.unwrap();

@@ -343,7 +343,7 @@ pub struct Volume {
     /// Which clients must use TLS; default as `[server.tls]` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Need>,
-    /// Who may open it, of those whom the server's lists let in; without this key all of them.
+    /// Who may open it, of those whom the server's lists admit; without this key all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<Who>>,
     /// Who may not, whatever is allowed.

@@ -270,12 +270,12 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
     out.error_if(
         server.handshake_timeout.is_zero(),
         &at("handshake_timeout"),
-        "0 would disconnect everybody; use for example \"30s\"",
+        "0 would disconnect every client; use for example \"30s\"",
     );
     for (key, most) in
         [("max_handshakes", server.max_handshakes), ("max_handshakes_per_client", server.max_handshakes_per_client)]
     {
-        out.error_if(most == 0, &at(key), "0 would let nobody in; use at least 1");
+        out.error_if(most == 0, &at(key), "0 would admit no client; use at least 1");
     }
     let [shortest, longest] = PEER_TIMEOUT;
     out.error_if(

@@ -31,7 +31,7 @@ use crate::shared::{SharedPool, Snapshot};
 use crate::tls::Acceptor;
 use crate::volume::Volume;
 
-/// How long a removed volume may take to let go of its file before that is reported.
+/// How long a removed volume may take to close its file before that is reported.
 const RETIRE_PATIENCE: StdDuration = StdDuration::from_secs(5);
 
 /// How long an image may take to be closed after its data is safe.
@@ -641,7 +641,7 @@ pub(crate) fn settle(
     side_by_side(volumes.into_iter().map(|volume| (volume.name.clone(), volume)).collect(), patience, work)
 }
 
-/// Waits a while until nobody but the caller holds the volume, then makes its data durable and lets it go.
+/// Waits a while until only the caller holds the volume, then makes its data durable and closes it.
 pub(crate) fn retire(volume: Arc<Volume>) -> Result<(), Error> {
     let until = std::time::Instant::now() + RETIRE_PATIENCE;
     while Arc::strong_count(&volume) > 1 && std::time::Instant::now() < until {

@@ -474,12 +474,12 @@ impl<R> Pool<R> {
                 let in_force = if suspended { Some(InForce::default()) } else { in_force };
                 (guarantee.measured, guarantee.binding, guarantee.blocked) =
                     (Some(got.measured), binding, tenant.blocked);
-                let hybrid = match guarantee.guaranteed {
+                let cached = match guarantee.guaranteed {
                     Rate::BytesPerS(_) => Counters { read_bytes: done, ..Counters::ZERO },
                     Rate::RequestsPerS(_) => Counters { reads: done, ..Counters::ZERO },
                 };
                 let demand = guarantee.demand(now, length);
-                guarantees.samples.push(TenantSample { hybrid, in_force, demand, ..TenantSample::new(guarantee.id) });
+                guarantees.samples.push(TenantSample { cached, in_force, demand, ..TenantSample::new(guarantee.id) });
             }
             tenant.guaranteed = guaranteed;
         }

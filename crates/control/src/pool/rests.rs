@@ -247,7 +247,7 @@ impl<R> Pool<R> {
         self.target = Some(target);
     }
 
-    /// Holds a tenant back, otherwise than before, or lets it go.
+    /// Throttles a tenant otherwise than before, or releases it.
     fn hold(&mut self, now: Instant, index: u32, hold: Option<Hold>) {
         let tenant = &mut self.tenants[index as usize];
         if let (Some(before), None) = (tenant.hold, hold) {

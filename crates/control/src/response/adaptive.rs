@@ -192,10 +192,10 @@ impl Adaptive {
         }
         if let Some(trial) = self.trial.as_mut().filter(|_| !pause) {
             let verdict = trial.take(&now);
-            if let Some(bites) = verdict {
+            if let Some(effective) = verdict {
                 self.verdict_counts = PATIENCE * f64::from(trial.intervals);
                 self.begin_anew();
-                if !bites {
+                if !effective {
                     self.useless = Some(Reason::Ineffective { delay: from_ms(self.demand_ms) });
                     (self.demand_ms, self.held_ms) = (0.0, 0.0);
                 }

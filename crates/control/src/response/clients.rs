@@ -17,7 +17,7 @@ const LEAVES_AT: f64 = 0.5;
 /// Part of all load that the smallest set of loud clients makes (Pareto's).
 const MOST: f64 = 0.8;
 
-/// A client of the resource.
+/// A client of the pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Client {
     pub(super) id: ClientId,

@@ -1,7 +1,7 @@
 //! Latency: how long to throttle a noisy client?
 //!
 //! On storage that is already there nobody owns the queue. What can be done is to delay what is sent back to a client,
-//! so that its next request comes later. This module decides the delays: for one *resource* (a volume group, a disk)
+//! so that its next request comes later. This module decides the delays: for one *pool* (a volume group, a disk)
 //! it is told how long reads took and how much each client wrote, and answers how long each client is to be delayed so
 //! that the mean latency of reads stays below a *target*.
 //!
@@ -37,7 +37,7 @@ pub use pid::PidConfig;
 /// A decision that is older than this many intervals without a new sample is given up: signal lost.
 const SIGNAL_LOST_AFTER_INTERVALS: u64 = 10;
 
-/// A client of a resource, by whatever number its owner gives it.
+/// A client of a pool, by whatever number its owner gives it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
@@ -85,14 +85,14 @@ pub struct ClientSample {
     pub paid: f64,
 }
 
-/// What happened at a resource since the last sample.
+/// What happened on a pool since the last sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample<'a> {
     /// Mean latency of the reads that completed; `None` when none did.
     pub read_response: Option<Duration>,
     /// How many completed. With a latency, 0 counts as 1.
     pub reads: u64,
-    /// The clients of the resource. Who is missing is gone; of several with one number the last counts.
+    /// The clients of the pool. Who is missing is gone; of several with one number the last counts.
     pub clients: &'a [ClientSample],
 }
 
@@ -105,7 +105,7 @@ pub enum Method {
     Adaptive,
 }
 
-/// Settings of the controller of one resource.
+/// Settings of the controller of one pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// How delays are chosen.
@@ -324,7 +324,7 @@ pub struct Decision<'a> {
     pub delays: &'a [ClientDelay],
 }
 
-/// The controller of one resource.
+/// The controller of one pool.
 pub struct Controller {
     config: Config,
     inner: Inner,

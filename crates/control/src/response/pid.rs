@@ -187,7 +187,7 @@ impl Pid {
         };
     }
 
-    /// Everyone is let go; the next sample begins anew.
+    /// Releases all clients; the next sample begins anew.
     pub(super) fn signal_lost(&mut self) {
         (self.integral, self.previous_error, self.class, self.response_ms) = (0.0, None, 0, None);
         self.reason = Reason::SignalLost;

@@ -107,11 +107,11 @@ pub enum Reason {
         tightness: f64,
     },
     /// It gets what its target needs; not all targets can be met.
-    Kept,
+    Met,
     /// Its target cannot be met beside the others; it gets what is left.
     Unachievable {
         /// All could be met with targets this many times as large; `None` if not even ten times would do.
-        feasible_at: Option<f64>,
+        achievable_at: Option<f64>,
     },
     /// The window follows the device's latency.
     ByLatency,
@@ -125,7 +125,7 @@ impl Reason {
             Self::ByWeight => "by_weight",
             Self::Idle => "idle",
             Self::EqualMargin { .. } => "equal_margin",
-            Self::Kept => "kept",
+            Self::Met => "met",
             Self::Unachievable { .. } => "unachievable",
             Self::ByLatency => "by_latency",
         }
@@ -365,8 +365,8 @@ impl Controller {
         let mut slots = split::smallest_first(&claims, self.total, LEAST).into_iter();
         self.share(|known| {
             let (slots, need) = (slots.next().unwrap_or(LEAST), need(known));
-            let kept = slots + 1e-9 >= need;
-            (Some(slots), need, if kept { Reason::Kept } else { Reason::Unachievable { feasible_at: None } })
+            let met = slots + 1e-9 >= need;
+            (Some(slots), need, if met { Reason::Met } else { Reason::Unachievable { achievable_at: None } })
         });
     }
 
@@ -426,9 +426,9 @@ impl Controller {
         }
         let fit = group.fit(total);
         self.tightness = fit.map(|fit| fit.scale());
-        let kept = fit.filter(|fit| fit.place <= summary::OWN || group.smallest_target.is_none());
+        let met = fit.filter(|fit| fit.place <= summary::OWN || group.smallest_target.is_none());
         let level = group.level(total);
-        let feasible_at = self.tightness;
+        let achievable_at = self.tightness;
         self.share(|known| {
             let weight = known.workload.weight;
             if known.workload.report.is_idle() {
@@ -437,7 +437,7 @@ impl Controller {
             }
             let at = |place: usize| known.need(scale(place), no_target_s, horizon_s);
             let need = at(summary::OWN);
-            let (more, reason) = match kept {
+            let (more, reason) = match met {
                 Some(fit) => {
                     let more = match fit.place.checked_sub(1) {
                         Some(before) => at(before) * (1.0 - fit.part) + at(fit.place) * fit.part,
@@ -445,8 +445,8 @@ impl Controller {
                     };
                     (more, Reason::EqualMargin { tightness: fit.scale() })
                 }
-                None if need <= least + level * weight => (need.min(level * weight), Reason::Kept),
-                None => (level * weight, Reason::Unachievable { feasible_at }),
+                None if need <= least + level * weight => (need.min(level * weight), Reason::Met),
+                None => (level * weight, Reason::Unachievable { achievable_at }),
             };
             (Some(least + more), need, known.unachievable().unwrap_or(reason))
         });
@@ -507,7 +507,7 @@ impl Known {
     }
 
     fn unachievable(&self) -> Option<Reason> {
-        self.beyond.map(|times| Reason::Unachievable { feasible_at: Some(times) })
+        self.beyond.map(|times| Reason::Unachievable { achievable_at: Some(times) })
     }
 
     /// After another period.

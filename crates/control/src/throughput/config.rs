@@ -31,7 +31,7 @@ impl Method {
     }
 }
 
-/// Settings of the controller of one hybrid device.
+/// Settings of the controller of one cached device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// How limits are assigned.

@@ -1,9 +1,9 @@
 //! Throughput: which limit gives the throughput that was guaranteed?
 //!
-//! A tenant on a *hybrid* device (a fast one that caches a slow one) under a limit of exactly what it was guaranteed gets
+//! A tenant on a *cached device* (a slow one behind a fast one) under a limit of exactly what it was guaranteed gets
 //! less: while its requests miss the cache the slow device cannot keep up, and while they hit the limit forbids to catch
 //! up. So the *assigned* limit has to stand above the guarantee, by as much as the misses cost. This module decides it, once
-//! an interval, for the tenants of one hybrid device.
+//! an interval, for the tenants of one cached device.
 //!
 //! | answer | assigned limit |
 //! |---|---|
@@ -21,10 +21,10 @@
 //! let guarantee = Guarantee { read: Some(Bounds::new(Rate::BytesPerS(100_000_000))), write: None, weight: 1.0 };
 //! let tenant = controller.join(&guarantee)?;
 //! for second in 0..3 {
-//!     let hybrid = Counters { read_bytes: second * 90_000_000, reads: second * 900, ..Counters::ZERO };
+//!     let cached = Counters { read_bytes: second * 90_000_000, reads: second * 900, ..Counters::ZERO };
 //!     let slow = Counters { read_bytes: second * 5_000_000, reads: second * 50, ..Counters::ZERO };
 //!     let now = Instant::ZERO + Duration::from_secs(second);
-//!     let sample = TenantSample { hybrid, slow: Some(slow), ..TenantSample::new(tenant) };
+//!     let sample = TenantSample { cached, slow: Some(slow), ..TenantSample::new(tenant) };
 //!     controller.observe(now, None, &[sample]);
 //!     for assignment in controller.tick(now).assignments {
 //!         // write assignment.read.limit to io.max, log assignment.read.reason.name()
@@ -159,8 +159,8 @@ pub struct InForce {
 pub struct TenantSample {
     /// Who.
     pub tenant: TenantId,
-    /// What it has done on the hybrid device (its cgroup's row of `io.stat`; zero if there is none yet).
-    pub hybrid: Counters,
+    /// What it has done on the cached device (its cgroup's row of `io.stat`; zero if there is none yet).
+    pub cached: Counters,
     /// What of it reached the slow device (the same file's row of that device): the misses. `None` if nobody can tell.
     pub slow: Option<Counters>,
     /// The limits that were found in force since the last sample. `None`: those that were assigned. Others than those
@@ -173,7 +173,7 @@ pub struct TenantSample {
 impl TenantSample {
     /// Nothing done, misses unknown, assigned limits in force, demand unknown.
     pub const fn new(tenant: TenantId) -> Self {
-        Self { tenant, hybrid: Counters::ZERO, slow: None, in_force: None, demand: Demand::Unknown }
+        Self { tenant, cached: Counters::ZERO, slow: None, in_force: None, demand: Demand::Unknown }
     }
 }
 
@@ -228,7 +228,7 @@ impl Tenant {
     }
 }
 
-/// The controller of the tenants of one hybrid device.
+/// The controller of the tenants of one cached device.
 pub struct Controller {
     config: Config,
     tenants: Vec<Option<Tenant>>,
@@ -316,8 +316,8 @@ impl Controller {
         let mut tenants_slow = 0.0;
         for sample in tenants {
             let Some(Some(tenant)) = self.tenants.get_mut(sample.tenant.0 as usize) else { continue };
-            let before = tenant.seen.replace((now, sample.hybrid, sample.slow));
-            let Some((at, hybrid, slow)) = before else { continue };
+            let before = tenant.seen.replace((now, sample.cached, sample.slow));
+            let Some((at, cached, slow)) = before else { continue };
             let seconds = now.since(at).as_secs_f64();
             if seconds <= 0.0 {
                 tenant.seen = before;
@@ -327,7 +327,7 @@ impl Controller {
             let paused = now.since(at).as_nanos() > interval.as_nanos().saturating_mul(SIGNAL_LOST_AFTER_INTERVALS);
             tenants_slow += stream::observe(
                 [&mut tenant.read, &mut tenant.write],
-                &stream::Change::between(&hybrid, slow.as_ref(), sample, seconds, paused),
+                &stream::Change::between(&cached, slow.as_ref(), sample, seconds, paused),
             );
         }
         self.device.observe(slow_device, tenants_slow, self.sampled_at.map_or(interval, |at| now.since(at)));

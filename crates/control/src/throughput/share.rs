@@ -19,11 +19,11 @@ const NOT_SHORT: f64 = 0.95;
 const PROBE: f64 = 1.05;
 /// A stream that gets this part of its share is not robbed of it.
 const NOT_ROBBED: f64 = 0.9;
-/// Nobody is limited to less than this part of its guarantee.
+/// No tenant is limited to less than this part of its guarantee.
 const LEAST: f64 = 0.05;
 
 pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream]) {
-    // Once cut, cut until nothing is short: or who is cut would be let go as soon as it helps.
+    // Once cut, cut until nothing is short: otherwise a tenant that is cut would be released as soon as it helps.
     let was_cut = streams.iter_mut().fold(false, |any, stream| any | core::mem::take(&mut stream.memory.cut));
     if device.usual_utilisation.is_none_or(|busy| busy < SATURATED) {
         return;

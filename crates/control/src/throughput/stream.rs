@@ -166,14 +166,14 @@ pub(super) struct Change {
     seconds: f64,
     demand: Demand,
     /// `None` if a counter began anew, or there was a pause.
-    hybrid: Option<Counters>,
+    cached: Option<Counters>,
     slow: Option<Counters>,
     in_force: Option<super::InForce>,
 }
 
 impl Change {
     pub(super) fn between(
-        hybrid: &Counters,
+        cached: &Counters,
         slow: Option<&Counters>,
         sample: &TenantSample,
         seconds: f64,
@@ -186,7 +186,7 @@ impl Change {
         Self {
             seconds,
             demand: sample.demand,
-            hybrid: difference(hybrid, &sample.hybrid).filter(|_| whole),
+            cached: difference(cached, &sample.cached).filter(|_| whole),
             slow: slow.flatten(),
             in_force: sample.in_force,
         }
@@ -204,18 +204,18 @@ fn difference(before: &Counters, after: &Counters) -> Option<Counters> {
 
 /// Tells the streams of a tenant what it did; answers its bytes per second at the slow device.
 pub(super) fn observe([read, write]: [&mut Option<Stream>; 2], change: &Change) -> f64 {
-    let Some(hybrid) = change.hybrid else {
+    let Some(cached) = change.cached else {
         [read, write].into_iter().flatten().for_each(|stream| stream.interval = Interval::Reset);
         return 0.0;
     };
     let slow = change.slow;
     if let Some(read) = read {
         let limit = change.in_force.map(|found| found.read);
-        read.observe(hybrid.read_bytes, hybrid.reads, slow.map(|slow| slow.read_bytes), limit, change);
+        read.observe(cached.read_bytes, cached.reads, slow.map(|slow| slow.read_bytes), limit, change);
     }
     if let Some(write) = write {
         let limit = change.in_force.map(|found| found.write);
-        write.observe(hybrid.written_bytes, hybrid.writes, slow.map(|slow| slow.written_bytes), limit, change);
+        write.observe(cached.written_bytes, cached.writes, slow.map(|slow| slow.written_bytes), limit, change);
     }
     slow.map_or(0.0, |slow| (slow.read_bytes.saturating_add(slow.written_bytes)) as f64 / change.seconds)
 }

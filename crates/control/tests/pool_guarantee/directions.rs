@@ -1,4 +1,4 @@
-//! Guarantees to reads alone and to writes alone: each is kept, and neither holds the other back.
+//! Guarantees to reads alone and to writes alone: each is met, and neither throttles the other.
 
 use std::collections::BTreeMap;
 

@@ -30,9 +30,9 @@ const PORT: u16 = 9810;
 pub(crate) enum Command {
     /// Measure, decide and throttle, until told to stop
     Run(run::Args),
-    /// Show which client reaches which volume, device and resource
+    /// Show which client reaches which volume, device and pool
     Discover {
-        /// A configuration whose resources have devices of their own
+        /// A configuration whose pools have devices of their own
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
         /// Print the map as JSON

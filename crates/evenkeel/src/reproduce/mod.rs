@@ -29,7 +29,7 @@ enum Experiment {
     Bufferbloat,
     /// Response time on a shared iSCSI target: the packet-delay paper, latency targets against bursts of writers
     Iscsi,
-    /// Guaranteed throughput on a hybrid device: the SAAT paper, fourteen groups
+    /// Guaranteed throughput on a cached device: the SAAT paper, fourteen groups
     Saat,
     /// Connections of a storage cluster on worker threads: the Ceph messenger paper, every placement against round robin
     Messenger,

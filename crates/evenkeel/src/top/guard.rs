@@ -21,7 +21,7 @@ pub(super) fn sample(state: &State, before: &State) -> Sample {
         .packets()
         .flat_map(|(pool, at)| at.clients.iter().map(move |client| of_client(pool, client, state.acting)));
     let all = [
-        Table { tab: Tab::Resources, rows: state.packets().map(|(pool, at)| of_pool(pool, at)).collect() },
+        Table { tab: Tab::Guarded, rows: state.packets().map(|(pool, at)| of_pool(pool, at)).collect() },
         Table { tab: Tab::Initiators, rows: clients.collect() },
         Table { tab: Tab::Groups, rows: state.cgroups().flat_map(|(pool, at)| of_groups(pool, at)).collect() },
         Table { tab: Tab::Queues, rows: queues.collect() },
@@ -29,7 +29,7 @@ pub(super) fn sample(state: &State, before: &State) -> Sample {
     ];
     let mut tables: Vec<Table> = all.into_iter().filter(|table| !table.rows.is_empty()).collect();
     if tables.is_empty() {
-        tables.push(Table { tab: Tab::Resources, rows: Vec::new() });
+        tables.push(Table { tab: Tab::Guarded, rows: Vec::new() });
     }
     Sample { head: head(state), uptime_s: state.uptime_s, troubles: troubles(state), tables }
 }
@@ -70,22 +70,22 @@ fn troubles(state: &State) -> Vec<String> {
 }
 
 /// The agent does not own the queue: what it measures is the time inside the devices, the wait at the target left out.
-fn of_pool(pool: &PoolState, resource: &PacketsState) -> Row {
-    let figure = if resource.percentile == "mean" { resource.read_latency_ms } else { resource.read_percentile_ms };
-    let held = resource.clients.iter().filter(|client| client.delay_ms > 0.0).count();
+fn of_pool(pool: &PoolState, packets: &PacketsState) -> Row {
+    let figure = if packets.percentile == "mean" { packets.read_latency_ms } else { packets.read_percentile_ms };
+    let held = packets.clients.iter().filter(|client| client.delay_ms > 0.0).count();
     Row {
         name: pool.name.clone(),
-        bytes_per_s: Some(resource.read_bytes_per_s + resource.write_bytes_per_s),
-        response_ms: figure.or(resource.read_latency_ms),
-        device_ms: resource.read_latency_ms,
+        bytes_per_s: Some(packets.read_bytes_per_s + packets.write_bytes_per_s),
+        response_ms: figure.or(packets.read_latency_ms),
+        device_ms: packets.read_latency_ms,
         target: Some(Target {
-            what: format!("{} < {} ms", resource.percentile, short(resource.target_ms)),
+            what: format!("{} < {} ms", packets.percentile, short(packets.target_ms)),
             kind: Kind::Latency,
-            verdict: verdict::latency(resource.target_ms, figure, &pool.reason),
+            verdict: verdict::latency(packets.target_ms, figure, &pool.reason),
         }),
         hold: (held > 0).then(|| Hold {
             by: format!("{held} clients throttled"),
-            how: format!("mean {} ms", ms(resource.mean_delay_ms)),
+            how: format!("mean {} ms", ms(packets.mean_delay_ms)),
         }),
         trouble: (pool.reason == "signal_lost").then(|| "SIGNAL LOST".into()),
         why: pool.because.clone(),

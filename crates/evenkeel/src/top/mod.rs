@@ -58,7 +58,7 @@ const ONE_COUNT: Duration = Duration::from_millis(1_200);
 /// Columns of a frame for a pipe.
 const ONCE_WIDTH: u16 = 120;
 /// Names of views for `--view`.
-const VIEWS: [&str; 8] = ["pools", "tenants", "volumes", "clients", "resources", "groups", "queues", "osds"];
+const VIEWS: [&str; 7] = ["pools", "tenants", "volumes", "clients", "groups", "queues", "osds"];
 
 /// What to look at, and how.
 #[derive(clap::Args)]

@@ -59,7 +59,7 @@ pub(super) enum Link {
 pub(super) struct Tally {
     /// Targets by [verdict](evenkeel_policy::verdict::Verdict): missed, unachievable, met, idle.
     pub(super) verdicts: [usize; 4],
-    /// Things throttled, pools and resources as a whole not counted.
+    /// Things throttled, pools as a whole not counted.
     pub(super) throttled: usize,
 }
 
@@ -323,7 +323,7 @@ impl Model {
     pub(super) fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         for table in &self.sample.tables {
-            let whole = matches!(table.tab, Tab::Pools | Tab::Resources);
+            let whole = matches!(table.tab, Tab::Pools | Tab::Guarded);
             for row in &table.rows {
                 if let Some(target) = &row.target {
                     tally.verdicts[target.verdict as usize] += 1;

@@ -17,8 +17,8 @@ pub(super) enum Tab {
     Volumes,
     /// Its connections.
     Clients,
-    /// What an agent meets targets for.
-    Resources,
+    /// Pools whose clients an agent throttles for a latency target.
+    Guarded,
     /// Who reaches them.
     Initiators,
     /// Control groups with guarantees.
@@ -53,11 +53,9 @@ impl Tab {
             Self::Tenants => ("Tenants", "tenant", Some("pool"), Some(Self::Clients), RATED),
             Self::Volumes => ("Volumes", "volume", Some("pool"), Some(Self::Clients), USED),
             Self::Clients => ("Clients", "client", Some("volume"), None, USED),
-            Self::Resources => {
-                ("Resources", "resource", None, Some(Self::Initiators), &[Name, Bytes, Response, Target, Hold])
-            }
-            Self::Initiators => ("Clients", "client", Some("resource"), None, &[Name, Bytes, Owner, Hold]),
-            Self::Groups => ("Groups", "group", Some("hybrid"), None, &[Name, Iops, Bytes, Target, Hold]),
+            Self::Guarded => ("Pools", "pool", None, Some(Self::Initiators), &[Name, Bytes, Response, Target, Hold]),
+            Self::Initiators => ("Clients", "client", Some("pool"), None, &[Name, Bytes, Owner, Hold]),
+            Self::Groups => ("Groups", "group", Some("pool"), None, &[Name, Iops, Bytes, Target, Hold]),
             Self::Queues => ("Queues", "queue", Some("array"), None, RATED),
             Self::Osds => ("OSDs", "osd", None, None, &[Name, Iops, Bytes, Device, Hold]),
         };

@@ -479,12 +479,12 @@ fn agent(seconds: u64) -> Answer {
 }
 
 #[test]
-fn agents_show_resources_clients_groups_and_queues() {
+fn agents_show_pools_clients_groups_and_queues() {
     let mut model = Model::new("http://127.0.0.1:9810".into());
     model.take(agent(100));
     model.take(agent(101));
     let shown = screen(&model);
-    shows(&shown, &["evenkeel guard 0.1.0", "acting", "[Resources 1] Clients 2  Groups 1  Queues 1"]);
+    shows(&shown, &["evenkeel guard 0.1.0", "acting", "[Pools 1] Clients 2  Groups 1  Queues 1"]);
     shows(&shown, &["targets: 2 met, 1 MISSED, 0 idle", "throttled: 3", "reads take 15.00 ms, below 19.00 ms"]);
     shows(line_with(&shown, ">vg0"), &["5.00", "15.0", "met mean<20ms", "1 clients throttled"]);
     key(&mut model, KeyCode::Right);

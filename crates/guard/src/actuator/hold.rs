@@ -12,7 +12,7 @@ pub enum Client {
     /// Everything that the service ports send to this address.
     Address(IpAddr),
     /// One TCP connection: for clients behind one address (network address translation), and for a client that uses
-    /// two resources. Goes before [`Client::Address`].
+    /// two pools. Goes before [`Client::Address`].
     Connection {
         /// The client's address.
         address: IpAddr,

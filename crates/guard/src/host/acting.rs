@@ -63,7 +63,7 @@ impl Acting {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The journal, for other threads. They let go of it before [`stop`](Self::stop).
+    /// The journal, for other threads. They drop it before [`stop`](Self::stop).
     pub fn shared_journal(&self) -> Arc<Mutex<Journal>> {
         Arc::clone(&self.journal)
     }

@@ -20,7 +20,7 @@ use super::MAX_RECORDS;
 use super::owed::Owed;
 use super::record::{CgroupState, DirectionState, GroupState};
 use crate::actuator::io_max::Limits;
-use crate::config::HybridConfig;
+use crate::config::CachedConfig;
 use crate::sensor::cgroup::Usage;
 
 /// Decisions kept of each direction of a tenant at least.
@@ -98,15 +98,15 @@ struct Tenant {
 /// What a group did in the last period, per second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moved {
-    hybrid: [f64; 4],
+    cached: [f64; 4],
     slow: [f64; 4],
 }
 
-/// The tenants of one hybrid device.
+/// The tenants of one cached device.
 #[derive(Debug)]
 pub struct Guarantees {
     name: String,
-    config: HybridConfig,
+    config: CachedConfig,
     controller: Controller,
     /// By the controller's numbers.
     tenants: Vec<Option<Tenant>>,
@@ -117,11 +117,11 @@ pub struct Guarantees {
 }
 
 impl Guarantees {
-    /// A hybrid device whose tenants are not known yet.
+    /// A cached device whose tenants are not known yet.
     ///
     /// # Errors
     /// A setting that the controller refuses; a configuration that was read has none.
-    pub fn new(name: &str, config: &HybridConfig) -> Result<Self, InvalidConfig> {
+    pub fn new(name: &str, config: &CachedConfig) -> Result<Self, InvalidConfig> {
         Ok(Self {
             name: name.to_owned(),
             config: config.clone(),
@@ -134,13 +134,13 @@ impl Guarantees {
         })
     }
 
-    /// Name of the hybrid device in the configuration.
+    /// Name of the cached device in the configuration.
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Its settings.
-    pub fn config(&self) -> &HybridConfig {
+    pub fn config(&self) -> &CachedConfig {
         &self.config
     }
 
@@ -191,7 +191,7 @@ impl Guarantees {
             let Some(usage) = found.usage else { continue };
             tenant.measure(now, usage);
             self.samples.push(TenantSample {
-                hybrid: usage.hybrid,
+                cached: usage.cached,
                 slow: Some(usage.slow),
                 in_force: found.limits.map(|limits| tenant.in_force(&limits)),
                 ..TenantSample::new(found.tenant)
@@ -284,13 +284,13 @@ impl Tenant {
         let seconds = now.since(at).as_secs_f64();
         if seconds > 0.0 {
             let moved = |before: Counters, after: Counters| rates(before, after, seconds);
-            self.moved = Moved { hybrid: moved(before.hybrid, usage.hybrid), slow: moved(before.slow, usage.slow) };
+            self.moved = Moved { cached: moved(before.cached, usage.cached), slow: moved(before.slow, usage.slow) };
         }
     }
 
     /// A limit, or what is reserved if that is more. Reads or writes alone may take the whole reservation.
     fn not_below(&self, owed: &Owed, direction: Direction, limit: Rate) -> Rate {
-        let moved = |rate| self.moved.hybrid[place(direction, rate)];
+        let moved = |rate| self.moved.cached[place(direction, rate)];
         let mean_bytes = moved(Rate::BytesPerS(0)) / moved(Rate::RequestsPerS(0)).max(1e-9);
         let least = owed.reserved(matches!(limit, Rate::BytesPerS(_)), mean_bytes).ceil() as u64;
         match limit {
@@ -327,10 +327,10 @@ impl Tenant {
 
     /// What it got in the last period, in the unit of `rate`.
     fn measured(&self, direction: Direction, rate: Rate) -> f64 {
-        self.moved.hybrid[place(direction, rate)]
+        self.moved.cached[place(direction, rate)]
     }
 
-    fn state(&self, config: &HybridConfig) -> GroupState {
+    fn state(&self, config: &CachedConfig) -> GroupState {
         let guarantee = config.tenants.get(&self.names.tenant).map(|tenant| tenant.guarantee());
         let direction = |direction, limit: Option<Limit>| {
             let bounds = guarantee.and_then(|guarantee| match direction {
@@ -339,7 +339,7 @@ impl Tenant {
             })?;
             let limit = limit?;
             let bytes = place(direction, Rate::BytesPerS(0));
-            let (moved, missed) = (self.moved.hybrid[bytes], self.moved.slow[bytes]);
+            let (moved, missed) = (self.moved.cached[bytes], self.moved.slow[bytes]);
             let miss_rate = (moved > 0.0).then(|| (missed / moved).min(1.0));
             let measured = self.measured(direction, limit.limit);
             Some(DirectionState {

@@ -1,4 +1,4 @@
-//! Whether what an OSD schedules with lets a shorter queue in its store take effect.
+//! Whether an OSD schedules so that a shorter queue in its store takes effect.
 //!
 //! A throttle leaves requests where the scheduler can still choose between them. That is of use only if it does choose: if
 //! reservations are not over-committed, and if not many threads have taken their request out before they wait.

@@ -2,7 +2,7 @@
 //!
 //! | module | tells |
 //! |---|---|
-//! | [`cache`] | what a hybrid device is made of, and what its cache and its slow device did |
+//! | [`cache`] | what a cached device is made of, and what its cache and its slow device did |
 //! | [`cgroup`] | which control groups there are, and what each did on which device |
 //! | [`diskstats`] | latency, rate, size and number inside of each block device |
 //! | [`initiators`] | what single initiators moved, where LIO counts it |

@@ -64,7 +64,7 @@ pub struct Throttle {
     pub max: u64,
     /// Requests that came.
     pub get_started: u64,
-    /// Requests that were let in.
+    /// Requests that were admitted.
     pub get: u64,
     /// Their cost in bytes.
     pub get_sum: u64,
@@ -75,7 +75,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Requests that wait now. Those that are let in without waiting for it are counted in `get` alone, so this is for the
+    /// Requests that wait now. Those that are admitted without waiting for it are counted in `get` alone, so this is for the
     /// throttle of all bytes only.
     pub const fn waiting(&self) -> u64 {
         self.get_started.saturating_sub(self.get)
@@ -117,7 +117,7 @@ impl Store {
         Some(self.bluestore_write_big_bytes?.saturating_add(self.bluestore_write_small_bytes?))
     }
 
-    /// Mean latency in seconds, from what was let in to what was committed, of what passed since `before`; `None` if nothing
+    /// Mean latency in seconds, from admission to commit, of what passed since `before`; `None` if nothing
     /// was committed.
     pub fn latency_since(&self, before: &Self) -> Option<f64> {
         let mean = |now: Option<Average>, before: Option<Average>| now?.mean_since(before?);

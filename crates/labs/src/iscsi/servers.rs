@@ -95,7 +95,7 @@ fn check_found(binary: &Path, server: Server, host: usize) -> Result<String> {
     let [link] = found[..] else { bail!("{} links of {}: {found:?}", found.len(), address(host)) };
     let volume = volume_path(server.volume(host));
     ensure!(link["device"] == server.device(host).as_str(), "device: {link}");
-    ensure!(link["resource"] == GROUP, "resource: {link}");
+    ensure!(link["pool"] == GROUP, "pool: {link}");
     match server {
         Server::Lio | Server::Tgt => {
             ensure!(link["target"] == target(host).as_str() && link["volume"] == "lun_1", "target: {link}");

@@ -9,7 +9,7 @@ use evenkeel_control::{Duration, Instant};
 
 use super::params::SsdParams;
 
-/// After so many reads in a row a die that also has to write does that; else reads could hold back writes for ever.
+/// After so many reads in a row a die that also has to write does that; else reads could delay writes for ever.
 const READS_IN_A_ROW: u32 = 16;
 
 /// What a die does besides reading.

@@ -158,7 +158,7 @@ impl Acceptor {
         Ok(session)
     }
 
-    /// Whether a client with these certificates, let in by other settings, would be let in by these.
+    /// Whether these settings admit a client with these certificates, which other settings admitted.
     pub fn admits(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some(verifier) = &self.verifier else { return true };
         let Some((first, rest)) = chain.split_first() else { return false };

@@ -41,7 +41,7 @@ const SLICE: Duration = Duration::from_micros(250);
 pub(super) struct PoolWork {
     /// Requests to submit.
     pub(super) incoming: Vec<(TenantId, Work, Request)>,
-    /// Requests that the pool has let go, and this worker has not begun with or not finished.
+    /// Requests that the pool has dispatched, and this worker has not begun with or not finished.
     pub(super) ready: VecDeque<Ready>,
     /// Requests that left the back end.
     pub(super) completed: Vec<(Ticket, Outcome)>,
@@ -188,7 +188,7 @@ impl Worker {
         }
     }
 
-    /// Carries out what a pool has let go; false if time is up before all of it is done.
+    /// Carries out what a pool has dispatched; false if time is up before all of it is done.
     fn carry_out(&mut self, snapshot: &Snapshot, index: usize, now: Instant, until: Instant) -> bool {
         let mut effort = 0;
         while let Some(ready) = self.pools[index].ready.pop_front() {

@@ -42,7 +42,7 @@ pub(crate) enum Step {
     Ceph,
     /// Power cuts in a virtual machine.
     Durability,
-    /// Guaranteed throughputs on hybrid devices in a virtual machine.
+    /// Guaranteed throughputs on cached devices in a virtual machine.
     Hybrid,
     /// Lengths of queues of SCSI and NVMe disks in a virtual machine.
     Initiators,

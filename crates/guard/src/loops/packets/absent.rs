@@ -32,21 +32,21 @@ impl Absent {
         let mut reached: BTreeMap<DeviceNumber, IpAddr> = BTreeMap::new();
         let kept = gone.filter(|(link, until)| {
             let (Some(client), Some(number)) = (link.client, link.number) else { return false };
-            link.resource.is_some()
+            link.pool.is_some()
                 && !present.contains(&client)
                 && !taken.contains(&number)
                 && now.since(*until) < KEPT_FOR
                 && *reached.entry(number).or_insert(client) == client
         });
         self.0 = kept.take(MAX_ABSENT).collect();
-        // Who reached several resources is told by its connections, and those are gone.
-        let mut resources: BTreeMap<IpAddr, BTreeSet<String>> = BTreeMap::new();
+        // Who reached several pools is told by its connections, and those are gone.
+        let mut pools: BTreeMap<IpAddr, BTreeSet<String>> = BTreeMap::new();
         for (link, _) in &self.0 {
-            if let (Some(client), Some(resource)) = (link.client, &link.resource) {
-                resources.entry(client).or_default().insert(resource.clone());
+            if let (Some(client), Some(pool)) = (link.client, &link.pool) {
+                pools.entry(client).or_default().insert(pool.clone());
             }
         }
-        self.0.retain(|(link, _)| link.client.is_some_and(|client| resources[&client].len() == 1));
+        self.0.retain(|(link, _)| link.client.is_some_and(|client| pools[&client].len() == 1));
     }
 
     pub(super) fn links(&self) -> impl Iterator<Item = &Link> {

@@ -12,7 +12,7 @@ use super::super::owed::Pace;
 use super::percentile::Percentile;
 use super::shares::Shares;
 use crate::actuator::{Client, Hold, Holds, Packets};
-use crate::config::{Config, PacketChoice, ResourceConfig};
+use crate::config::{Config, PacketChoice, PacketsConfig};
 use crate::discovery::Link;
 use crate::loops::record::{At, ClientState, DeviceState, PacketsState, PoolState};
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Sum, Tracker};
@@ -54,7 +54,7 @@ impl Decided for Decision {
 /// What every tick touches lies side by side, apart from names and addresses that only people ask for.
 pub(super) struct Guarded {
     name: String,
-    config: ResourceConfig,
+    config: PacketsConfig,
     controller: Controller,
     /// What the target is for, if not the mean.
     percentile: Option<Percentile>,
@@ -116,15 +116,15 @@ struct GuardedClient {
 impl Guarded {
     pub(super) fn new(
         name: &str,
-        resource: &ResourceConfig,
+        settings: &PacketsConfig,
         config: &Config,
         max_decisions: usize,
     ) -> Result<Self, InvalidConfig> {
         Ok(Self {
             name: name.to_owned(),
-            config: resource.clone(),
-            controller: Controller::new(&config.controller(resource))?,
-            percentile: match resource.latency.percentile {
+            config: settings.clone(),
+            controller: Controller::new(&config.controller(settings))?,
+            percentile: match settings.latency.percentile {
                 Figure::Mean => None,
                 Figure::At(percentile) => Some(Percentile::new(percentile)),
             },
@@ -152,7 +152,7 @@ impl Guarded {
 
     /// Takes the settings of a newer policy where its target is all that differs, and keeps what it has learned; whether it
     /// did.
-    pub(super) fn adopt(&mut self, config: &ResourceConfig) -> bool {
+    pub(super) fn adopt(&mut self, config: &PacketsConfig) -> bool {
         let mut same = config.clone();
         same.latency.target = self.config.latency.target;
         let adopted = same == self.config && self.controller.set_target(config.latency.target).is_ok();
@@ -183,7 +183,7 @@ impl Guarded {
         Some(percentile)
     }
 
-    /// Takes over who reaches it: its own links, and all links of clients that reach several resources.
+    /// Takes over who reaches it: its own links, and all links of clients that reach several pools.
     pub(super) fn follow(
         &mut self,
         links: &[&Link],
@@ -271,11 +271,11 @@ impl Guarded {
         self.places = places.collect();
     }
 
-    /// Connections of an address that lead to this resource and to no other.
+    /// Connections of an address that lead to this pool and to no other.
     fn own_connections(&self, links: &[&Link], address: IpAddr) -> Vec<Client> {
         let links = || links.iter().filter(|link| link.client == Some(address));
         let of = |here: bool| {
-            let links = links().filter(move |link| (link.resource.as_ref() == Some(&self.name)) == here);
+            let links = links().filter(move |link| (link.pool.as_ref() == Some(&self.name)) == here);
             links.flat_map(|link| link.connections.iter().copied())
         };
         let elsewhere: BTreeSet<_> = of(false).collect();
@@ -296,7 +296,7 @@ impl Guarded {
             return (throttle, None);
         }
         if keys.is_empty() {
-            let why = "reaches several resources by connections that cannot be told apart";
+            let why = "reaches several pools by connections that cannot be told apart";
             return (Throttle::Never, Some(why.into()));
         }
         if address.is_loopback() {
@@ -351,7 +351,7 @@ impl Guarded {
         let Some(sum) = sum.sample() else { return };
         self.last = sum;
         if self.last.is_stuck() {
-            // Nothing comes out of a device that holds requests: that is no idleness to let everyone go.
+            // Nothing comes out of a device that holds requests: that is no idleness, and no client is released for it.
             return;
         }
         for &(client, device) in &self.shared_reach {

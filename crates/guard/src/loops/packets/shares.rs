@@ -27,7 +27,7 @@ struct Counter {
     written_mib: f64,
 }
 
-/// Parts of shared devices, for the clients of one resource.
+/// Parts of shared devices, for the clients of one pool.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     counters: Vec<Counter>,

@@ -8,8 +8,8 @@ use evenkeel_control::throughput::{
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
-use evenkeel_model::hybrid::throttle::{Limits, Throttle};
-use evenkeel_model::hybrid::{Hybrid, HybridParams};
+use evenkeel_model::cached::throttle::{Limits, Throttle};
+use evenkeel_model::cached::{Cached, CachedParams};
 
 use super::recorded::{Recorded, Replay};
 use super::tenants::{Habits, Requests, Trace};
@@ -52,7 +52,7 @@ pub enum Control {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// The device.
-    pub device: HybridParams,
+    pub device: CachedParams,
     /// Everyone.
     pub tenants: Vec<Tenant>,
     /// What invented tenants have in common.
@@ -110,7 +110,7 @@ struct Stream {
 #[derive(Clone, Debug)]
 pub(super) struct World {
     now: Instant,
-    device: Hybrid,
+    device: Cached,
     /// Reads and writes of each tenant in turn.
     streams: Vec<Stream>,
     hybrid: Vec<Counters>,
@@ -138,7 +138,7 @@ impl World {
         let counters = vec![Counters::ZERO; setup.tenants.len()];
         Self {
             now: Instant::ZERO,
-            device: Hybrid::new(setup.device),
+            device: Cached::new(setup.device),
             streams,
             hybrid: counters.clone(),
             slow: counters,
@@ -274,7 +274,7 @@ fn controlled(
     while now < end {
         let known = ids.iter().zip(world.hybrid.iter().zip(&world.slow));
         let samples: Vec<TenantSample> = known
-            .map(|(&id, (&hybrid, &slow))| TenantSample { hybrid, slow: Some(slow), ..TenantSample::new(id) })
+            .map(|(&id, (&hybrid, &slow))| TenantSample { cached: hybrid, slow: Some(slow), ..TenantSample::new(id) })
             .collect();
         controller.observe(now, Some(world.slow_device()), &samples);
         let decision = controller.tick(now);
