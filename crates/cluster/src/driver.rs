@@ -50,7 +50,7 @@ pub(crate) struct Driver<M> {
 }
 
 impl<M: Member> Driver<M> {
-    /// A member that has not been told anything yet.
+    /// A member that knows nothing yet.
     ///
     /// # Errors
     /// When a setting is out of range.
@@ -216,7 +216,7 @@ impl<M: Member> Driver<M> {
         }
     }
 
-    /// `kept`: it has been there for who knows how long.
+    /// `kept`: it has been there for an unknown time.
     fn summed(&mut self, name: &str, value: &[u8], kept: bool) {
         let now = (self.settings.clock)();
         let Ok(section) = name.parse::<Section>() else {
@@ -225,7 +225,7 @@ impl<M: Member> Driver<M> {
         let Some(record) = self.read(now, name, value) else { return };
         let Record { period, leaving, bits, hosts, pools, .. } = record;
         if bits != section.bits() {
-            return self.faults.note(now, name, "corrupt", "tells the sum of another section");
+            return self.faults.note(now, name, "corrupt", "reports the sum of another section");
         }
         let sum = Sum { section, period, leaving, said: Said { bits, hosts, content: pools } };
         match self.exchange.observe_sum(now, sum) {

@@ -207,7 +207,7 @@ struct Host<C> {
     reports: BTreeMap<u64, Report<C>>,
     /// The last report that counts for the lease that has ended.
     ended_at: Option<u64>,
-    /// The last report before a period was decided without waiting longer: until another one comes nobody waits for it.
+    /// The last report before a period was decided without waiting longer: until another one comes no host waits for it.
     given_up_at: Option<u64>,
 }
 
@@ -401,7 +401,7 @@ impl<C: PartialEq> Exchange<C> {
         })
     }
 
-    /// Ourselves, as we come back to us; another process that goes by our name is somebody else.
+    /// Ourselves, as we come back to us; another process with our name is another host.
     fn own(&self) -> Option<&Host<C>> {
         let (name, incarnation) = &self.own;
         self.hosts.get(name).filter(|host| host.incarnation == *incarnation)
@@ -416,7 +416,7 @@ impl<C: PartialEq> Exchange<C> {
         age > self.over_after() || (age > self.config.safe && host.lease_ended(report))
     }
 
-    /// The next period to decide: the earliest that somebody has reported and that is neither decided nor stale.
+    /// The next period to decide: the earliest that a host has reported and that is neither decided nor stale.
     fn pending(&self, current: u64) -> Option<u64> {
         let oldest = current.saturating_sub(STALE);
         let first = self.decided.map_or(oldest, |decided| oldest.max(decided.saturating_add(1)));
@@ -424,7 +424,7 @@ impl<C: PartialEq> Exchange<C> {
         self.hosts.values().filter_map(reported).min()
     }
 
-    /// Whether all that are waited for have reported a period, or a later one: nobody reports an earlier period after a
+    /// Whether all that are waited for have reported a period, or a later one: no host reports an earlier period after a
     /// later one. We ourselves are waited for always.
     fn complete(&self, period: u64) -> bool {
         let own = self.own().is_some_and(|own| own.newest() >= period);

@@ -600,7 +600,7 @@ impl<R> Pool<R> {
             && (outcome, ticket.work.kind, tenant.counts) == (Outcome::Done, Kind::Read, true)
             && ticket.work.part.ends()
         {
-            // Nobody else can mend what its own limit makes it wait.
+            // Throttling others does not mend what its own limit makes it wait.
             let response_time = now.since(ticket.free_at);
             tenant.seen.read(response_time);
             target.read(response_time);
@@ -668,18 +668,18 @@ impl<R> Pool<R> {
         &self.config
     }
 
-    /// What admission decided since the last call, for whoever keeps a record; the newest if there were several.
+    /// The newest decision of admission since the last call, for a record.
     #[inline]
     pub fn take_decision(&mut self) -> Option<Decision> {
         self.decided.take()
     }
 
-    /// The pool's target, for a look at its state.
+    /// State of the pool's latency target.
     pub fn target(&self) -> Option<target::View<'_>> {
         self.target.as_deref().map(Target::view)
     }
 
-    /// Why the target's controller decided, when that has changed in kind since the last call.
+    /// Reason of the newest decision for the pool's latency target, if it is of another kind than at the last call.
     #[inline]
     pub fn take_target_decision(&mut self) -> Option<response::Reason> {
         self.target_decided.take()
@@ -691,7 +691,7 @@ impl<R> Pool<R> {
         self.slices.bytes(direction)
     }
 
-    /// The admission controller, for a look at its state.
+    /// State of the admission controller.
     pub fn admission(&self) -> &Admission {
         &self.admission
     }
@@ -701,8 +701,8 @@ impl<R> Pool<R> {
         (&self.limit_iops, &self.limit_bytes_per_s)
     }
 
-    /// Ends rests that are over, and decides anew about target and guarantees when it is time: for whoever looks at a pool that
-    /// may be idle. [`Pool::dispatch`] does it by itself.
+    /// Ends rests that are over, and decides anew about target, guarantees and slots when it is time, before the state of a pool
+    /// that may be idle is read. [`Pool::dispatch`] does it by itself.
     #[inline]
     pub fn tick_controllers(&mut self, now: Instant) {
         if self.care_is_due {

@@ -77,7 +77,7 @@ pub struct Config {
     pub cached: BTreeMap<String, CachedConfig>,
     /// Arrays that this host shares with others, by the names of their pools.
     pub arrays: BTreeMap<String, ArrayConfig>,
-    /// How hosts that share arrays tell each other what they do.
+    /// How hosts that share arrays exchange their figures.
     pub exchange: Exchange,
     /// Ceph OSDs of this host, if a pool names them.
     pub ceph: Option<CephConfig>,
@@ -254,7 +254,7 @@ impl Config {
         }
     }
 
-    /// Reads a file; tells what is doubtful about it, too.
+    /// Reads a file; also returns what is doubtful about it.
     ///
     /// # Errors
     /// That it cannot be read, or all that is wrong with it.

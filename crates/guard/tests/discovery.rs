@@ -38,7 +38,7 @@ fn lio_links_initiators_to_volumes_by_their_sessions() {
     assert!(
         logged_in.counters.as_ref().is_some_and(|path| path.ends_with("iqn.lab:b1/lun_3/statistics/scsi_auth_intr"))
     );
-    assert_eq!((links[1].client, links[1].known_by), (None, KnownBy::Nobody));
+    assert_eq!((links[1].client, links[1].known_by), (None, KnownBy::Unknown));
 }
 
 #[test]

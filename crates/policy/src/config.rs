@@ -151,7 +151,7 @@ pub struct Server {
     pub peer_timeout: Duration,
     /// How long a graceful stop waits for requests in flight.
     pub drain_timeout: Duration,
-    /// Who may open volumes: addresses, "uid:1000", "unix", "certificate:NAME"; without this key everybody.
+    /// Who may open volumes: addresses, "uid:1000", "unix", "certificate:NAME"; without this key every client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<Who>>,
     /// Who may not, whatever is allowed.
@@ -588,7 +588,7 @@ impl Config {
             && self.server.tls.as_ref().is_some_and(|tls| tls.required.applies(tcp))
     }
 
-    /// What somebody on another machine could do at an address that is reachable from there, if anything; as a sentence.
+    /// What a client on another machine could do at an address that is reachable from there, if anything; as a sentence.
     pub fn danger_from_afar(&self) -> Option<String> {
         crate::rules::tls::danger(self)
     }

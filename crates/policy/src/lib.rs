@@ -14,7 +14,7 @@
 //! | [`figures`] | figures in few characters, and tables of them |
 //! | [`target`], [`guarantee`] | latency targets and throughput guarantees in the controllers' words |
 //! | [`effective`] | which setting is enforced where, which one wins, and what is not enforced |
-//! | [`exchange`] | the exchange between hosts: settings, and what they tell each other |
+//! | [`exchange`] | the exchange between hosts: settings, and what they report |
 //! | [`http`] | HTTP beyond this machine |
 //! | [`slots`] | slots of pools |
 //! | [`rbd`] | images of a Ceph cluster |

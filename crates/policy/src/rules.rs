@@ -569,7 +569,7 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     out.error_if(
         volume.description.len() > MAX_DESCRIPTION || volume.description.contains('\0'),
         &at("description"),
-        &format!("clients could not be told; use at most {MAX_DESCRIPTION} bytes and no zero byte"),
+        &format!("cannot be sent to clients; use at most {MAX_DESCRIPTION} bytes and no zero byte"),
     );
     match config.pools.get(&volume.pool) {
         None => out.error(&at("pool"), unknown_name("pool", &volume.pool, config.pools.keys())),

@@ -87,7 +87,7 @@ pub struct ExchangeState {
     /// The section of this host, where the group is divided.
     #[serde(default)]
     pub section: Option<String>,
-    /// Sections that told sums, this host's included.
+    /// Sections that reported sums, this host's included.
     #[serde(default)]
     pub sections: Vec<SectionState>,
     /// Periods decided since the start.
@@ -490,7 +490,7 @@ pub struct VolumeState {
     pub read_only: bool,
     /// Connections at present.
     pub connections: u64,
-    /// What clients are told it can do, `flush` and `fua` for example.
+    /// What the server offers clients, `flush` and `fua` for example.
     pub flags: Vec<String>,
     /// A failed flush: writes since the last good one may be lost, and no flush succeeds until the volume is reopened.
     pub error: Option<String>,

@@ -41,9 +41,9 @@ const CLOSE_PATIENCE: StdDuration = StdDuration::from_secs(2);
 pub(crate) struct Registry {
     /// What is being served.
     pub(crate) config: Arc<Config>,
-    /// How long a device may take to open or grow a volume; for ever if `None`, as before anybody is served.
+    /// How long a device may take to open or grow a volume; for ever if `None`, as before any client is served.
     pub(crate) patience: Option<StdDuration>,
-    /// Told since the last change: what was noticed about the files that it opened.
+    /// Since the last change: what was noticed about the files that it opened.
     pub(crate) notes: Vec<String>,
     /// Files of the program that no volume may be put on.
     own_files: Vec<PathBuf>,
@@ -108,7 +108,7 @@ impl Registry {
         }
         let files = self.files(&next)?;
         let opened = self.open(present, &mut next, &places, files.as_ref());
-        // What was created is known as such although something else failed; what was not may become anybody's.
+        // What was created is known as such although something else failed; what was not may become another program's.
         if let Some(files) = files {
             within(self.patience, "data_dir", move || {
                 let mut adopted = files.adopted();
@@ -480,7 +480,7 @@ impl Opening {
         }
     }
 
-    /// Examines a file or device that is not known; tells what it holds.
+    /// Examines a file or device that is not known; returns what it holds.
     fn examine(&self, file: &File, size: u64) -> Result<Option<String>, Error> {
         let note = self.judge(file.path(), file.examine(size))?;
         if let Some(note) = &note {

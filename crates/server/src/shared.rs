@@ -140,7 +140,7 @@ impl Snapshot {
     }
 
     /// What a new connection is offered. All or nothing is better than asking for each volume: the names of
-    /// volumes are then nobody's business before TLS.
+    /// volumes are then hidden before TLS.
     pub(crate) fn offered_tls(&self, peer: &Peer) -> Tls {
         match &self.tls {
             None => Tls::No,
@@ -186,7 +186,7 @@ impl Snapshot {
     }
 }
 
-/// What a worker tells about itself.
+/// Report of a worker about itself.
 #[derive(Default)]
 pub(crate) struct WorkerStats {
     /// Connections it serves, those on their way to it included.
@@ -280,7 +280,7 @@ impl Slots {
         self.homes[key.slot as usize].load(Ordering::Acquire) as usize
     }
 
-    /// The connection now belongs to `worker`, which is about to be told.
+    /// The connection now belongs to `worker`, which is about to get it.
     pub(crate) fn set_home(&self, key: ConnKey, worker: usize) {
         self.homes[key.slot as usize].store(worker as u32, Ordering::Release);
     }
@@ -328,7 +328,7 @@ pub(crate) struct Shared {
     epoch: AtomicU64,
     /// How to reach each worker that there ever was: as many places as there can be. One that has ended is closed.
     mailboxes: Vec<OnceLock<Arc<Mailbox>>>,
-    /// What each worker tells; as many places as there can be.
+    /// Reports of the workers; as many places as there can be.
     pub(crate) stats: Vec<WorkerStats>,
     /// How many workers there are to be; those beyond are leaving or have left.
     workers: AtomicUsize,
@@ -406,7 +406,7 @@ impl Shared {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Replaces the snapshot and tells the workers.
+    /// Replaces the snapshot and wakes the workers.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
         self.handshakes.set_exports(snapshot.by_name.len());
         *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);

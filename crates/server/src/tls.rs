@@ -117,7 +117,7 @@ impl Stream {
         self.session.is_handshaking() || acceptor.admits(self.session.peer_certificates().unwrap_or_default())
     }
 
-    /// Whether something was received that no event of the socket tells of.
+    /// Whether something was received that no event of the socket reports.
     pub(crate) fn has_received(&self) -> bool {
         self.decrypted > 0 || !self.unread.is_empty()
     }

@@ -8,10 +8,10 @@
 //!
 //! - One tag of each kind for a client, not for a request: a guarantee changes at once
 //!   for requests that already wait.
-//! - Weight tags live in virtual time (start-time fair queueing), so that nobody needs to be
+//! - Weight tags live in virtual time (start-time fair queueing), so that no other tag is
 //!   adjusted when a client joins or wakes up, and everything is O(log clients).
 //! - Reservations and limits hold in requests/s and bytes/s together.
-//! - A background class, and a 64th for whoever would starve.
+//! - A background priority, and a 64th of the service for clients that would starve.
 //!
 //! ```text
 //!              push ──▶ FIFO of each client
@@ -569,7 +569,7 @@ impl<R> Queue<R> {
         reserved.chain(held).chain(of_chosen).min().map_or(Instant::FAR_FUTURE, Instant::from_nanos)
     }
 
-    /// The answer when nobody may be served now.
+    /// The answer when no client may be served now.
     #[inline]
     fn next_due(&self) -> Pull<R> {
         let reserved = self.reserved.peek().map(|(due, _)| due);

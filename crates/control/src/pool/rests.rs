@@ -4,7 +4,7 @@
 //! them the place it took stays empty for a while. That is the plant for which packet delays were designed: so much in
 //! circulation, which comes back `rest` later. By Little's law `slots` requests that take R each pass at
 //! `slots / (R + rest)`, whether the tenant has four requests waiting or four thousand; a little rest already empties
-//! the device a little; and a device that becomes faster gives more without anybody deciding anything. A limit in bytes
+//! the device a little; and a device that becomes faster gives more without a decision. A limit in bytes
 //! per second has none of that: above what the device can do it does nothing, below it the queue inside runs empty.
 //!
 //! Reservations win: what one is owed passes without a slot.

@@ -1,7 +1,7 @@
 //! Slots of tenants: what each did in a period, and how many requests it may have inside.
 //!
 //! The sensor and the throttle of a [`slots::Controller`](crate::slots::Controller) where the queue is ours. A pool that has
-//! the device for itself decides alone. One that shares it with pools of other hosts tells them what its tenants did
+//! the device for itself decides alone. One that shares it with pools of other hosts reports to them what its tenants did
 //! ([`Pool::take_summary`]) and decides when it knows what all did ([`Pool::decide_slots`]).
 
 use alloc::boxed::Box;
@@ -110,7 +110,7 @@ pub struct Missed {
     pub target: LatencyTarget,
     /// Its figure in the last second that exceeded it.
     pub figure: Duration,
-    /// Seconds that exceeded it before that one and were not told.
+    /// Seconds that exceeded it before that one and were not reported.
     pub untold: u64,
     /// Why the tenant has no more slots.
     pub reason: Option<Reason>,
@@ -144,7 +144,7 @@ pub struct Granted {
     window: (u64, Duration),
     /// The figure of the last second that exceeded the target.
     figure: Duration,
-    /// Of those, how many are told, and when the last one was.
+    /// Of those, how many are reported, and when the last one was.
     told: (u64, Instant),
 }
 
@@ -161,12 +161,12 @@ pub(super) struct Slots {
     ramp: f64,
     /// Bound on the requests of all tenants together.
     together: u64,
-    /// What to tell other hosts.
+    /// The summary for other hosts.
     untold: Option<Summary>,
     total: Option<f64>,
     tightness: Option<f64>,
     workloads: Vec<Workload>,
-    /// Somebody may have missed a target that is not told yet.
+    /// A tenant may have missed a target that is not reported yet.
     has_missed: bool,
 }
 
@@ -224,7 +224,7 @@ impl<R> Pool<R> {
         slots.controller.set_alone(!exchanged);
     }
 
-    /// How much of their shares tenants get, 0 (as little as everyone has) to 1: a host that joins takes its part in steps,
+    /// How much of their shares tenants get, 0 (the least that every tenant has) to 1: a host that joins takes its part in steps,
     /// while the others make room.
     pub fn set_slot_ramp(&mut self, ramp: f64) {
         if let Some(slots) = &mut self.slots {
@@ -232,8 +232,8 @@ impl<R> Pool<R> {
         }
     }
 
-    /// A target that a tenant has missed since that was last told: each once in ten seconds, with the number of seconds that were
-    /// not told. To be called until nothing comes, at least once a second.
+    /// A latency target that a tenant has missed since the last report: each once in ten seconds, with the number of seconds
+    /// that were not reported. To be called until nothing comes, at least once a second.
     #[inline]
     pub fn take_missed_target(&mut self, now: Instant) -> Option<Missed> {
         if self.slots.as_ref()?.has_missed { self.find_missed_target(now) } else { None }
@@ -303,7 +303,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Measures anew when it is time, and decides if nobody else has a say.
+    /// Measures anew when it is time, and decides if no other host has a say.
     #[inline]
     pub(super) fn tick_slots(&mut self, now: Instant) {
         if now >= self.slots_due() {
@@ -462,7 +462,7 @@ impl Granted {
         false
     }
 
-    /// The target that was missed, if that is to be told now.
+    /// The target that was missed, if that is to be reported now.
     fn tell(&mut self, now: Instant, tenant: TenantId) -> Option<Missed> {
         let (told, at) = self.told;
         let target = self.target.filter(|_| self.violated > told && (told == 0 || now.since(at) >= TOLD_EVERY))?;

@@ -37,7 +37,7 @@ pub enum Load {
     All,
 }
 
-/// Settings of a target.
+/// Settings of a latency target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// The controller's; loads are in payload bytes per second.
@@ -87,18 +87,18 @@ impl Decided for Decision {
     }
 }
 
-/// A look at a pool's target.
+/// State of a pool's latency target.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// Its settings.
     pub config: &'a Config,
-    /// The figure that the controller was last told; `None` before the first read that counted.
+    /// The newest figure that the controller observed; `None` before the first read that counted.
     pub measured: Option<Duration>,
     /// Decisions lately, the newest included.
     pub records: &'a Log<Decision>,
 }
 
-/// The target of a pool.
+/// The latency target of a pool.
 pub(super) struct Target {
     config: Config,
     controller: Controller,
@@ -133,7 +133,7 @@ impl Target {
         })
     }
 
-    /// Takes another target if that is all that differs; tells whether it was.
+    /// Takes another target if that is all that differs; returns whether it was.
     pub(super) fn adopt(&mut self, config: &Config) -> bool {
         let mut same = *config;
         same.response.target = self.config.response.target;
@@ -168,8 +168,8 @@ impl Target {
 
     /// Ends the interval if it has anything to say: its length.
     ///
-    /// An interval in which nothing came out of a device that holds requests is none: that is not idleness to let
-    /// everyone go. It goes on, until the controller counts its signal as lost.
+    /// An interval in which nothing came out of a device that holds requests is none: that is no idleness, for
+    /// which tenants would be released. It goes on, until the controller counts its signal as lost.
     pub(super) fn close_interval(&mut self, now: Instant, inside: u64) -> Option<Duration> {
         self.next_tick = now + self.config.response.interval;
         let length = now.since(self.began);
@@ -193,7 +193,7 @@ impl Target {
             Statistic::Mean => mean,
             Statistic::Percentile(percentile) => {
                 self.shape.close_interval(now);
-                // Whoever counts a read here records it there.
+                // A read that counts here is recorded there.
                 self.shape.percentile(mean, percentile / 100.0).unwrap_or(mean)
             }
         });
@@ -202,7 +202,7 @@ impl Target {
         self.samples.clear();
     }
 
-    /// Decides; [`Self::delay`] tells for whom what. Answers why, and whether that is new.
+    /// Decides; [`Self::delay`] has the delay of each client. Returns the reason, and whether it is new.
     pub(super) fn decide(&mut self, now: Instant) -> (Reason, bool) {
         let decision = self.controller.tick(now);
         self.delays.clear();

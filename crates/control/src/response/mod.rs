@@ -1,8 +1,8 @@
 //! Latency: how long to throttle a noisy client?
 //!
-//! On storage that is already there nobody owns the queue. What can be done is to delay what is sent back to a client,
+//! On storage that is already there the queue is out of reach. What can be done is to delay what is sent back to a client,
 //! so that its next request comes later. This module decides the delays: for one *pool* (a volume group, a disk)
-//! it is told how long reads took and how much each client wrote, and answers how long each client is to be delayed so
+//! it observes how long reads took and how much each client wrote, and answers how long each client is to be delayed so
 //! that the mean latency of reads stays below a *target*.
 //!
 //! | answer | delay |
@@ -178,7 +178,7 @@ impl Config {
 /// Why the delays are what they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Reason {
-    /// No read has been seen yet: nobody is known to wait.
+    /// No read has been seen yet: no client is known to wait.
     #[default]
     NotEnoughData,
     /// No reads for a while: none waits, and no client is throttled. What held before is remembered.
@@ -265,7 +265,7 @@ impl Reason {
         }
     }
 
-    /// What was measured, smoothed, and what was aimed at, where the reason tells.
+    /// What was measured, smoothed, and what was aimed at, where the reason has them.
     pub const fn figures(&self) -> (Option<Duration>, Option<Duration>) {
         match *self {
             Self::UnderTarget { measured, target }
@@ -355,7 +355,7 @@ impl Controller {
 
     /// Takes what happened since the last sample. O(clients · log clients).
     pub fn observe(&mut self, now: Instant, sample: &Sample<'_>) {
-        // The first sample is about an interval whose beginning nobody told.
+        // The first sample is about an interval of unknown beginning.
         let length = self.sampled_at.map_or(self.config.interval, |before| now.since(before));
         match &mut self.inner {
             Inner::Pid(pid) => pid.observe(now, sample),

@@ -6,7 +6,7 @@ use crate::time::Duration;
 /// How slots are shared out, by the names that users give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Method {
-    /// Nobody has a bound.
+    /// No workload has a bound.
     None,
     /// RW(D): a fixed total in proportion to weights (Jin and Chase).
     Rwd,

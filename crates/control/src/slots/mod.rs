@@ -14,7 +14,7 @@
 //! | [`Method::Drg`] | by need, smallest first (DRG; Liu, Xu and Yang) |
 //! | [`Method::Needs`] | ours: all targets met with equal margins; where that cannot be done each what it needs, up to one level for all; without a target within reach as many as each likes |
 //!
-//! **Decentralised.** Every host calls [`Controller::observe`] with what its own workloads did in period k and tells the others
+//! **Decentralised.** Every host calls [`Controller::observe`] with what its own workloads did in period k and sends the others
 //! the [`Summary`] that comes back. When the summaries of all hosts are there, each adds them up in the same order and
 //! calls [`Controller::tick`] with the sum: from the same sum all hosts draw the same conclusions, each takes its part, and
 //! the parts add up. No host leads, and what is exchanged does not grow with the number of workloads. A host that is alone
@@ -55,7 +55,7 @@ const TARGET_LASTS: Duration = Duration::from_secs(30);
 const OTHERS: f64 = 0.05;
 /// Latency that PARDA, and a host that is alone, aims at where nothing has a target and none is configured.
 const WITHOUT_TARGETS_S: f64 = 0.02;
-/// Everyone may have this many out, while there are that many for everyone.
+/// Every workload may have this many out, while there are that many for each.
 const LEAST: f64 = 1.0;
 /// A workload without a target of its own counts as if it had the smallest one times this.
 const WITHOUT_TARGET: f64 = 10.0;
@@ -99,7 +99,7 @@ pub enum Reason {
     Unbounded,
     /// A share of the total by weight.
     ByWeight,
-    /// Nothing arrives: what everyone has.
+    /// Nothing arrives: it has the least.
     Idle,
     /// It gets what meets all targets with equal margins.
     EqualMargin {
@@ -237,8 +237,8 @@ impl Controller {
     }
 
     /// Whether nothing is heard of the others that load the device. Then it forgets how many slots the group has together, and
-    /// finds out anew how many the device can take, from the least, by latency alone: what the others do cannot be told from
-    /// what the device does. What is known of its workloads stays, and so do fixed totals.
+    /// finds out anew how many the device can take, from the least, by latency alone: what the others do cannot be told apart
+    /// from what the device does. What is known of its workloads stays, and so do fixed totals.
     pub fn set_alone(&mut self, alone: bool) {
         if alone && !self.alone {
             self.forget();
@@ -260,7 +260,7 @@ impl Controller {
         self.alone
     }
 
-    /// What the workloads of this host did in a period; who is missing is gone. Answers what to tell the other hosts.
+    /// What the workloads of this host did in a period; who is missing is gone. Returns the summary for the other hosts.
     /// O(n) where the order is that of the call before.
     pub fn observe(&mut self, workloads: &[Workload]) -> &Summary {
         let before = core::mem::take(&mut self.known);
@@ -406,7 +406,7 @@ impl Controller {
             // Little's law tells what the latency will be while those inside have not all come out yet.
             _ => self.aim_s / (group.used * self.config.period.as_secs_f64() / group.completed).max(1e-9),
         };
-        // What everyone has and does not use loads nothing.
+        // The least that a workload has and does not use loads nothing.
         let total = (group.used * factor + group.unused).clamp(self.config.least, self.config.most);
         if total < self.total {
             self.total += DOWN * (total - self.total);
@@ -417,7 +417,7 @@ impl Controller {
 
     fn needs(&mut self, group: &Summary) {
         self.follow_device(group);
-        // Everyone has the least; what is left is shared by need.
+        // Every workload has the least; what is left is shared by need.
         let least = LEAST.min(0.5 * self.total / group.workloads.max(1.0));
         let total = self.total - least * group.workloads;
         let (horizon_s, no_target_s) = (self.horizon_s(), self.no_target_s);
@@ -432,7 +432,7 @@ impl Controller {
         self.share(|known| {
             let weight = known.workload.weight;
             if known.workload.report.is_idle() {
-                // It takes nothing from anyone while it is.
+                // It takes nothing from the others while it is.
                 return (Some(least + total * weight / (group.active_weight + weight)), 0.0, Reason::Idle);
             }
             let at = |place: usize| known.need(scale(place), no_target_s, horizon_s);

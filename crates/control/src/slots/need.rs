@@ -19,7 +19,7 @@ pub(super) fn rate(report: &Report, arrival_rate: f64, allowance_s: f64, horizon
         return later;
     }
     let waited = report.waited.as_secs_f64() / queued;
-    // Nobody is served faster than all of them within the shortest allowance.
+    // No request is served faster than all of them within the shortest allowance.
     let now = queued / (2.0 * (allowance_s - waited).max(least));
     later.max(now.min(queued / least))
 }

@@ -16,7 +16,7 @@
 //!
 //! At the end of a window: who got less than was due and had no misses to show for it was limited by itself; nothing is
 //! owed and nothing learned. What is owed is bounded, and so is what a window repays. While the slow device is saturated
-//! for long and somebody is short of its guarantee, nothing is learned or owed by those who miss; see `share`.
+//! for long and a tenant is short of its guarantee, nothing is learned or owed by those who miss; see `share`.
 
 use alloc::vec::Vec;
 
@@ -31,7 +31,7 @@ const REPAY: f64 = 0.05;
 const REPAY_MOST: f64 = 0.25;
 /// What is owed is remembered up to the guarantee of this many seconds; more is forgotten.
 const REMEMBERED_S: f64 = 5.0;
-/// A limit is at least this part of the guarantee, however far ahead a stream is: nobody is stopped.
+/// A limit is at least this part of the guarantee, however far ahead a stream is: no stream is stopped.
 const LEAST: f64 = 0.1;
 /// A stream runs ahead for this many times the part of a window that misses usually take: bursts come singly, so that the
 /// next window may well hold twice as much ...

@@ -41,7 +41,7 @@ pub struct Config {
     pub interval: Duration,
     /// Our method: over how long the guarantee is to hold (50 ms to 60 s); not shorter than an interval has an effect.
     pub window: Duration,
-    /// Bytes per second that the slow device gives, if someone has measured it (1 or more); estimated otherwise.
+    /// Bytes per second that the slow device gives, if that was measured (1 or more); estimated otherwise.
     pub slow_bytes_per_s: Option<u64>,
     /// An assigned limit is at most this many times the guarantee (1 to 100).
     pub max_raise: f64,

@@ -136,7 +136,7 @@ impl Counters {
 /// Whether a tenant had requests waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Demand {
-    /// Nobody knows: inferred from what it did.
+    /// Not known: inferred from what it did.
     #[default]
     Unknown,
     /// All the time: what it did not get was kept from it.
@@ -161,10 +161,10 @@ pub struct TenantSample {
     pub tenant: TenantId,
     /// What it has done on the cached device (its cgroup's row of `io.stat`; zero if there is none yet).
     pub cached: Counters,
-    /// What of it reached the slow device (the same file's row of that device): the misses. `None` if nobody can tell.
+    /// What of it reached the slow device (the same file's row of that device): the misses. `None` if that is not known.
     pub slow: Option<Counters>,
     /// The limits that were found in force since the last sample. `None`: those that were assigned. Others than those
-    /// assigned were set by someone else: what they yield is not learned from.
+    /// assigned were set by another program: what they yield is not learned from.
     pub in_force: Option<InForce>,
     /// Whether it had requests waiting since the last sample.
     pub demand: Demand,
@@ -308,7 +308,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Takes what is known now: of the slow device (`None` if nobody can tell) and of the tenants. A tenant that is missing
+    /// Takes what is known now: of the slow device (`None` if it cannot be measured) and of the tenants. A tenant that is missing
     /// keeps its limits; when it is back, what it did meanwhile counts as one interval. O(tenants).
     pub fn observe(&mut self, now: Instant, slow: Option<SlowDevice>, tenants: &[TenantSample]) {
         let slow_device = slow.and_then(|slow| self.estimator.observe(now, slow));

@@ -4,7 +4,7 @@ use crate::time::Duration;
 
 use super::{Bandwidth, Bounds, Counters, Demand, Limit, Rate, Reason, TenantSample, accurate};
 
-/// A limit that differs from the assigned one by more than this part was set by someone else; less is rounding.
+/// A limit that differs from the assigned one by more than this part was set by another program; less is rounding.
 const SAME_LIMIT: f64 = 0.001;
 
 /// What is known of the device.
@@ -12,7 +12,7 @@ const SAME_LIMIT: f64 = 0.001;
 pub(super) struct Device {
     pub(super) bandwidth: Bandwidth,
     pub(super) background_bytes_per_s: f64,
-    /// Part of the last interval in which the slow device was busy, if someone can tell.
+    /// Part of the last interval in which the slow device was busy, if that is known.
     pub(super) utilisation: Option<f64>,
     /// The same over the last ten seconds or so.
     pub(super) usual_utilisation: Option<f64>,
@@ -48,10 +48,10 @@ pub(super) struct Seen {
     pub(super) rate: f64,
     /// Bytes in one unit: 1, or the mean size of a request.
     pub(super) unit_bytes: f64,
-    /// What of it reached the slow device, in bytes per second; `None` if nobody can tell.
+    /// What of it reached the slow device, in bytes per second; `None` if that is not known.
     pub(super) slow_bytes_per_s: Option<f64>,
     pub(super) demand: Demand,
-    /// The limit that someone else had set; infinite for none.
+    /// The limit that another program had set; infinite for none.
     pub(super) other_limit: Option<f64>,
 }
 

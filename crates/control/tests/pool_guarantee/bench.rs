@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::guarantee::{Binding, Throughputs, Scope};
+use evenkeel_control::pool::guarantee::{Binding, Scope, Throughputs};
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::throughput::{Rate, Reason};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::Qos;
-use evenkeel_control::pool::guarantee::{Binding, Throughputs, Scope};
+use evenkeel_control::pool::guarantee::{Binding, Scope, Throughputs};
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
 use evenkeel_control::throughput::{Rate, Reason};
 use evenkeel_control::units::{Direction, Kind, Rates, Work};
@@ -24,9 +24,10 @@ fn moved(bench: &mut Bench, seconds: u64, tenant: TenantId) -> [f64; 2] {
 
 #[test]
 fn a_guarantee_to_one_direction_holds_nothing_else_back() {
-    for (targets, guaranteed) in
-        [(Throughputs { read: mb(50), ..Throughputs::NONE }, 0), (Throughputs { write: mb(50), ..Throughputs::NONE }, 1)]
-    {
+    for (targets, guaranteed) in [
+        (Throughputs { read: mb(50), ..Throughputs::NONE }, 0),
+        (Throughputs { write: mb(50), ..Throughputs::NONE }, 1),
+    ] {
         let mut bench = Bench::new(1, 0.0);
         let tenant = bench.join(qos(), targets, 16, 16);
         bench.run(2_000);

@@ -7,7 +7,7 @@ use evenkeel_control::Duration;
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::Qos;
-use evenkeel_control::pool::guarantee::{Binding, Throughputs, Scope};
+use evenkeel_control::pool::guarantee::{Binding, Scope, Throughputs};
 use evenkeel_control::pool::{Config, Scheduler, TenantId, target};
 use evenkeel_control::response;
 use evenkeel_control::throughput::{Rate, Reason};

@@ -11,7 +11,7 @@ use super::source::{Answer, More, Wanted};
 use crate::control::show;
 use crate::guard;
 
-/// What there is to tell.
+/// What the detail view shows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Detail {
     /// What it is set to and how it does, with names.

@@ -1,4 +1,4 @@
-//! What an agent tells, as rows.
+//! The state of an agent, as rows.
 
 use evenkeel_guard::loops::record::{
     CgroupState, ClientState, DirectionState, GroupState, OsdState, PacketsState, PoolState, QueueDepthState, State,
@@ -11,7 +11,7 @@ use super::figures::{bytes, count, megabytes, ms, short, uptime};
 use super::row::{Hold, Row, Sample, Tab, Table};
 use crate::guard::show;
 
-/// What an answer tells, `before` being the one before it. Views of what the agent has nothing of are left out.
+/// The content of an answer, `before` being the one before it. Views of what the agent has nothing of are left out.
 pub(super) fn sample(state: &State, before: &State) -> Sample {
     let queues = state.queue_depths().flat_map(|(pool, array)| {
         let was = before.queue_depths().find(|(was, _)| was.name == pool.name).map(|(_, was)| was);

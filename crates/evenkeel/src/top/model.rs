@@ -169,7 +169,7 @@ impl Model {
         self.more = Some((about, more, before));
     }
 
-    /// Nobody has answered.
+    /// No answer has come.
     pub(super) fn lose(&mut self, error: String) {
         let tries = if let Link::Lost { tries, .. } = self.link { tries + 1 } else { 1 };
         self.link = Link::Lost { tries, error };
@@ -223,7 +223,7 @@ impl Model {
         rows
     }
 
-    /// Which of these rows is selected: the first, until somebody chooses.
+    /// Which of these rows is selected: the first, until the user chooses.
     pub(super) fn selected(&self, rows: &[&Row]) -> usize {
         let chosen = self.selected.get(&self.tab());
         chosen.and_then(|id| rows.iter().position(|row| row.is(id))).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! What a server tells, as rows.
+//! The state of a server, as rows.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ pub(super) struct Pace {
     bytes_per_s: Option<f64>,
 }
 
-/// What an answer tells, with rates of what its connections count.
+/// The content of an answer, with rates of what its connections count.
 pub(super) fn sample(state: &State, clients: &[ClientState], paces: &mut Paces) -> Sample {
     pace(clients, paces);
     let tenants = state.pools.iter().flat_map(|pool| pool.tenants.iter().map(move |tenant| of_tenant(tenant, pool)));

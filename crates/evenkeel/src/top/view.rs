@@ -132,7 +132,7 @@ fn title(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     put_right(buf, area, right, 0, &text, style);
 }
 
-/// What one looks for first: is anybody not getting what was guaranteed?
+/// What users look for first: does a tenant not get what was guaranteed?
 fn summary(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     let tally = model.tally();
     let mut x = put(buf, area, 1, 1, "targets: ", Style::new());
@@ -387,7 +387,7 @@ fn help(look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
         "target: met, MISSED, UNACHIEVABLE, or idle (less was asked for than that)",
         "throttled by: whose limit binds, and how much it is",
     ];
-    put(buf, area, 1, y + 1, "Columns, about the time between two looks", look.head());
+    put(buf, area, 1, y + 1, "Columns, about the time between two samples", look.head());
     for (n, line) in columns.iter().enumerate() {
         put(buf, area, 2, y + 2 + n as u16, line, Style::new());
     }

@@ -86,7 +86,7 @@ fn an_agent_without_certificates_is_plain_and_says_so() {
     let Some(case) = prepared() else { return };
     let agent = guard(&case, "0.0.0.0:0", "");
     let port = port(&case, "http", "0.0.0.0");
-    let warning = "guard.toml:2:1: agent.status: everyone who reaches 0.0.0.0:0 can read all names and loads, unencrypted; set [agent.tls]";
+    let warning = "guard.toml:2:1: agent.status: every client that reaches 0.0.0.0:0 can read all names and loads, unencrypted; set [agent.tls]";
     agent.until_logged(warning);
     assert!(plain(&case, &port).contains("HTTP/1.1 "));
     // There is nothing to renew, and nothing ends by it.

@@ -231,7 +231,7 @@ impl<'f> Lowering<'f, '_> {
             self.fault(&["exchange", "period"], format!("must be at least agent.interval ({interval})"));
         }
         if self.lowered.config.arrays.len() > MAX_POOLS {
-            let message = format!("with slots are more than the {MAX_POOLS} that a host may tell others of");
+            let message = format!("with slots are more than the {MAX_POOLS} that a host may report to others");
             self.fault(&["pools"], message);
         }
     }

@@ -52,7 +52,7 @@ impl Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KnownBy {
-    /// The target tells the session and its address.
+    /// The target knows the session and its address.
     Session,
     /// The connection belongs to what serves this volume and nothing else.
     Connection,
@@ -60,8 +60,8 @@ pub enum KnownBy {
     Elimination,
     /// It is one of several volumes that the client may reach.
     Candidate,
-    /// Nobody is connected, or nobody tells who.
-    Nobody,
+    /// No client is connected, or it is not known which.
+    Unknown,
 }
 
 impl KnownBy {
@@ -72,7 +72,7 @@ impl KnownBy {
             Self::Connection => "connection",
             Self::Elimination => "elimination",
             Self::Candidate => "one of several",
-            Self::Nobody => "-",
+            Self::Unknown => "-",
         }
     }
 }
@@ -110,7 +110,7 @@ pub struct Link {
     pub client: Option<IpAddr>,
     /// The client's name, if the target knows it.
     pub client_name: Option<String>,
-    /// Its connections, as far as they can be told.
+    /// Its connections, as far as they are known.
     pub connections: Vec<Connection>,
     /// How the client is known.
     pub known_by: KnownBy,
@@ -253,7 +253,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
             client: None,
             client_name: None,
             connections: Vec::new(),
-            known_by: KnownBy::Nobody,
+            known_by: KnownBy::Unknown,
             counters: None,
         }
     }
@@ -269,7 +269,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
             if group.dynamic.len() > 1 || (!group.dynamic.is_empty() && known_by == KnownBy::Candidate) {
                 let (target, sessions, addresses) = (&group.target, group.dynamic.len(), from.len());
                 self.note("unknown_client", format!(
-                    "target {target} runs without access lists: {sessions} sessions, and {addresses} addresses they may be from; make an access list for each initiator (and generate_node_acls=0) so that the kernel tells which is which"
+                    "target {target} runs without access lists: {sessions} sessions, and {addresses} addresses they may be from; make an access list for each initiator (and generate_node_acls=0) so that the kernel knows which is which"
                 ));
             }
             for lun in &group.luns {
@@ -359,7 +359,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
                 told.entry(address).or_default().insert(&host.name);
             }
             if shared && !told.is_empty() && subsystem.hosts.iter().all(|host| host.address.is_some()) {
-                // Whoever else is connected to the port is connected to another subsystem.
+                // Other clients of the port are connected to another subsystem.
                 connections.retain(|connection| told.contains_key(&connection.remote.ip()));
             }
             for (number, path) in &subsystem.namespaces {

@@ -1,6 +1,6 @@
 //! Which client reaches which device, and which pool they share.
 //!
-//! | module | tells |
+//! | module | finds |
 //! |---|---|
 //! | [`topology`], [`lvm`], [`mounts`] | block devices, what they are made of, and the device below a file |
 //! | [`lio`], [`nvmet`], [`tgt`] | SCSI and NVMe targets |

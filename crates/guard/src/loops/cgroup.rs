@@ -89,7 +89,7 @@ struct Tenant {
     moved: Moved,
     read: Option<Limit>,
     write: Option<Limit>,
-    /// Limits that somebody else set: this tenant is left alone.
+    /// Limits that another program set: this tenant is left alone.
     foreign: Option<Limits>,
     /// Its newest decisions about reads and writes.
     newest: [Newest; 2],
@@ -176,7 +176,7 @@ impl Guarantees {
         }
     }
 
-    /// Notes that somebody else has set a tenant's limits, which are left alone from now on.
+    /// Notes that another program has set a tenant's limits, which are left alone from now on.
     pub fn is_foreign(&mut self, tenant: TenantId, limits: Limits) {
         if let Some(Some(known)) = self.tenants.get_mut(tenant.0 as usize) {
             known.foreign = Some(limits);
@@ -232,7 +232,7 @@ impl Guarantees {
     }
 
     /// The limits that each tenant is to have; a limit that nothing was guaranteed about is `None` and stays as it is. Not
-    /// those whose limits somebody else has set.
+    /// those whose limits another program has set.
     pub fn limits(&self) -> impl Iterator<Item = (TenantId, Limits)> {
         self.tenants.iter().enumerate().filter_map(|(index, tenant)| {
             let tenant = tenant.as_ref().filter(|tenant| tenant.foreign.is_none())?;

@@ -75,7 +75,7 @@ pub struct Array {
     exchanged: bool,
     /// How much of its share this host takes, 0 to 1.
     ramp: f64,
-    /// What other hosts have not been told yet.
+    /// What has not been reported to other hosts yet.
     untold: Option<Summary>,
     total: Option<f64>,
     tightness: Option<f64>,

@@ -128,7 +128,7 @@ fn groups_get_limits_when_they_appear_and_lose_them_at_the_end() {
 }
 
 #[test]
-fn a_group_that_is_gone_is_let_go_of_and_another_of_its_name_begins_anew() {
+fn a_group_that_is_gone_is_released_and_another_of_its_name_begins_anew() {
     let mut host = Host::new("gone");
     let mut agent = host.agent();
     host.group("slice/db-1");

@@ -199,6 +199,6 @@ mod tests {
     fn an_osd_without_an_answer_is_told_too() {
         let finding = judge("osd.7", &Err(Error::Absent { path: "/run/ceph/ceph-osd.7.asok".into() }));
         assert_eq!(finding.presence, Presence::Missing);
-        assert!(finding.cure.contains("nobody listens"), "{}", finding.cure);
+        assert!(finding.cure.contains("no process listens"), "{}", finding.cure);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Formats are those of the kernel's `Documentation/admin-guide/device-mapper/cache.rst`, `writecache.rst`,
 //! `Documentation/admin-guide/bcache.rst` and `Documentation/block/stat.rst`. All counters are of the whole device: none of
-//! these tells tenants apart, which `io.stat` does ([`super::cgroup`]).
+//! these distinguishes tenants, which `io.stat` does ([`super::cgroup`]).
 
 use std::path::{Path, PathBuf};
 
@@ -59,7 +59,7 @@ pub struct Made {
     pub slow: DeviceNumber,
 }
 
-/// What a cache tells of itself since it was set up, of all who use it.
+/// What a cache reports of itself since it was set up, of all that use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheStatus {
     /// Reads that the fast device answered.
@@ -272,7 +272,7 @@ impl Cached {
         parse_block_stat(self.slow_stat.read()?).map_err(|fault| fault.in_file(&path))
     }
 
-    /// What the cache tells; `None` of a kind that tells nothing, or without the right to ask device mapper.
+    /// What the cache reports; `None` of a kind that reports nothing, or without the right to ask device mapper.
     ///
     /// # Errors
     /// A file that cannot be read, or an answer that is odd.
@@ -326,7 +326,7 @@ pub(super) fn number_of(roots: &Roots, name: &str) -> Option<DeviceNumber> {
     Some(DeviceNumber { major: rustix::fs::major(number), minor: rustix::fs::minor(number) })
 }
 
-/// LVM tells by the names of what it is made of, which needs no rights.
+/// LVM shows it by the names of what it is made of, which needs no rights.
 fn of_lvm(folder: &Path) -> Option<(Kind, DeviceNumber, Option<DeviceNumber>)> {
     let slaves = folder.join("slaves");
     let mut found = (None, None);

@@ -125,7 +125,7 @@ impl GroupFile {
     /// What it holds now, in a buffer that serves for all groups.
     ///
     /// # Errors
-    /// When it cannot be read; [`Error::is_gone`] tells that the group is no more.
+    /// When it cannot be read; [`Error::is_gone`] says that the group is no more.
     pub fn read<'a>(&self, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], Error> {
         let mut filled = 0;
         loop {

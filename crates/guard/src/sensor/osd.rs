@@ -82,7 +82,7 @@ impl Throttle {
     }
 }
 
-/// What can be told from the counters that an OSD has.
+/// What is known from the counters that an OSD has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// How long the store takes and how many requests it ends: without it nothing can be decided.
@@ -92,7 +92,7 @@ pub struct Features {
 }
 
 impl Store {
-    /// What can be told.
+    /// What is known from these counters.
     pub const fn features(&self) -> Features {
         Features {
             latency: self.state_aio_wait_lat.is_some()
@@ -112,7 +112,7 @@ impl Store {
         self.state_kv_commiting_lat.map_or(0, |state| state.avgcount)
     }
 
-    /// Bytes that clients wrote, if that is told.
+    /// Bytes that clients wrote, if the OSD counts them.
     pub fn payload(&self) -> Option<u64> {
         Some(self.bluestore_write_big_bytes?.saturating_add(self.bluestore_write_small_bytes?))
     }
@@ -174,7 +174,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Whether these counters continue those; otherwise the OSD was started anew, or somebody reset them.
+    /// Whether these counters continue those; otherwise the OSD was started anew, or they were reset.
     pub fn continue_from(&self, before: &Self) -> bool {
         self.store.committed() >= before.store.committed()
             && self.store.reached_device() >= before.store.reached_device()

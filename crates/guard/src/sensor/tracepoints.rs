@@ -31,7 +31,7 @@ pub const EVENTS: [&str; 3] = ["block_bio_queue", "block_bio_complete", "block_r
 /// Where sysfs has devices by number.
 const DEVICES: &str = "/sys/dev/block";
 
-/// Reads under way that can be told apart; beyond that the oldest are not measured. Some 100 bytes each, in the kernel.
+/// Reads under way that are distinguished; beyond that the oldest are not measured. Some 100 bytes each, in the kernel.
 const MAX_READS: usize = 32_768;
 /// Devices that can be watched.
 const MAX_DEVICES: usize = 131_072;

@@ -37,7 +37,7 @@ pub(super) enum Done {
     Read(Piece),
     /// Data of the host is in the flash.
     Programmed,
-    /// Something nobody waits for.
+    /// Something that no request waits for.
     Nothing,
 }
 

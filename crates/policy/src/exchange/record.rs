@@ -1,4 +1,4 @@
-//! What a host tells the others each period: JSON with a version, bounded, read with suspicion.
+//! What a host reports to the others each period: JSON with a version, bounded, read with suspicion.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use evenkeel_control::exchange::section::MAX_BITS;
 use evenkeel_control::slots::{CLASSES, Class, SCALES, Summary};
 use serde::{Deserialize, Serialize};
 
-/// The format written here. A reader ignores newer ones; whoever changes the meaning of a field counts it up.
+/// The format written here. A reader ignores newer ones; a change of the meaning of a field counts it up.
 pub const VERSION: u32 = 1;
 /// Pools of one host. A pool is a device that is shared; no host is known to have more than some tens.
 pub const MAX_POOLS: usize = 32;
@@ -19,7 +19,7 @@ pub const MAX_SUM_POOLS: usize = 4 * MAX_POOLS;
 pub const MAX_SUM_BYTES: usize = 4 * MAX_RECORD_BYTES;
 /// No section has more hosts.
 pub const MAX_HOSTS: u64 = 1_000_000;
-/// What etcd writes around a value in the change that it tells: numbers of the cluster, revisions, the key.
+/// What etcd writes around a value in the change that it reports: numbers of the cluster, revisions, the key.
 const AROUND_VALUE_BYTES: usize = 400;
 /// What it answers to a host each period.
 const ANSWERS_BYTES: usize = 800;
@@ -27,7 +27,7 @@ const ANSWERS_BYTES: usize = 800;
 const MAX_FIGURE: f64 = 1e15;
 /// The longest name, as in the configuration.
 const MAX_NAME: usize = 64;
-/// Significant decimal digits that are told of a figure: far finer than anything is measured.
+/// Significant decimal digits of a figure in a record: far finer than anything is measured.
 const DIGITS: usize = 5;
 
 /// What one host says about one period. It does not grow with the number of its tenants.
@@ -127,7 +127,7 @@ pub fn received_bytes(values: impl IntoIterator<Item = usize>) -> usize {
     ANSWERS_BYTES + values.into_iter().map(|length| 4 * length.div_ceil(3) + AROUND_VALUE_BYTES).sum::<usize>()
 }
 
-/// A record that cannot be told: more pools than fit.
+/// A record that cannot be written: more pools than fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{pools} pools are more than the {most} that may be exchanged; set slots = \"none\" for those that are not shared"
@@ -167,8 +167,9 @@ struct Version {
 }
 
 impl Record {
-    /// The record as text, at most [`MAX_RECORD_BYTES`] long, [`MAX_SUM_BYTES`] where it speaks for several hosts. Figures are rounded to five digits; whoever decides does so
-    /// from what was told, its own part included, so that all decide from the same.
+    /// The record as text, at most [`MAX_RECORD_BYTES`] long, [`MAX_SUM_BYTES`] where it speaks for several hosts. Figures are
+    /// rounded to five digits; each host decides from what was reported, its own part included, so that all decide from the
+    /// same.
     ///
     /// # Errors
     /// When there are too many pools.
@@ -334,7 +335,7 @@ impl From<&PoolRecord> for Summary {
     }
 }
 
-/// To [`DIGITS`] digits; what cannot be told becomes the nearest that can.
+/// To [`DIGITS`] digits; what cannot be written becomes the nearest that can.
 fn rounded(figure: f64) -> f64 {
     let bounded = if figure.is_nan() { 0.0 } else { figure.clamp(0.0, MAX_FIGURE) };
     format!("{bounded:.*e}", DIGITS - 1).parse().unwrap_or(bounded)

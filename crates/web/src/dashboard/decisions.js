@@ -1,4 +1,4 @@
-// The record of decisions: what the server tells of its own, and what is seen to change between two looks.
+// The record of decisions: what the server records, and what is seen to change between two answers.
 
 import { address } from "./feed.js";
 import { bytes, ms } from "./figures.js";
@@ -29,7 +29,7 @@ export class Decisions {
     this.begun = false;
   }
 
-  /** Takes what an answer tells. `whole`: address of the tenant whose decisions are all in it. */
+  /** Takes the content of an answer. `whole`: address of the tenant whose decisions are all in it. */
   take(state, whole) {
     const now = state.uptime_s;
     for (const pool of state.pools) {

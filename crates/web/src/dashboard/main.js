@@ -1,4 +1,4 @@
-// The dashboard: asks the server once a second, and shows what it tells. It changes nothing.
+// The dashboard: asks the server once a second, and shows the answer. It changes nothing.
 
 import { Decisions } from "./decisions.js";
 import { byId, mark, say } from "./dom.js";
@@ -13,7 +13,7 @@ const PERIOD_MS = 1000;
 const SOON_MS = 150;
 /** The server answers in milliseconds, or hangs. */
 const PATIENCE_MS = 5000;
-/** Waits between attempts while nobody answers: doubled each time, up to this. */
+/** Waits between attempts while no answer comes: doubled each time, up to this. */
 const LONGEST_WAIT_MS = 15000;
 /** What is read out is read out this rarely. */
 const NEWS_MS = 10000;
@@ -27,7 +27,7 @@ const plots = new Plots((record) => choose(record, false));
 
 /** What is looked at: the address of a pool or tenant; "" before anything is known. */
 let looked = "";
-/** The unit of throughput that somebody asked for. */
+/** The unit of throughput that the user chose. */
 let unit = null;
 let paused = false;
 let timer = null;
@@ -53,7 +53,7 @@ function rest() {
   asking = null;
 }
 
-/** Looks in a moment: somebody may go on to the next tenant at once. */
+/** Looks in a moment: the user may go on to the next tenant at once. */
 function lookSoon() {
   rest();
   timer = setTimeout(look, SOON_MS);
@@ -154,7 +154,7 @@ function draw() {
   showPools(feed.pools(), pool.id);
   showPath(state, pool, now);
   tenants.show(pool.tenants);
-  // Its page is turned to once, then the rows stay where somebody looks.
+  // Its page is turned to once, then the rows stay where they are.
   if (tenants.chosen !== now.id) tenants.choose(now.id, true);
   say(byId("subject"), now.tenants ? `Pool ${now.name}` : `Tenant ${now.name}`);
   byId("whole").hidden = Boolean(now.tenants);
@@ -172,7 +172,7 @@ function plot(now) {
   timeline.draw(feed.offset, now.id);
 }
 
-/** The unit in which something was guaranteed or limited, unless somebody wants another one. */
+/** The unit in which something was guaranteed or limited, unless the user chose another one. */
 function unitOf(now) {
   const { qos, guarantees, limit } = now.raw;
   const inRequests = guarantees?.some((guarantee) => guarantee.unit === "requests") || qos?.reservation_iops || limit.iops;

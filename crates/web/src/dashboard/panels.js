@@ -1,4 +1,4 @@
-// Everything that is told in tables and lists: tenants, workers, volumes, connections, other hosts, settings.
+// Everything that is shown in tables and lists: tenants, workers, volumes, connections, other hosts, settings.
 
 import { isMissed, percentiles, VERDICTS } from "./feed.js";
 import { byId, keyed, make, mark, say } from "./dom.js";
@@ -48,7 +48,7 @@ export function tenantTable() {
       iops,
       rate,
       { key: "response", title: "Response ms", hint: "mean; bar: device and queue", numeric: true, order: largest((row) => row.work?.response), fill: fillResponse },
-      { key: "waiting", title: "Waiting", hint: "requests", numeric: true, order: largest((row) => row.waiting), text: (row) => count(row.waiting) },
+      { key: "waiting", title: "Queued", hint: "requests", numeric: true, order: largest((row) => row.waiting), text: (row) => count(row.waiting) },
       { key: "target", title: "Target", order: (a, b) => verdict(a) - verdict(b), fill: fillTarget },
       {
         key: "hold", title: "Throttled by", order: (a, b) => !a.hold - !b.hold,
@@ -213,7 +213,7 @@ function poolFacts(pool) {
   const facts = [
     ["scheduler", pool.raw.scheduler],
     ["limit", rates(limit.iops, limit.bytes_per_s)],
-    ["requests", `${pool.waiting} waiting, ${pool.inside} in flight`],
+    ["requests", `${pool.waiting} queued, ${pool.inside} in flight`],
     ["admission", `${admission.kind}: ${bytes(admission.in_flight_bytes)} in flight, budget ${admission.budget_bytes === null ? "without bound" : bytes(admission.budget_bytes)}${admission.target_ms === null ? "" : `, target ${ms(admission.target_ms)} ms`}`],
     ["why", pool.why],
   ];
@@ -230,7 +230,7 @@ function tenantFacts(tenant, whole, before) {
     ["guaranteed", `reservation ${rates(qos.reservation_iops, qos.reservation_bytes_per_s)}, weight ${qos.weight}, ${qos.priority}, ${tenant.raw.throttle}`],
     ["limit", `${rates(limit.iops, limit.bytes_per_s)}${owner ? ` (by ${owner})` : ""}`],
     ["why", tenant.why],
-    ["requests", `${tenant.waiting} waiting, ${tenant.inside} in flight, ${plural(tenant.raw.connections, "connection")}, ${plural(tenant.raw.errors_total, "error")}`],
+    ["requests", `${tenant.waiting} queued, ${tenant.inside} in flight, ${plural(tenant.raw.connections, "connection")}, ${plural(tenant.raw.errors_total, "error")}`],
   ];
   if (whole) {
     const since = before ? "just now" : "since the start";

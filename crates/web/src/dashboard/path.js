@@ -3,7 +3,7 @@
 import { byId, keyed, make, mark, say, shape } from "./dom.js";
 import { bytes, count, megabytes, ms, percent, plural, rates } from "./figures.js";
 
-/** Bars drawn in a picture; the rest is told in figures. */
+/** Bars drawn in a picture; the rest is shown in figures. */
 const BARS = 8;
 
 /** Bars beside each other, as parts of the whole height. */
@@ -181,5 +181,5 @@ export function showPath(state, pool, subject) {
     return;
   }
   const share = work.response > 0 ? work.queue / work.response : 0;
-  say(split, `${subject.name}: response ${ms(work.response)} ms = ${ms(work.queue)} in the queue + ${ms(work.device)} in the device (${percent(share)} of it waiting)`);
+  say(split, `${subject.name}: latency ${ms(work.response)} ms = ${ms(work.queue)} in the queue + ${ms(work.device)} in the device (${percent(share)} of it waiting)`);
 }

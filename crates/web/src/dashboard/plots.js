@@ -29,10 +29,10 @@ function specs(subject, unit) {
     stack: [[unit, "got"]], lines: [[guaranteed, "guaranteed", "guarantee"], [limit, "limit", "limit"]],
   };
   const requests = (lines) => ({
-    key: "requests", title: "Requests", format: count, stack: [["inside", "inside"], ["waiting", "waiting"]], lines,
+    key: "requests", title: "Requests", format: count, stack: [["inside", "in flight"], ["waiting", "queued"]], lines,
   });
   if (subject.tenants) {
-    const budget = { key: "budget", title: "Cost in flight", format: bytes, stack: [["used", "inside"]], lines: [["bound", "budget", "limit"]] };
+    const budget = { key: "budget", title: "Cost in flight", format: bytes, stack: [["used", "in flight"]], lines: [["bound", "budget", "limit"]] };
     return [response, throughput, budget, requests([])];
   }
   const rest = { key: "rest", title: "Delay: rest of its slots, ms", format: ms, stack: [["rest", "rest"]], lines: [] };

@@ -1,8 +1,8 @@
 //! Clients that were here a moment ago.
 //!
-//! A host that logs in again is discovered seconds after it began to write, and by then reads wait. So whoever reached a
-//! device last stays known for it until somebody else does: its load counts as its own from the first tick on, and nobody
-//! is hurt by throttling an address to which nothing is sent.
+//! A host that logs in again is discovered seconds after it began to write, and by then reads wait. So the client that reached
+//! a device last stays known for it until another one does: its load counts as its own from the first tick on, and to
+//! throttle an address to which nothing is sent does no harm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ impl Absent {
                 && *reached.entry(number).or_insert(client) == client
         });
         self.0 = kept.take(MAX_ABSENT).collect();
-        // Who reached several pools is told by its connections, and those are gone.
+        // Clients of several pools are known by their connections, and those are gone.
         let mut pools: BTreeMap<IpAddr, BTreeSet<String>> = BTreeMap::new();
         for (link, _) in &self.0 {
             if let (Some(client), Some(pool)) = (link.client, &link.pool) {

@@ -111,7 +111,7 @@ impl Packets {
         Ok(())
     }
 
-    /// Takes over who reaches what. Controllers keep what they have learned; nobody is held before the next tick.
+    /// Takes over who reaches what. Controllers keep what they have learned; no client is throttled before the next tick.
     pub fn follow(&mut self, map: Map) {
         let before = std::mem::take(&mut self.map);
         self.absent.follow(self.ticked_at, before, &map);
@@ -163,7 +163,7 @@ impl Packets {
             }
         }
         if self.overlap {
-            self.holds.let_go();
+            self.holds.release();
             self.pools.iter().for_each(|pool| pool.hold_longer(&mut self.holds));
         }
     }
@@ -206,7 +206,7 @@ impl Packets {
     }
 
     /// Takes what single initiators moved, for devices that several share. Call it about once a second; `read` answers for
-    /// a folder of counters, and is not called where nobody shares.
+    /// a folder of counters, and is not called where no device is shared.
     pub fn count_initiators(&mut self, mut read: impl FnMut(&Path) -> Option<Moved>) {
         self.pools.iter_mut().for_each(|pool| pool.count_initiators(&mut read));
     }

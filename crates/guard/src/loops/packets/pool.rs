@@ -109,7 +109,7 @@ struct GuardedClient {
     tenant: u32,
     throttle: Throttle,
     exempt_because: Option<String>,
-    /// What its packets are told by.
+    /// What its packets are recognised by.
     keys: Vec<Client>,
 }
 
@@ -257,7 +257,7 @@ impl Guarded {
         self.delays = vec![NOT_HELD; self.clients.len()];
     }
 
-    /// What the packets of its clients are told by.
+    /// What the packets of its clients are recognised by.
     pub(super) fn keys(&self) -> impl Iterator<Item = Client> {
         self.clients.iter().flat_map(|client| client.keys.iter().copied())
     }
@@ -366,7 +366,7 @@ impl Guarded {
         if let Some((percentile, mean)) = self.percentile.as_mut().zip(read_response) {
             read_response = percentile.figure(now, mean);
             if read_response.is_none() {
-                // Reads that nobody timed are no idleness; if it stays so, the controller counts its signal as lost.
+                // Reads that were not timed are no idleness; if it stays so, the controller counts its signal as lost.
                 return;
             }
         }
@@ -406,7 +406,7 @@ impl Guarded {
         self.shares.count(self.packets, read, |device| shared_by[device as usize]);
     }
 
-    /// Decides, and records why. Tells whether anybody is held differently now.
+    /// Decides, and records why. Returns whether a client is throttled differently now.
     pub(super) fn decide(&mut self, now: Instant) -> bool {
         let decision = self.controller.tick(now);
         self.reason = decision.reason;
