@@ -6,7 +6,7 @@ use std::time::Duration as StdDuration;
 
 use evenkeel_control::exchange::fleet::{Fleet, Said, Sum};
 use evenkeel_control::exchange::section::{Section, Sizes};
-use evenkeel_control::exchange::{Fault, Presence, Report, Standing};
+use evenkeel_control::exchange::{Fault, Presence, Report, Status};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::exchange::{Pools, Record, Unreadable, VERSION};
 use evenkeel_policy::state::{ExchangeState, HostState, SectionState};
@@ -44,13 +44,13 @@ pub(crate) struct Driver<M> {
     reported: u64,
     /// The period in which we joined or came back.
     joined: u64,
-    standing: Standing,
+    status: Status,
     /// What keeps us from watching and writing.
     troubles: [Option<String>; 2],
 }
 
 impl<M: Member> Driver<M> {
-    /// A member that has not been told anything yet.
+    /// A member that knows nothing yet.
     ///
     /// # Errors
     /// When a setting is out of range.
@@ -69,7 +69,7 @@ impl<M: Member> Driver<M> {
             state,
             traffic: Arc::default(),
             faults: Faults::default(),
-            standing: Standing::Lost,
+            status: Status::Lost,
             troubles: [None, None],
         })
     }
@@ -97,7 +97,7 @@ impl<M: Member> Driver<M> {
             }
             let sizes = *resized.borrow_and_update();
             // Who has lost the others does not know any more how many there are.
-            let bits = (self.standing != Standing::Lost).then(|| self.exchange.wanted().bits());
+            let bits = (self.status != Status::Lost).then(|| self.exchange.wanted().bits());
             wanted
                 .send_if_modified(|wanted| std::mem::replace(wanted, Wanted { bits, sizes }) != Wanted { bits, sizes });
             self.publish_state(now);
@@ -136,7 +136,7 @@ impl<M: Member> Driver<M> {
             return None;
         }
         self.reported = ended;
-        if self.standing == Standing::Lost {
+        if self.status == Status::Lost {
             self.joined = ended;
         }
         let pools = self.member.report();
@@ -216,7 +216,7 @@ impl<M: Member> Driver<M> {
         }
     }
 
-    /// `kept`: it has been there for who knows how long.
+    /// `kept`: it has been there for an unknown time.
     fn summed(&mut self, name: &str, value: &[u8], kept: bool) {
         let now = (self.settings.clock)();
         let Ok(section) = name.parse::<Section>() else {
@@ -225,7 +225,7 @@ impl<M: Member> Driver<M> {
         let Some(record) = self.read(now, name, value) else { return };
         let Record { period, leaving, bits, hosts, pools, .. } = record;
         if bits != section.bits() {
-            return self.faults.note(now, name, "corrupt", "tells the sum of another section");
+            return self.faults.note(now, name, "corrupt", "reports the sum of another section");
         }
         let sum = Sum { section, period, leaving, said: Said { bits, hosts, content: pools } };
         match self.exchange.observe_sum(now, sum) {
@@ -261,17 +261,17 @@ impl<M: Member> Driver<M> {
     /// Decides every period that is due.
     pub(crate) fn decide(&mut self, now: Instant) {
         loop {
-            let standing = self.exchange.standing(now);
+            let status = self.exchange.status(now);
             let Some(round) = self.exchange.poll(now) else { break };
-            if let Standing::Shared { ramp } = standing {
+            if let Status::Shared { ramp } = status {
                 self.member.decide(&round, ramp);
             }
             let mut state = lock(&self.state);
             (state.round, state.rounds_total) = (Some(round.period), state.rounds_total + 1);
         }
-        let standing = self.exchange.standing(now);
-        let lost = |standing: &Standing| *standing == Standing::Lost;
-        match (lost(&self.standing), lost(&standing)) {
+        let status = self.exchange.status(now);
+        let lost = |status: &Status| *status == Status::Lost;
+        match (lost(&self.status), lost(&status)) {
             (false, true) => {
                 let why = self.troubles.iter().flatten().next().map_or("our reports do not come back", String::as_str);
                 tracing::warn!(
@@ -283,24 +283,24 @@ impl<M: Member> Driver<M> {
             (true, false) => tracing::info!("exchange: slots are shared out between hosts"),
             _ => {}
         }
-        self.standing = standing;
+        self.status = status;
     }
 
     fn publish_state(&mut self, now: Instant) {
         let mut state = lock(&self.state);
-        let (standing, because, ramp) = match self.standing {
-            Standing::Shared { ramp } if ramp < 1.0 => {
+        let (status, because, ramp) = match self.status {
+            Status::Shared { ramp } if ramp < 1.0 => {
                 ("shared", format!("this host has joined and takes {:.0} % of its share", 100.0 * ramp), ramp)
             }
-            Standing::Shared { ramp } => ("shared", "slots are decided from what all hosts report".into(), ramp),
-            Standing::Holding { silent } => (
+            Status::Shared { ramp } => ("shared", "slots are decided from what all hosts report".into(), ramp),
+            Status::Holding { silent } => (
                 "holding",
                 format!("our reports have not come back for {silent} periods; the last decision stays"),
                 1.0,
             ),
-            Standing::Lost => ("lost", "our reports do not come back: this host is on its own".into(), 0.0),
+            Status::Lost => ("lost", "our reports do not come back: this host is on its own".into(), 0.0),
         };
-        (state.standing, state.because, state.ramp) = (standing.into(), because, ramp);
+        (state.status, state.because, state.ramp) = (status.into(), because, ramp);
         state.error = self.troubles.iter().flatten().next().cloned();
         let hosts = self.exchange.hosts(now).map(|(name, presence)| {
             let (presence, silent_periods) = told(presence);

@@ -48,7 +48,7 @@ pub fn start(settings: Settings, member: impl Member) -> Result<Handle, Error> {
         group: settings.exchange.group.clone(),
         host: settings.host.clone(),
         period_s: settings.period().as_secs_f64(),
-        standing: "lost".into(),
+        status: "lost".into(),
         because: "nothing has been heard from etcd yet".into(),
         ..ExchangeState::default()
     }));

@@ -22,7 +22,7 @@ pub fn sums<'a>(round: &Round<'a, Said<Pools>>) -> BTreeMap<&'a str, Summary> {
     exchange::together(round.members.iter().map(|member| &member.report.content.content))
 }
 
-/// What hosts or sections said together, as it is told.
+/// What hosts or sections reported together, as it is published.
 pub(crate) fn together(parts: &mut dyn Iterator<Item = &Pools>) -> Pools {
     let sums = exchange::together(parts);
     sums.iter().map(|(name, sum)| ((*name).to_owned(), PoolRecord::from(sum))).collect()

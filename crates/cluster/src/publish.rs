@@ -1,5 +1,5 @@
 //! What this host says: one key, which lives as long as its lease, and which no second process of that name can write; and,
-//! in the name of its section, the sum of a period that no host has told yet.
+//! in the name of its section, the sum of a period that no host has published yet.
 
 use std::sync::Arc;
 

@@ -243,8 +243,8 @@ impl Host {
         self.rounds().last_key_value().map_or(0, |(period, _)| *period)
     }
 
-    fn standing(&self) -> String {
-        self.handle.state().standing
+    fn status(&self) -> String {
+        self.handle.state().status
     }
 
     fn error(&self) -> String {
@@ -301,7 +301,7 @@ fn three_hosts_decide_from_the_same_reports_and_one_that_leaves_is_gone_at_once(
     all_see(&[a, b, c], &["a", "b", "c"]);
     let found = [a, b, c].map(Host::last_round).into_iter().max().unwrap_or(0) + 2;
     wait_for_same_rounds(&[a, b, c], found);
-    wait("all is well", || a.standing() == "shared" && a.handle.state().hosts.len() == 3);
+    wait("all is well", || a.status() == "shared" && a.handle.state().hosts.len() == 3);
     let state = a.handle.state();
     assert!(state.connected, "{state:?}");
     assert!(state.sent_bytes_total > 0 && state.received_bytes_total > state.sent_bytes_total, "{state:?}");
@@ -338,13 +338,13 @@ fn an_etcd_that_is_killed_stopped_or_loses_everything_is_survived() {
 
     etcd.kill();
     // Their state says so a moment after their members were told.
-    let lost = |host: &Host| host.is_alone() && host.standing() == "lost";
+    let lost = |host: &Host| host.is_alone() && host.status() == "lost";
     wait("both know that they are alone, and why", || {
         [a, b].iter().all(|host| lost(host) && host.error().contains("http://127.0.0.1"))
     });
     etcd.restart();
     all_see(&[a, b], &["a", "b"]);
-    wait("nothing is wrong any more", || a.handle.state().error.is_none() && a.standing() == "shared");
+    wait("nothing is wrong any more", || a.handle.state().error.is_none() && a.status() == "shared");
 
     // Connections stay open, and nothing comes: as in a partition.
     etcd.signal(Signal::STOP);
@@ -435,7 +435,7 @@ fn what_cannot_be_read_is_reported_and_ignored() {
     });
     let before = a.last_round();
     wait("it goes on", || a.last_round() > before + 5);
-    wait("on its own terms", || a.sees() == ["a"] && a.standing() == "shared");
+    wait("on its own terms", || a.sees() == ["a"] && a.status() == "shared");
 }
 
 #[test]
@@ -448,7 +448,7 @@ fn of_two_hosts_with_one_name_one_takes_part_and_the_other_says_why_not() {
     let before = a.last_round();
     wait("the others go on", || a.last_round() > before + 15);
     assert!(second.is_alone() && second.error().contains("exchange.host"));
-    wait("the first one takes part", || a.sees() == ["a", "b"] && b.standing() == "shared");
+    wait("the first one takes part", || a.sees() == ["a", "b"] && b.status() == "shared");
     // The first one goes: the second one takes its place.
     b.handle.stop();
     all_see(&[&a, &second], &["a", "b"]);
@@ -554,7 +554,7 @@ fn a_group_of_twelve_decides_from_sums_of_sections_and_survives_who_tells_them()
     wait("all know that they are alone", || hosts.iter().all(Host::is_alone));
     etcd.restart();
     wait_for_all_in_sections(&hosts);
-    wait("nothing is wrong any more", || hosts.iter().all(|host| host.standing() == "shared"));
+    wait("nothing is wrong any more", || hosts.iter().all(|host| host.status() == "shared"));
 
     // Other settings, one host after the other: every host counts all the time.
     for host in &hosts {

@@ -41,7 +41,7 @@ pub(crate) async fn run(
             Err(Stop::Error(Error::Compacted { .. })) => continue,
             Err(Stop::Error(error)) => error.to_string(),
             Err(Stop::Silent(silence)) => {
-                format!("{endpoint} has told nothing for {silence:?}, not even what we say ourselves")
+                format!("{endpoint} has reported nothing for {silence:?}, not even our own reports")
             }
         };
         if events.send(Event::Unwatched { why }).await.is_err() {

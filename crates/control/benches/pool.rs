@@ -16,7 +16,7 @@ use std::time::Instant as WallClock;
 
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::guarantee::Goals;
+use evenkeel_control::pool::guarantee::Throughputs;
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
 use evenkeel_control::throughput::Rate;
 use evenkeel_control::units::{Kind, Rates, Work};
@@ -37,7 +37,7 @@ const CONFIG: Config = Config {
     cost: CostModel { base_bytes: 4_000, write_percent: 100 },
     limit: Rates::UNSET,
     limit_burst: Duration::from_millis(10),
-    goal: None,
+    target: None,
     slots: None,
 };
 
@@ -53,12 +53,12 @@ struct Loaded {
 }
 
 impl Loaded {
-    fn new(tenants: usize, goals: &Goals) -> Self {
+    fn new(tenants: usize, targets: &Throughputs) -> Self {
         let mut pool = Pool::new(CONFIG, Instant::ZERO, 1);
         let qos = Qos { burst: Duration::from_millis(10), ..Qos::default() };
         let tenants: Vec<TenantId> = (0..tenants).map(|_| pool.join(Instant::ZERO, qos)).collect();
         for &id in &tenants {
-            pool.set_guarantees(Instant::ZERO, id, goals);
+            pool.set_guarantees(Instant::ZERO, id, targets);
         }
         let mut loaded = Self { pool, tenants, now: Instant::ZERO, pushed: 0, inside: VecDeque::new() };
         for _ in 0..BACKLOG {
@@ -86,7 +86,7 @@ impl Loaded {
                 self.inside.push_back(ticket);
                 self.push(black_box(payload)[0] as usize);
             }
-            Next::Wait(_) | Next::Idle => panic!("nothing holds these back"),
+            Next::Wait(_) | Next::Idle => panic!("nothing throttles these"),
         }
     }
 
@@ -106,14 +106,14 @@ fn main() {
     let (rounds, operations) = if smoke { (3, 4_000) } else { (31, 50_000) };
     let rate = Some(Rate::BytesPerS(10_000_000_000));
     let rows = [
-        ("none", Goals::NONE),
-        ("of all", Goals { all: rate, ..Goals::NONE }),
-        ("of writes", Goals { write: rate, ..Goals::NONE }),
-        ("of each", Goals { read: rate, write: rate, ..Goals::NONE }),
+        ("none", Throughputs::NONE),
+        ("of all", Throughputs { all: rate, ..Throughputs::NONE }),
+        ("of writes", Throughputs { write: rate, ..Throughputs::NONE }),
+        ("of each", Throughputs { read: rate, write: rate, ..Throughputs::NONE }),
     ];
     println!("{:<10} {:>8} {:>22}", "guarantee", "tenants", "ns (lowest-highest)");
     for tenants in [3, 100, 1_000] {
-        let mut loaded = rows.map(|(_, goals)| Loaded::new(tenants, &goals));
+        let mut loaded = rows.map(|(_, targets)| Loaded::new(tenants, &targets));
         let mut times = rows.map(|_| Vec::new());
         for round in 0..=rounds {
             for (loaded, times) in loaded.iter_mut().zip(&mut times) {

@@ -1,20 +1,20 @@
-//! How long response-time control takes for an interval of one resource: observe and tick.
+//! How long response-time control takes for an interval of one pool: observe and tick.
 //!
 //! ```text
 //! cargo bench -p evenkeel-control --bench response             a table
 //! cargo bench -p evenkeel-control --bench response -- --smoke  quick, with a loose bound, for CI
 //! ```
 //!
-//! Every client offends, and the response time swings around the goal, so that delays change all the time. The figure is
+//! Every client is noisy, and the response time swings around the target, so that delays change all the time. The figure is
 //! the median of rounds. Under `cargo test`, which passes no `--bench`, it runs as `--smoke` does.
 
 use std::hint::black_box;
 use std::time::Instant as WallClock;
 
-use evenkeel_control::response::{ClientId, ClientSample, Config, Controller, Sample, Standing};
+use evenkeel_control::response::{ClientId, ClientSample, Config, Controller, Sample, Throttle};
 use evenkeel_control::{Duration, Instant};
 
-const GOAL: Duration = Duration::from_millis(15);
+const TARGET: Duration = Duration::from_millis(15);
 /// In the smoke test more time for a client fails: far beyond noise and a debug build.
 const SMOKE_NS_PER_CLIENT: f64 = 20_000.0;
 
@@ -23,7 +23,7 @@ fn main() {
     let smoke = has("--smoke") || !has("--bench");
     let (rounds, ticks) = if smoke { (3, 200) } else { (31, 10_000) };
     println!("{:<10} {:>8} {:>10}", "method", "clients", "us");
-    for (name, config) in [("pid", Config::pid(GOAL)), ("adaptive", Config::adaptive(GOAL))] {
+    for (name, config) in [("pid", Config::pid(TARGET)), ("adaptive", Config::adaptive(TARGET))] {
         for clients in [1, 10, 100] {
             let mut times: Vec<f64> = (0..rounds).map(|_| round(&config, clients, ticks)).collect();
             times.sort_by(f64::total_cmp);
@@ -40,7 +40,7 @@ fn round(config: &Config, clients: u64, ticks: u64) -> f64 {
     let mut samples: Vec<ClientSample> = (0..clients)
         .map(|id| ClientSample {
             client: ClientId(id),
-            standing: Standing::Ordinary,
+            throttle: Throttle::Normal,
             bytes_per_s: 1e6,
             all_bytes_per_s: 1e6,
             paid: f64::INFINITY,

@@ -2,14 +2,14 @@
 //!
 //! A storm of something that is cheap to ask for (connections, handshakes, status, reloads) takes a share of one
 //! processor and no more, however fast it comes. Ordinary use is never delayed: the time that it may take at once lasts
-//! for far more than anybody asks in earnest.
+//! for far more than a client asks in earnest.
 //!
 //! The time left over is one account, which fills at the share and holds [`Config::burst`]. Each client has an account of
 //! its own, a small part of that, which fills at an even part of half the share. Who asks when the common account is at
 //!
 //! | level | goes |
 //! |---|---|
-//! | above a half | everyone |
+//! | above a half | every client |
 //! | above a quarter | newcomers of whom nothing is known ([`Duty::newcomer`]), and clients within their own account |
 //! | above zero | clients within their own account |
 //!
@@ -183,7 +183,7 @@ impl<C: Ord + Copy> Duty<C> {
     }
 
     /// `client` has taken so much without being asked whether it is its turn, as one whose connection is accepted: the lower
-    /// quarter is not touched, or a storm of what cannot wait would starve everyone of what can.
+    /// quarter is not touched, or a storm of what cannot wait would starve all that can wait.
     pub fn spent_anyway(&mut self, now: Instant, client: C, time: Duration) {
         self.fill(now);
         let before = self.all.left_ns;

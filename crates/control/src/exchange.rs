@@ -15,10 +15,10 @@
 //! | said that it leaves | gone | given to the others at once |
 //!
 //! The other side of it: a host that does not see its own reports come back for as
-//! long as the lease has lost the exchange ([`Standing::Lost`]) and must fall back to
+//! long as the lease has lost the exchange ([`Status::Lost`]) and must fall back to
 //! a safe minimum *before* the others give its share away; the safe time lies
 //! between the two. A host that joins or comes back takes its share in steps
-//! ([`Standing::Shared`]), while the others have made room in the first of them.
+//! ([`Status::Shared`]), while the others have made room in the first of them.
 //!
 //! The paper leaves the exchange open ("statistics collected by distributed hosts",
 //! section 6); this is ours.
@@ -148,9 +148,9 @@ pub enum Fault {
     },
 }
 
-/// How this host stands in the exchange.
+/// Status of this host in the exchange.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Standing {
+pub enum Status {
     /// The newest round decides. `ramp`: how much of the way from the safe minimum to the share to take, 0 to 1; below 1
     /// only after joining.
     Shared {
@@ -207,7 +207,7 @@ struct Host<C> {
     reports: BTreeMap<u64, Report<C>>,
     /// The last report that counts for the lease that has ended.
     ended_at: Option<u64>,
-    /// The last report before a period was decided without waiting longer: until another one comes nobody waits for it.
+    /// The last report before a period was decided without waiting longer: until another one comes no host waits for it.
     given_up_at: Option<u64>,
 }
 
@@ -343,20 +343,20 @@ impl<C: PartialEq> Exchange<C> {
     }
 
     /// How this host stands.
-    pub fn standing(&self, now: Instant) -> Standing {
+    pub fn status(&self, now: Instant) -> Status {
         let Some(own) = self.own().and_then(|own| own.reports.last_key_value()) else {
-            return Standing::Lost;
+            return Status::Lost;
         };
         let (&newest, report) = own;
         // The report of the present period is not due yet.
         let silent = self.config.period_at(now).saturating_sub(newest.saturating_add(1));
         if silent >= self.config.lease {
-            Standing::Lost
+            Status::Lost
         } else if silent > SKEW_PERIODS {
-            Standing::Holding { silent }
+            Status::Holding { silent }
         } else {
             let steps = newest.saturating_sub(report.joined);
-            Standing::Shared { ramp: ((steps as f64) / (self.config.ramp as f64)).min(1.0) }
+            Status::Shared { ramp: ((steps as f64) / (self.config.ramp as f64)).min(1.0) }
         }
     }
 
@@ -401,7 +401,7 @@ impl<C: PartialEq> Exchange<C> {
         })
     }
 
-    /// Ourselves, as we come back to us; another process that goes by our name is somebody else.
+    /// Ourselves, as we come back to us; another process with our name is another host.
     fn own(&self) -> Option<&Host<C>> {
         let (name, incarnation) = &self.own;
         self.hosts.get(name).filter(|host| host.incarnation == *incarnation)
@@ -416,7 +416,7 @@ impl<C: PartialEq> Exchange<C> {
         age > self.over_after() || (age > self.config.safe && host.lease_ended(report))
     }
 
-    /// The next period to decide: the earliest that somebody has reported and that is neither decided nor stale.
+    /// The next period to decide: the earliest that a host has reported and that is neither decided nor stale.
     fn pending(&self, current: u64) -> Option<u64> {
         let oldest = current.saturating_sub(STALE);
         let first = self.decided.map_or(oldest, |decided| oldest.max(decided.saturating_add(1)));
@@ -424,7 +424,7 @@ impl<C: PartialEq> Exchange<C> {
         self.hosts.values().filter_map(reported).min()
     }
 
-    /// Whether all that are waited for have reported a period, or a later one: nobody reports an earlier period after a
+    /// Whether all that are waited for have reported a period, or a later one: no host reports an earlier period after a
     /// later one. We ourselves are waited for always.
     fn complete(&self, period: u64) -> bool {
         let own = self.own().is_some_and(|own| own.newest() >= period);

@@ -40,10 +40,10 @@ pub struct LimitSet {
 }
 
 impl LimitSet {
-    /// No limit from anyone.
+    /// No limits.
     pub const NONE: Self = Self { entries: [None; Owner::ALL.len()] };
 
-    /// Sets, replaces or (with `None`) withdraws `owner`'s limit; tells whether the effective limit changed.
+    /// Sets, replaces or (with `None`) withdraws `owner`'s limit; returns whether the effective limit changed.
     pub fn set(&mut self, owner: Owner, limit: Option<u64>) -> bool {
         let before = self.effective();
         self.entries[owner as usize] = limit;

@@ -21,26 +21,26 @@ use alloc::vec::Vec;
 use crate::admission::{self, Admission, Decision};
 use crate::limits::{LimitSet, Owner, rate};
 use crate::mclock::{ClientId, CostModel, Phase, Pull, Qos, Queue, Wish};
-use crate::response::{self, Shape, Standing};
+use crate::response::{self, Shape, Throttle};
 use crate::slices::Slices;
 use crate::throughput;
 use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
 use crate::units::{Direction, Kind, Rates, Work};
 
-pub mod goal;
 pub mod guarantee;
 mod rests;
 mod shares;
 pub mod slots;
+pub mod target;
 mod view;
 
-use goal::Goal;
 use guarantee::{Guaranteed, Guarantees, Scope};
 pub use rests::Hold;
 use rests::{Rests, Seen};
 use shares::Shares;
 use slots::{Granted, Slots, Tally};
+use target::Target;
 pub use view::{TenantStats, TenantView};
 
 /// Who decides which request goes next.
@@ -69,9 +69,9 @@ pub struct Config {
     /// It also makes up for late wake-ups, so zero costs throughput.
     pub limit_burst: Duration,
     /// What the latency of reads is to stay below, and who may be throttled for it. Only with
-    /// [`Scheduler::Mclock`]; settings that do not hold up to [`goal::Config::validate`] are no goal.
-    pub goal: Option<goal::Config>,
-    /// How many requests each tenant may have inside the back end, for response-time goals of tenants. Only with
+    /// [`Scheduler::Mclock`]; settings that do not hold up to [`target::Config::validate`] are no target.
+    pub target: Option<target::Config>,
+    /// How many requests each tenant may have inside the back end, for latency targets of tenants. Only with
     /// [`Scheduler::Mclock`]; settings that do not hold up to [`slots::Config::validate`] share nothing out.
     pub slots: Option<slots::Config>,
 }
@@ -168,8 +168,8 @@ struct Tenant {
     sharing: bool,
     asking: bool,
     stats: TenantStats,
-    standing: Standing,
-    /// Whether its reads count for the pool's goal.
+    throttle: Throttle,
+    /// Whether its reads count for the pool's target.
     counts: bool,
     hold: Option<Hold>,
     /// Places that rest; see [`Rests`].
@@ -180,7 +180,7 @@ struct Tenant {
     guaranteed: Vec<Guaranteed>,
     tally: Tally,
     granted: Granted,
-    /// Of latencies, while a goal for a percentile needs it.
+    /// Of latencies, while a target for a percentile needs it.
     shape: Option<Box<Shape>>,
 }
 
@@ -200,11 +200,11 @@ impl Tenant {
     }
 
     /// Payload bytes that count as load, since the pool began.
-    fn moved(&self, load: goal::Load) -> u64 {
+    fn moved(&self, load: target::Load) -> u64 {
         match load {
-            goal::Load::Writes => self.stats.write_bytes,
-            goal::Load::Reads => self.stats.read_bytes,
-            goal::Load::All => self.stats.read_bytes.saturating_add(self.stats.write_bytes),
+            target::Load::Writes => self.stats.write_bytes,
+            target::Load::Reads => self.stats.read_bytes,
+            target::Load::All => self.stats.read_bytes.saturating_add(self.stats.write_bytes),
         }
     }
 }
@@ -233,9 +233,9 @@ pub struct Pool<R> {
     /// Tenants with a reservation, and whether that has changed since admission has last heard of it.
     reserved: u32,
     care_is_due: bool,
-    goal: Option<Box<Goal>>,
-    /// Why the goal's newest decision was taken, since [`Pool::take_goal_decision`]; only where it differs in kind.
-    goal_decided: Option<response::Reason>,
+    target: Option<Box<Target>>,
+    /// Why the target's newest decision was taken, since [`Pool::take_target_decision`]; only where it differs in kind.
+    target_decided: Option<response::Reason>,
     rests: Rests,
     guarantees: Option<Box<Guarantees>>,
     /// Which guarantee cannot be kept, or can again, since [`Pool::take_guarantee_decision`].
@@ -261,8 +261,8 @@ impl<R> Pool<R> {
             in_flight: 0,
             reserved: 0,
             care_is_due: false,
-            goal: None,
-            goal_decided: None,
+            target: None,
+            target_decided: None,
             rests: Rests::default(),
             guarantees: None,
             guarantee_decided: None,
@@ -270,7 +270,7 @@ impl<R> Pool<R> {
             slices: Slices::new(now),
             config,
         };
-        pool.set_goal(now);
+        pool.set_target(now);
         pool.set_slot_controller(now);
         pool.limit_iops.set(Owner::Operator, rate(config.limit.iops));
         pool.limit_bytes_per_s.set(Owner::Operator, rate(config.limit.bytes_per_s));
@@ -297,7 +297,7 @@ impl<R> Pool<R> {
             sharing: false,
             asking: false,
             stats: TenantStats::default(),
-            standing: Standing::Ordinary,
+            throttle: Throttle::Normal,
             counts: true,
             hold: None,
             resting: 0,
@@ -360,10 +360,10 @@ impl<R> Pool<R> {
         self.renew_guarantees(now, id);
     }
 
-    /// Changes what the pool's goal may do to a tenant, from its next decision on.
-    pub fn set_standing(&mut self, id: TenantId, standing: Standing) {
+    /// Changes whether a tenant may be throttled for the pool's target, from the next decision on.
+    pub fn set_throttle(&mut self, id: TenantId, throttle: Throttle) {
         if let Some(tenant) = self.live_mut(id) {
-            tenant.standing = standing;
+            tenant.throttle = throttle;
         }
     }
 
@@ -396,7 +396,7 @@ impl<R> Pool<R> {
             self.switch_scheduler(now, config.scheduler);
         }
         self.config = config;
-        self.set_goal(now);
+        self.set_target(now);
         self.set_slot_controller(now);
         self.apply_pool_limit(now);
     }
@@ -576,8 +576,8 @@ impl<R> Pool<R> {
             // A failure may come back at once: its latency says nothing about the queue.
             (Outcome::Failed | Outcome::Cancelled, false) => self.admission.forget(ticket.cost),
         }
-        if let Some(goal) = &mut self.goal {
-            goal.progress();
+        if let Some(target) = &mut self.target {
+            target.progress();
         }
         let tenant = &mut self.tenants[ticket.tenant.index as usize];
         if tenant.generation != ticket.tenant.generation {
@@ -596,14 +596,14 @@ impl<R> Pool<R> {
             tenant.resting += 1;
             self.rests.begin(now, ticket.tenant.index, tenant.generation, hold.rest);
         }
-        if let Some(goal) = &mut self.goal
+        if let Some(target) = &mut self.target
             && (outcome, ticket.work.kind, tenant.counts) == (Outcome::Done, Kind::Read, true)
             && ticket.work.part.ends()
         {
-            // Nobody else can mend what its own limit makes it wait.
+            // Throttling others does not mend what its own limit makes it wait.
             let response_time = now.since(ticket.free_at);
             tenant.seen.read(response_time);
-            goal.read(response_time);
+            target.read(response_time);
         }
         let stats = &mut tenant.stats;
         match outcome {
@@ -668,21 +668,21 @@ impl<R> Pool<R> {
         &self.config
     }
 
-    /// What admission decided since the last call, for whoever keeps a record; the newest if there were several.
+    /// The newest decision of admission since the last call, for a record.
     #[inline]
     pub fn take_decision(&mut self) -> Option<Decision> {
         self.decided.take()
     }
 
-    /// The pool's goal, for a look at its state.
-    pub fn goal(&self) -> Option<goal::View<'_>> {
-        self.goal.as_deref().map(Goal::view)
+    /// State of the pool's latency target.
+    pub fn target(&self) -> Option<target::View<'_>> {
+        self.target.as_deref().map(Target::view)
     }
 
-    /// Why the goal's controller decided, when that has changed in kind since the last call.
+    /// Reason of the newest decision for the pool's latency target, if it is of another kind than at the last call.
     #[inline]
-    pub fn take_goal_decision(&mut self) -> Option<response::Reason> {
-        self.goal_decided.take()
+    pub fn take_target_decision(&mut self) -> Option<response::Reason> {
+        self.target_decided.take()
     }
 
     /// Bytes of the slices into which a request of this direction is to be divided before [`Pool::submit`].
@@ -691,7 +691,7 @@ impl<R> Pool<R> {
         self.slices.bytes(direction)
     }
 
-    /// The admission controller, for a look at its state.
+    /// State of the admission controller.
     pub fn admission(&self) -> &Admission {
         &self.admission
     }
@@ -701,14 +701,14 @@ impl<R> Pool<R> {
         (&self.limit_iops, &self.limit_bytes_per_s)
     }
 
-    /// Ends rests that are over, and decides anew about goal and guarantees when it is time: for whoever looks at a pool that
-    /// may be idle. [`Pool::dispatch`] does it by itself.
+    /// Ends rests that are over, and decides anew about target, guarantees and slots when it is time, before the state of a pool
+    /// that may be idle is read. [`Pool::dispatch`] does it by itself.
     #[inline]
     pub fn tick_controllers(&mut self, now: Instant) {
         if self.care_is_due {
             self.apply_care(now);
         }
-        self.tick_goal(now);
+        self.tick_target(now);
         self.tick_guarantees(now);
         self.tick_slots(now);
     }
@@ -716,7 +716,7 @@ impl<R> Pool<R> {
     /// When [`Self::tick_controllers`] is next due while requests are throttled.
     #[inline]
     fn controllers_due(&self) -> Instant {
-        self.goal_due().min(self.guarantees_due()).min(self.slots_due())
+        self.target_due().min(self.guarantees_due()).min(self.slots_due())
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 //! Time as integer nanoseconds from an arbitrary zero.
 //!
-//! Nothing in this crate reads a clock: whoever calls passes `now` in. The same
+//! Nothing in this crate reads a clock: the caller passes `now` in. The same
 //! types therefore carry real time in the server and virtual time in the simulator.
 
 use core::fmt;

@@ -1,6 +1,6 @@
 //! The exchange between hosts: one answer for one set of reports, silence, loss, joining, clocks that are apart.
 
-use evenkeel_control::exchange::{Config, Exchange, Fault, Member, Presence, Report, Standing};
+use evenkeel_control::exchange::{Config, Exchange, Fault, Member, Presence, Report, Status};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
@@ -87,7 +87,7 @@ fn a_host_gives_up_before_its_share_is_given_away_whatever_the_skew_and_lease() 
         for host in [&mut ours, &mut other] {
             host.observe(at(START + 1, 0), "a", report(START, 0)).expect("taken in");
         }
-        let lost = (0..20_000).step_by(10).find(|&ms| ours.standing(at(START + 1, ms)) == Standing::Lost);
+        let lost = (0..20_000).step_by(10).find(|&ms| ours.status(at(START + 1, ms)) == Status::Lost);
         let given_away = (0..20).find_map(|n| {
             let period = START + 1 + n;
             // By the clock that is ahead it is over; by ours it is one period earlier.
@@ -105,9 +105,9 @@ fn a_host_gives_up_before_its_share_is_given_away_whatever_the_skew_and_lease() 
 #[test]
 fn who_loses_the_exchange_holds_on_then_falls_back_and_comes_back_in_steps() {
     let mut ours = exchange("a");
-    assert_eq!(ours.standing(at(START, 0)), Standing::Lost, "nothing heard yet");
-    let ramp = |ours: &Exchange<u64>, period| match ours.standing(at(period + 1, 10)) {
-        Standing::Shared { ramp } => ramp,
+    assert_eq!(ours.status(at(START, 0)), Status::Lost, "nothing heard yet");
+    let ramp = |ours: &Exchange<u64>, period| match ours.status(at(period + 1, 10)) {
+        Status::Shared { ramp } => ramp,
         other => panic!("{other:?}"),
     };
     let mut ramps = Vec::new();
@@ -118,10 +118,10 @@ fn who_loses_the_exchange_holds_on_then_falls_back_and_comes_back_in_steps() {
     assert_eq!((ramps[0], ramps[3], ramps[4]), (0.0, 1.0, 1.0));
     assert!(ramps.is_sorted());
     let last = START + 4;
-    let after = |periods| ours.standing(at(last + 1 + periods, 10));
-    assert_eq!(after(1), Standing::Shared { ramp: 1.0 });
-    assert_eq!(after(2), Standing::Holding { silent: 2 });
-    assert_eq!(after(3), Standing::Lost);
+    let after = |periods| ours.status(at(last + 1 + periods, 10));
+    assert_eq!(after(1), Status::Shared { ramp: 1.0 });
+    assert_eq!(after(2), Status::Holding { silent: 2 });
+    assert_eq!(after(3), Status::Lost);
     let back = Report { joined: last + 9, ..report(last + 9, 0) };
     ours.observe(at(last + 10, 0), "a", back).expect("taken in");
     assert_eq!(ramp(&ours, last + 9), 0.0);
@@ -157,7 +157,7 @@ fn of_two_processes_with_one_name_the_later_counts() {
     assert_eq!(told(&ours, START + 1).0, [("b".to_owned(), 1, 7)]);
     // Another process under our own name does not show that we are heard.
     ours.observe(at(START + 2, 0), "a", of(5, START + 1)).expect("taken in");
-    assert_eq!(ours.standing(at(START + 2, 0)), Standing::Lost);
+    assert_eq!(ours.status(at(START + 2, 0)), Status::Lost);
     // A host whose clock was wrong at its last start is not shut out for ever.
     let later = START + CONFIG.lease + CONFIG.safe + 3;
     ours.observe(at(later + 1, 0), "b", of(5, later)).expect("the other one is long gone");
@@ -188,7 +188,7 @@ fn a_clock_that_is_set_back_does_not_stop_the_exchange() {
     all_report(&mut ours, &["a"], START..=START + 3);
     let back = START - 500;
     assert_eq!(ours.poll(at(back, 0)), None, "what lies ahead is forgotten");
-    assert_eq!(ours.standing(at(back, 0)), Standing::Lost);
+    assert_eq!(ours.status(at(back, 0)), Status::Lost);
     ours.observe(at(back + 1, 0), "a", Report { joined: back, ..report(back, 0) }).expect("taken in");
     assert_eq!(ours.poll(at(back + 1, 0)), Some(back));
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_control::exchange::fleet::{Fleet, Said, Sum};
 use evenkeel_control::exchange::section::{MAX_BITS, Section, Seen, Sizes, cover, place};
-use evenkeel_control::exchange::{Config, Report, Standing};
+use evenkeel_control::exchange::{Config, Report, Status};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
@@ -203,7 +203,7 @@ impl World {
         }
         if node.reported + 1 < period {
             node.reported = period - 1;
-            if node.fleet.standing(now) == Standing::Lost {
+            if node.fleet.status(now) == Status::Lost {
                 node.joined = period - 1;
             }
             let content = Count::from([(node.name.clone(), 1)]);
@@ -217,17 +217,17 @@ impl World {
             }
         }
         loop {
-            let standing = node.fleet.standing(now);
+            let status = node.fleet.status(now);
             let Some(round) = node.fleet.poll(now) else { break };
             let parts = round.members.iter().map(|member| &member.report.content.content);
             let (sum, fresh) = (together(&mut parts.into_iter()), round.members.iter().all(|member| member.age == 0));
             let decided = round.period;
-            if let Standing::Shared { ramp } = standing {
+            if let Status::Shared { ramp } = status {
                 node.granted = TOTAL * ramp / sum.len() as f64;
             }
             assert!(node.decided.insert(decided, (sum, fresh)).is_none(), "{}: {decided} decided twice", node.name);
         }
-        if node.fleet.standing(now) == Standing::Lost {
+        if node.fleet.status(now) == Status::Lost {
             node.granted = 0.0;
         }
         if let Some(sum) = node.fleet.to_tell(now).filter(|_| connected) {

@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::goal;
+use evenkeel_control::pool::target;
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
-use evenkeel_control::response::{self, Standing};
+use evenkeel_control::response::{self, Throttle};
 use evenkeel_control::units::{Kind, Part, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
@@ -22,7 +22,7 @@ fn config() -> Config {
         cost: CostModel::default(),
         limit: Rates::UNSET,
         limit_burst: Duration::ZERO,
-        goal: None,
+        target: None,
         slots: None,
     }
 }
@@ -323,8 +323,8 @@ enum Step {
     Switch(bool),
     Budget(Option<u64>),
     Abandon(usize),
-    Goal(Option<u64>),
-    Standing(usize, Standing),
+    Target(Option<u64>),
+    Throttle(usize, Throttle),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -340,9 +340,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(Step::Switch),
         1 => proptest::option::of(1..1_000_000u64).prop_map(Step::Budget),
         1 => (0..32usize).prop_map(Step::Abandon),
-        1 => proptest::option::of(10..50_000u64).prop_map(Step::Goal),
-        1 => (0..6usize, prop::sample::select(vec![Standing::Ordinary, Standing::Important, Standing::Never, Standing::Always]))
-            .prop_map(|(t, standing)| Step::Standing(t, standing)),
+        1 => proptest::option::of(10..50_000u64).prop_map(Step::Target),
+        1 => (0..6usize, prop::sample::select(vec![Throttle::Normal, Throttle::Last, Throttle::Never, Throttle::Always]))
+            .prop_map(|(t, throttle)| Step::Throttle(t, throttle)),
     ]
 }
 
@@ -406,19 +406,19 @@ proptest! {
                     settings.scheduler = if on { Scheduler::Mclock } else { Scheduler::None };
                     pool.reconfigure(at(now), settings);
                 }
-                Step::Goal(us) => {
-                    settings.goal = us.map(|us| goal::Config {
+                Step::Target(us) => {
+                    settings.target = us.map(|us| target::Config {
                         response: response::Config {
                             interval: Duration::from_millis(10),
                             step: Duration::ZERO,
                             ..response::Config::adaptive(Duration::from_micros(us))
                         },
-                        statistic: goal::Statistic::Percentile(90.0),
-                        load: goal::Load::All,
+                        statistic: target::Statistic::Percentile(90.0),
+                        load: target::Load::All,
                     });
                     pool.reconfigure(at(now), settings);
                 }
-                Step::Standing(t, standing) => pool.set_standing(tenants[t % tenants.len()], standing),
+                Step::Throttle(t, throttle) => pool.set_throttle(tenants[t % tenants.len()], throttle),
                 Step::Budget(budget) => {
                     settings.admission =
                         budget.map_or(Admission::None, |budget_bytes| Admission::Fixed { budget_bytes });
@@ -430,12 +430,12 @@ proptest! {
             for view in tenants.iter().filter_map(|&tenant| pool.tenant(tenant)) {
                 let held = view.hold.map(|hold| hold.slots);
                 prop_assert!(held.is_none() || view.slots.binding().is_some_and(|(_, slots)| Some(slots) <= held));
-                prop_assert!(held.is_none() || view.standing != Standing::Never || settings.goal.is_some());
+                prop_assert!(held.is_none() || view.throttle != Throttle::Never || settings.target.is_some());
             }
         }
         // With nothing in the way, everything gets through.
         settings.admission = Admission::None;
-        settings.goal = None;
+        settings.target = None;
         pool.reconfigure(at(now), settings);
         for &tenant in &tenants {
             pool.set_slots(at(now), tenant, Owner::Slots, None);

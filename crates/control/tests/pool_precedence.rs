@@ -6,8 +6,8 @@ use std::collections::BinaryHeap;
 
 use evenkeel_control::admission::{Config as Admission, ElasticConfig, SlowFastConfig};
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::slots::ResponseGoal;
-use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket, goal, guarantee};
+use evenkeel_control::pool::slots::LatencyTarget;
+use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket, guarantee, target};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::throughput::Rate;
 use evenkeel_control::units::{Kind, Rates, Work};
@@ -54,11 +54,11 @@ fn run(config: Config, tenants: &[Asked], device: Device) -> Vec<Vec<u64>> {
     let join = |asked: &Asked| {
         let id = pool.join(Instant::ZERO, asked.qos);
         let rate = (asked.guarantee_iops > 0).then_some(Rate::RequestsPerS(asked.guarantee_iops));
-        pool.set_guarantees(Instant::ZERO, id, &guarantee::Goals { all: rate, ..guarantee::Goals::NONE });
-        let goal = asked
+        pool.set_guarantees(Instant::ZERO, id, &guarantee::Throughputs { all: rate, ..guarantee::Throughputs::NONE });
+        let target = asked
             .target_ms
-            .map(|ms| ResponseGoal { time: Duration::from_millis(ms), statistic: goal::Statistic::Mean });
-        pool.set_response_goal(id, goal);
+            .map(|ms| LatencyTarget { time: Duration::from_millis(ms), statistic: target::Statistic::Mean });
+        pool.set_latency_target(id, target);
         id
     };
     let ids: Vec<TenantId> = tenants.iter().map(join).collect();
@@ -178,7 +178,7 @@ proptest! {
                 max_delay: Duration::from_secs(2),
                 ..response::Config::adaptive(Duration::from_millis(ms))
             };
-            goal::Config { response, statistic: goal::Statistic::Mean, load: goal::Load::All }
+            target::Config { response, statistic: target::Statistic::Mean, load: target::Load::All }
         };
         let limit = rates(pool_limit.map_or(0, of));
         let config = Config {
@@ -191,7 +191,7 @@ proptest! {
             cost: CostModel::default(),
             limit,
             limit_burst: Duration::from_millis(10),
-            goal: target_ms.map(target),
+            target: target_ms.map(target),
             slots: has_slots.then_some(slots::Config::NEEDS),
         };
         let done = run(config, &tenants, device);

@@ -21,7 +21,7 @@ fn config(scheduler: Scheduler) -> Config {
         cost: CostModel::default(),
         limit: Rates::UNSET,
         limit_burst: Duration::ZERO,
-        goal: None,
+        target: None,
         slots: None,
     }
 }

@@ -20,7 +20,7 @@ fn config(budget_bytes: u64) -> Config {
         cost: CostModel { base_bytes: BASE as u32, write_percent: 100 },
         limit: Rates::UNSET,
         limit_burst: Duration::ZERO,
-        goal: None,
+        target: None,
         slots: None,
     }
 }

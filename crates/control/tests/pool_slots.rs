@@ -3,8 +3,8 @@
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::goal::Statistic;
-use evenkeel_control::pool::slots::ResponseGoal;
+use evenkeel_control::pool::slots::LatencyTarget;
+use evenkeel_control::pool::target::Statistic;
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
 use evenkeel_control::slots::{self, Method};
 use evenkeel_control::units::{Kind, Rates, Work};
@@ -22,7 +22,7 @@ fn config(slots: Option<slots::Config>) -> Config {
         cost: CostModel { base_bytes: 4096, write_percent: 100 },
         limit: Rates::UNSET,
         limit_burst: Duration::from_millis(10),
-        goal: None,
+        target: None,
         slots,
     }
 }
@@ -67,15 +67,15 @@ impl Bench {
 }
 
 #[test]
-fn a_goal_is_kept_beside_a_tenant_that_would_break_it() {
+fn a_target_is_met_beside_a_tenant_that_would_break_it() {
     let slots = slots::Config { most: 64.0, ..slots::Config::NEEDS };
     for (slots, breaks) in [(None, true), (Some(slots), false)] {
         let mut bench =
             Bench::new(config(slots.or(Some(slots::Config { method: Method::None, ..slots::Config::NEEDS }))), 2);
         let tight = bench.pool.join(at(0), Qos::default());
         let loose = bench.pool.join(at(0), Qos::default());
-        bench.pool.set_response_goal(tight, Some(ResponseGoal::mean(Duration::from_millis(100))));
-        bench.pool.set_response_goal(loose, Some(ResponseGoal::mean(Duration::from_millis(2_000))));
+        bench.pool.set_latency_target(tight, Some(LatencyTarget::mean(Duration::from_millis(100))));
+        bench.pool.set_latency_target(loose, Some(LatencyTarget::mean(Duration::from_millis(2_000))));
         // 500 requests a second are served; 50 come from one, and bursts of 1,000 from the other.
         for ms in 0..20_000u64 {
             let mut arrivals = Vec::new();
@@ -96,11 +96,11 @@ fn a_goal_is_kept_beside_a_tenant_that_would_break_it() {
 }
 
 #[test]
-fn a_missed_goal_is_told_once_in_ten_seconds_with_the_number_of_those_that_were_not() {
+fn a_missed_target_is_told_once_in_ten_seconds_with_the_number_of_those_that_were_not() {
     let mut bench = Bench::new(config(Some(slots::Config { most: 64.0, ..slots::Config::NEEDS })), 2);
     let [tight, loose] = [3, 2_000].map(|ms| {
         let tenant = bench.pool.join(at(0), Qos::default());
-        bench.pool.set_response_goal(tenant, Some(ResponseGoal::mean(Duration::from_millis(ms))));
+        bench.pool.set_latency_target(tenant, Some(LatencyTarget::mean(Duration::from_millis(ms))));
         tenant
     });
     let mut told = Vec::new();
@@ -108,28 +108,28 @@ fn a_missed_goal_is_told_once_in_ten_seconds_with_the_number_of_those_that_were_
         // Two at once: the second waits for the first.
         let arrivals = if ms % 10 == 0 { &[tight, tight, loose][..] } else { &[] };
         bench.step(arrivals);
-        told.extend(std::iter::from_fn(|| bench.pool.take_missed_goal(at(bench.now))).map(|missed| (ms, missed)));
+        told.extend(std::iter::from_fn(|| bench.pool.take_missed_target(at(bench.now))).map(|missed| (ms, missed)));
         assert!(told.len() < 10, "{told:?}");
     }
-    assert!(told.iter().all(|(_, missed)| missed.tenant == tight && missed.figure > missed.goal.time), "{told:?}");
+    assert!(told.iter().all(|(_, missed)| missed.tenant == tight && missed.figure > missed.target.time), "{told:?}");
     let untold: Vec<u64> = told.iter().map(|(_, missed)| missed.untold).collect();
     assert_eq!(untold, [0, 9, 9, 9], "{told:?}");
     let granted = bench.pool.tenant(tight).expect("a tenant").granted;
     assert_eq!(granted.violated, 35, "more than are told");
 }
 
-/// A goal for the 99th percentile leaves less room than the same goal for the mean, by as much as the percentile exceeds it.
+/// A target for the 99th percentile leaves less room than the same target for the mean, by as much as the percentile exceeds it.
 #[test]
-fn a_goal_for_a_percentile_is_a_shorter_one_for_the_mean() {
-    let goal = Duration::from_millis(100);
+fn a_target_for_a_percentile_is_a_shorter_one_for_the_mean() {
+    let target = Duration::from_millis(100);
     let mut runs = Vec::new();
     for statistic in [Statistic::Mean, Statistic::Percentile(99.0)] {
         let slots = slots::Config { most: 64.0, ..slots::Config::NEEDS };
         let mut bench = Bench::new(config(Some(slots)), 2);
         let tight = bench.pool.join(at(0), Qos::default());
         let loose = bench.pool.join(at(0), Qos::default());
-        bench.pool.set_response_goal(tight, Some(ResponseGoal { time: goal, statistic }));
-        bench.pool.set_response_goal(loose, Some(ResponseGoal::mean(Duration::from_millis(4_000))));
+        bench.pool.set_latency_target(tight, Some(LatencyTarget { time: target, statistic }));
+        bench.pool.set_latency_target(loose, Some(LatencyTarget::mean(Duration::from_millis(4_000))));
         let mut before = (Duration::ZERO, 0);
         for ms in 0..30_000u64 {
             let mut arrivals = Vec::new();
@@ -222,7 +222,7 @@ fn the_end_of_the_controller_ends_its_bounds() {
     assert_eq!(bench.pool.in_flight(), 4);
     bench.pool.reconfigure(at(bench.now), config(None));
     bench.dispatch();
-    assert_eq!(bench.pool.queued(), 0, "nothing holds them back any more");
+    assert_eq!(bench.pool.queued(), 0, "nothing throttles them any more");
     assert!(bench.pool.slots().is_none() && bench.pool.tenant(tenant).expect("a tenant").slots.binding().is_none());
 }
 

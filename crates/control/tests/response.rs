@@ -1,7 +1,7 @@
-//! Delays against a goal, on storage that is a formula: what must hold whatever happens, and how well it is held.
+//! Delays against a target, on storage that is a formula: what must hold whatever happens, and how well it is held.
 
 use evenkeel_control::response::{
-    ClientId, ClientSample, Config, Controller, Decision, Method, Reason, Sample, Standing,
+    ClientId, ClientSample, Config, Controller, Decision, Method, Reason, Sample, Throttle,
 };
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::{Duration, Instant};
@@ -44,7 +44,7 @@ impl Storage {
 #[derive(Clone, Debug)]
 struct Client {
     id: u64,
-    standing: Standing,
+    throttle: Throttle,
     bytes: f64,
     delay_ms: f64,
     load: f64,
@@ -53,7 +53,7 @@ struct Client {
 }
 
 fn client(id: u64, bytes: f64) -> Client {
-    Client { id, standing: Standing::Ordinary, bytes, delay_ms: 0.0, load: 0.0, owed: 0.0 }
+    Client { id, throttle: Throttle::Normal, bytes, delay_ms: 0.0, load: 0.0, owed: 0.0 }
 }
 
 /// Three hosts with four writers of 64 KiB each.
@@ -114,7 +114,7 @@ impl Loop {
 fn sample_of(c: &Client) -> ClientSample {
     ClientSample {
         client: ClientId(c.id),
-        standing: c.standing,
+        throttle: c.throttle,
         bytes_per_s: c.load,
         all_bytes_per_s: c.load,
         paid: if c.owed > 0.0 { c.load / c.owed } else { f64::INFINITY },
@@ -141,7 +141,7 @@ fn the_published_controller_follows_its_equation() {
     let mut controller = Controller::new(&config).unwrap();
     let clients = [ClientSample {
         client: ClientId(7),
-        standing: Standing::Ordinary,
+        throttle: Throttle::Normal,
         bytes_per_s: 1e7,
         all_bytes_per_s: 1e7,
         paid: f64::INFINITY,
@@ -157,7 +157,7 @@ fn the_published_controller_follows_its_equation() {
 }
 
 #[test]
-fn the_published_controller_holds_the_goal_in_the_end() {
+fn the_published_controller_holds_the_target_in_the_end() {
     let mut clients = hosts();
     let mut l = Loop::new(&Config::pid(ms(20.0)), Storage::new(1));
     let seen = l.run(&mut clients, 300);
@@ -168,21 +168,21 @@ fn the_published_controller_holds_the_goal_in_the_end() {
 
 #[test]
 fn ours_settles_in_a_second_and_keeps_the_throughput() {
-    for goal in [20.0, 15.0, 10.0] {
+    for target in [20.0, 15.0, 10.0] {
         for k in [1.0, 2.0, 5.0, 10.0] {
-            let mut config = Config::adaptive(ms(goal));
+            let mut config = Config::adaptive(ms(target));
             config.max_delay = Duration::from_millis(60);
-            // One step of delay must not be worth half of the goal.
+            // One step of delay must not be worth half of the target.
             config.step = Duration::from_micros(if k > 5.0 { 100 } else { 500 });
             let mut l = Loop::new(&config, Storage { k, ..Storage::new(7) });
             let mut clients = hosts();
             let seen = l.run(&mut clients, 400);
             let second = mean(&seen[10..20], |s| s.response_ms);
-            assert!(second <= goal, "goal {goal} k {k}: {second} ms in the second second");
+            assert!(second <= target, "target {target} k {k}: {second} ms in the second second");
             let worst = seen[10..].chunks(10).map(|w| mean(w, |s| s.response_ms)).fold(0.0, f64::max);
-            assert!(worst <= goal, "goal {goal} k {k}: {worst}");
+            assert!(worst <= target, "target {target} k {k}: {worst}");
             let load = mean(&seen[200..], |s| s.load);
-            assert!(load > 0.97 * l.storage.bytes_per_s, "goal {goal} k {k}: {load}");
+            assert!(load > 0.97 * l.storage.bytes_per_s, "target {target} k {k}: {load}");
         }
     }
 }
@@ -211,8 +211,8 @@ fn a_burst_that_returns_is_met_with_the_delay_that_held() {
 /// Hosts log in one after the other: the first of a known set is met with the delay that held all of them.
 #[test]
 fn the_first_of_a_known_burst_is_met_with_its_delay() {
-    for goal in [20.0, 15.0, 10.0] {
-        let mut l = Loop::new(&Config::adaptive(ms(goal)), Storage::new(13));
+    for target in [20.0, 15.0, 10.0] {
+        let mut l = Loop::new(&Config::adaptive(ms(target)), Storage::new(13));
         let mut clients = hosts();
         l.run(&mut clients, 200);
         let (held, bytes) = (clients[0].delay_ms, clients[0].bytes);
@@ -230,12 +230,12 @@ fn the_first_of_a_known_burst_is_met_with_its_delay() {
             }
         }
         let mean = mean(&second, |s| s.response_ms);
-        assert!(mean <= 1.2 * goal, "goal {goal}: {mean} ms in the first second");
+        assert!(mean <= 1.2 * target, "target {target}: {mean} ms in the first second");
     }
 }
 
 #[test]
-fn an_hour_of_an_unachievable_goal_winds_nothing_up() {
+fn an_hour_of_an_unachievable_target_winds_nothing_up() {
     for config in [Config::adaptive(ms(5.0)), Config::pid(ms(5.0))] {
         let mut l = Loop::new(&config, Storage { bytes_per_s: 1e6, ..Storage::new(5) });
         let mut clients = hosts();
@@ -252,12 +252,12 @@ fn an_hour_of_an_unachievable_goal_winds_nothing_up() {
 }
 
 #[test]
-fn a_throttle_that_ineffective_is_noticed() {
+fn an_ineffective_throttle_is_noticed() {
     let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage { k: 0.0, ..Storage::new(11) });
     let mut clients = hosts();
     let seen = l.run(&mut clients, 230);
     assert!(seen.iter().any(|s| matches!(s.reason, Reason::Ineffective { .. })), "{:?}", seen.last());
-    // Another way of delaying bites, and is learned.
+    // Another way of delaying is effective, and is learned.
     l.controller.throttle_changed();
     l.storage.k = 3.0;
     let seen = l.run(&mut clients, 100);
@@ -265,11 +265,14 @@ fn a_throttle_that_ineffective_is_noticed() {
     assert!(!seen[50..].iter().any(|s| matches!(s.reason, Reason::Ineffective { .. })));
     let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage::new(11));
     let seen = l.run(&mut hosts(), 600);
-    assert!(!seen.iter().any(|s| matches!(s.reason, Reason::Ineffective { .. })), "one that bites is not accused");
+    assert!(
+        !seen.iter().any(|s| matches!(s.reason, Reason::Ineffective { .. })),
+        "one that is effective is not accused"
+    );
 }
 
-/// Offenders that come one by one, reads that scatter by 30 % in each interval, and the longest delay too short for the
-/// goal. Tells after how many intervals the throttle was said not to bite, if it was.
+/// Noisy clients that come one by one, reads that scatter by 30 % in each interval, and the longest delay too short for the
+/// target. Tells after how many intervals the throttle was found ineffective, if it was.
 fn accused_after(k: f64, seed: u64, ticks: usize) -> Option<usize> {
     let mut l = Loop::new(&Config::adaptive(ms(15.0)), Storage { k, noise: 0.3, ..Storage::new(seed) });
     let all: Vec<Client> = (2..8).map(|id| client(id, 2.0 * 65536.0)).collect();
@@ -282,7 +285,7 @@ fn accused_after(k: f64, seed: u64, ticks: usize) -> Option<usize> {
 }
 
 #[test]
-fn a_throttle_that_ineffective_is_noticed_within_25_s() {
+fn an_ineffective_throttle_is_noticed_within_25_s() {
     let runs = 400;
     let found = (0..runs).filter(|&seed| accused_after(0.0, seed, 250).is_some()).count();
     assert!(found * 100 >= runs as usize * 99, "{found} of {runs}");
@@ -290,7 +293,7 @@ fn a_throttle_that_ineffective_is_noticed_within_25_s() {
 
 #[test]
 fn one_that_bites_but_not_enough_is_not_accused() {
-    // 43 ms less 20 is above the goal, so that every run has its trial.
+    // 43 ms less 20 is above the target, so that every run has its trial.
     let accused: Vec<u64> = (0..1_000).filter(|&seed| accused_after(1.0, seed, 250).is_some()).collect();
     assert!(accused.len() <= 1, "{accused:?}");
 }
@@ -368,8 +371,8 @@ fn moment() -> impl Strategy<Value = Moment> {
         .prop_map(|(wait_ms, response, reads, loads, ticks)| Moment { wait_ms, response, reads, loads, ticks })
 }
 
-const STANDINGS: [Standing; 5] =
-    [Standing::Ordinary, Standing::Ordinary, Standing::Never, Standing::Always, Standing::Important];
+const THROTTLES: [Throttle; 5] =
+    [Throttle::Normal, Throttle::Normal, Throttle::Never, Throttle::Always, Throttle::Last];
 
 /// Reason, mean delay, and the delay of each client, in ns.
 type Decided = (Reason, u64, Vec<(u64, u64)>);
@@ -382,7 +385,7 @@ fn replay(config: &Config, history: &[Moment], order: &[usize]) -> Vec<Decided> 
         now += Duration::from_millis(moment.wait_ms);
         let sample_of = |&place: &usize| ClientSample {
             client: ClientId(place as u64),
-            standing: STANDINGS[place],
+            throttle: THROTTLES[place],
             bytes_per_s: moment.loads[place],
             all_bytes_per_s: moment.loads[place],
             paid: if place == 1 { moment.loads[place] / 1e7 } else { f64::INFINITY },
@@ -447,7 +450,7 @@ proptest! {
         let decisions = replay(&config, &history, &order);
         for (reason, mean, delays) in &decisions {
             for &(client, delay) in delays {
-                prop_assert!(STANDINGS[client as usize] != Standing::Never);
+                prop_assert!(THROTTLES[client as usize] != Throttle::Never);
                 prop_assert!(delay > 0 && delay <= config.max_delay.as_nanos());
                 // Milliseconds in floating point are good to the nanosecond.
                 let off = if step_us > 0 && ours { delay % (step_us * 1000) } else { 0 };

@@ -24,17 +24,17 @@ fn report(arrived: u64, queued: u64, waited_ms: u64, used: f64, latency_ms: u64)
     }
 }
 
-fn workload(id: u64, goal_ms: u64, weight: f64, report: Report) -> Workload {
-    let goal = (goal_ms > 0).then(|| Duration::from_millis(goal_ms));
-    Workload { id: WorkloadId(id), goal, weight, guaranteed_iops: 0.0, report }
+fn workload(id: u64, target_ms: u64, weight: f64, report: Report) -> Workload {
+    let target = (target_ms > 0).then(|| Duration::from_millis(target_ms));
+    Workload { id: WorkloadId(id), target, weight, guaranteed_iops: 0.0, report }
 }
 
 prop_compose! {
     fn any_workload()(
-        id in 0u64..1000, goal in prop_oneof![Just(0u64), 5u64..2000], weight in 1u32..1000,
+        id in 0u64..1000, target in prop_oneof![Just(0u64), 5u64..2000], weight in 1u32..1000,
         arrived in 0u64..5000, queued in 0u64..5000, waited in 0u64..3000, used in 0.0f64..500.0, latency in 1u64..500,
     ) -> Workload {
-        workload(id, goal, f64::from(weight), report(arrived, queued, waited, used, latency))
+        workload(id, target, f64::from(weight), report(arrived, queued, waited, used, latency))
     }
 }
 
@@ -89,10 +89,10 @@ proptest! {
         for method in [Method::Rwd, Method::Drg, Method::Needs] {
             let (total, shares) = settled(&mut controller(method), &workloads, 3);
             let Some(total) = total else {
-                // No goal is within reach.
+                // No target is within reach.
                 let bounds = |w: &Workload| {
                     let latency = w.report.inside.as_secs_f64() / w.report.completed as f64;
-                    w.goal.is_some_and(|goal| !w.report.is_idle() && w.report.completed > 0 && latency < goal.as_secs_f64())
+                    w.target.is_some_and(|target| !w.report.is_idle() && w.report.completed > 0 && latency < target.as_secs_f64())
                 };
                 prop_assert!(method == Method::Needs && !workloads.iter().any(bounds), "{shares:?}");
                 prop_assert!(shares.iter().all(|(slots, _)| slots.is_infinite()), "{shares:?}");
@@ -133,12 +133,12 @@ proptest! {
 
     /// What the published split does for equal weights: no other choice of claims to meet is larger.
     #[test]
-    fn as_many_goals_as_can_be_are_kept(needs in prop::collection::vec(1u64..60, 1..9), total in 10f64..256.0) {
+    fn as_many_targets_as_can_be_are_met(needs in prop::collection::vec(1u64..60, 1..9), total in 10f64..256.0) {
         let workloads: Vec<Workload> = needs
             .iter()
             .enumerate()
             .map(|(id, &need)| {
-                // Arrivals that the published equations turn into so many slots: a goal of twice the latency, none waiting.
+                // Arrivals that the published equations turn into so many slots: a target of twice the latency, none waiting.
                 let mut each = report(0, 0, 0, 10.0, 100);
                 each.length = Duration::from_secs(1);
                 each.arrived = need * 12;
@@ -151,7 +151,7 @@ proptest! {
         let plan = controller.tick(&summary);
         let total = plan.total.expect("a total");
         let shares = plan.shares.to_vec();
-        let met = shares.iter().filter(|share| matches!(share.reason, Reason::Kept)).count();
+        let met = shares.iter().filter(|share| matches!(share.reason, Reason::Met)).count();
         let least = 1f64.min(total / shares.len() as f64);
         let best = (0u32..1 << shares.len())
             .filter(|set| {
@@ -170,12 +170,12 @@ proptest! {
 }
 
 #[test]
-fn without_goals_slots_are_bounded_only_while_the_others_are_not_heard() {
+fn without_targets_slots_are_bounded_only_while_the_others_are_not_heard() {
     let mut controller = controller(Method::Needs);
     let workloads = [workload(1, 0, 1.0, report(40, 80, 30, 20.0, 40))];
     assert_eq!(settled(&mut controller, &workloads, 10), (None, vec![(f64::INFINITY, Reason::Unbounded)]));
     controller.set_alone(true);
-    // Twenty inside take 40 ms; where nothing has a goal it aims at 20 ms.
+    // Twenty inside take 40 ms; where nothing has a target it aims at 20 ms.
     let (total, shares) = settled(&mut controller, &workloads, 100);
     assert!(total.is_some_and(|total| (9.0..11.0).contains(&total)), "{total:?}");
     assert!(shares[0].0 <= 11.0, "{shares:?}");
@@ -184,7 +184,7 @@ fn without_goals_slots_are_bounded_only_while_the_others_are_not_heard() {
 }
 
 #[test]
-fn a_goal_counts_for_half_a_minute_when_its_workload_is_idle() {
+fn a_target_counts_for_half_a_minute_when_its_workload_is_idle() {
     let mut controller = controller(Method::Needs);
     let other = workload(2, 0, 1.0, report(40, 80, 30, 20.0, 40));
     let mut with = |tight, periods| settled(&mut controller, &[workload(1, 100, 1.0, tight), other], periods).0;
@@ -197,8 +197,8 @@ fn a_goal_counts_for_half_a_minute_when_its_workload_is_idle() {
 }
 
 #[test]
-fn while_all_goals_can_be_kept_margins_are_equal() {
-    // Both have a queue, for which there are too few slots; the one with the tighter goal gets more for the same load.
+fn while_all_targets_can_be_met_margins_are_equal() {
+    // Both have a queue, for which there are too few slots; the one with the tighter target gets more for the same load.
     let load = report(40, 80, 30, 20.0, 40);
     let workloads = [workload(1, 200, 1.0, load), workload(2, 800, 1.0, load)];
     let (_, shares) = settled(&mut controller(Method::Needs), &workloads, 30);
@@ -233,9 +233,9 @@ fn what_cannot_be_kept_is_said_with_what_could() {
     let light = report(10, 1, 5, 1.0, 50);
     let workloads = [workload(1, 200, 1.0, heavy), workload(2, 200, 1.0, light)];
     let (total, shares) = settled(&mut controller(Method::Needs), &workloads, 10);
-    let Reason::Unachievable { feasible_at } = shares[0].1 else { panic!("{shares:?}") };
-    assert!(feasible_at.is_none_or(|scale| scale > 1.0), "{feasible_at:?} of {total:?}");
-    assert!(matches!(shares[1].1, Reason::Kept), "the small need comes first: {shares:?}");
+    let Reason::Unachievable { achievable_at } = shares[0].1 else { panic!("{shares:?}") };
+    assert!(achievable_at.is_none_or(|scale| scale > 1.0), "{achievable_at:?} of {total:?}");
+    assert!(matches!(shares[1].1, Reason::Met), "the small need comes first: {shares:?}");
 }
 
 #[test]

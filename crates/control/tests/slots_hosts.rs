@@ -1,4 +1,4 @@
-//! Slots of three hosts that tell each other what they did, in front of one array: goals held for clients whose requests do
+//! Slots of three hosts that tell each other what they did, in front of one array: targets held for clients whose requests do
 //! not come evenly.
 
 use std::collections::VecDeque;
@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::slots::ResponseGoal;
+use evenkeel_control::pool::slots::LatencyTarget;
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::{self, Summary};
@@ -17,7 +17,7 @@ const WORK: Work = Work::new(Kind::Read, 4096);
 /// How long after the end of a period the last summary is there, and how long a period is.
 const EXCHANGE_MS: u64 = 60;
 const PERIOD_MS: u64 = 500;
-const GOAL_MS: u64 = 250;
+const TARGET_MS: u64 = 250;
 
 /// How a client asks.
 #[derive(Clone, Copy, Debug)]
@@ -81,18 +81,18 @@ fn run(asks: [(Ask, bool); 3], seconds: u64, cut_off: (Range<u64>, &[usize]), se
         cost: CostModel { base_bytes: 1, write_percent: 100 },
         limit: Rates::UNSET,
         limit_burst: Duration::ZERO,
-        goal: None,
+        target: None,
         slots: Some(slots),
     };
     let at = |ms: u64| Instant::ZERO + Duration::from_millis(ms);
     let mut hosts: Vec<Host> = (0u64..)
         .zip(asks)
-        .map(|(place, (ask, goal))| {
+        .map(|(place, (ask, target))| {
             let mut pool = Pool::new(config, at(0), seed ^ place);
             pool.share_slots(true);
             let tenant = pool.join(at(0), Qos::default());
-            let goal = goal.then(|| ResponseGoal::mean(Duration::from_millis(GOAL_MS)));
-            pool.set_response_goal(tenant, goal);
+            let target = target.then(|| LatencyTarget::mean(Duration::from_millis(TARGET_MS)));
+            pool.set_latency_target(tenant, target);
             let rng = SplitMix64::new(seed.wrapping_mul(31) ^ place);
             let client = Client { ask, rng, next_ms: 0.0, outstanding: 0, quiet: false };
             Host { pool, tenant, client, heard: None, second: (0, 0), means: Vec::new() }
@@ -141,7 +141,7 @@ fn run(asks: [(Ask, bool); 3], seconds: u64, cut_off: (Range<u64>, &[usize]), se
     hosts.into_iter().map(|host| host.means).collect()
 }
 
-/// A client that always has 150 requests outstanding and one whose 100 a second come unevenly, both with a goal, and one that
+/// A client that always has 150 requests outstanding and one whose 100 a second come unevenly, both with a target, and one that
 /// takes what it can get.
 fn clients(uneven: Ask) -> [(Ask, bool); 3] {
     [(Ask::Closed(150), true), (uneven, true), (Ask::Closed(200), false)]
@@ -150,15 +150,15 @@ fn clients(uneven: Ask) -> [(Ask, bool); 3] {
 const RANDOM: Ask = Ask::Random { per_s: 100.0, depth: 64 };
 const BATCHES: Ask = Ask::Batches { per_s: 100.0, depth: 64 };
 
-/// How many of these seconds each host with a goal missed it.
+/// How many of these seconds each host with a target missed it.
 fn missed(means: &[Vec<f64>], seconds: Range<usize>) -> [usize; 2] {
-    let of = |means: &Vec<f64>| means[seconds.clone()].iter().filter(|mean| **mean > GOAL_MS as f64).count();
+    let of = |means: &Vec<f64>| means[seconds.clone()].iter().filter(|mean| **mean > TARGET_MS as f64).count();
     [of(&means[0]), of(&means[1])]
 }
 
-/// Half of the goal and more used to be the device's own queue, and the client with batches missed it every sixth second.
+/// Half of the target and more used to be the device's own queue, and the client with batches missed it every sixth second.
 #[test]
-fn goals_are_kept_however_unevenly_requests_come() {
+fn targets_are_met_however_unevenly_requests_come() {
     for (uneven, per_mille) in [(RANDOM, 0), (BATCHES, 5)] {
         let mut late = [0; 2];
         for seed in 300..320 {
@@ -176,7 +176,7 @@ fn goals_are_kept_however_unevenly_requests_come() {
 
 /// What one knows of the device that another loads unheard is not what it is without him.
 #[test]
-fn goals_are_kept_while_a_host_is_cut_off_and_when_it_is_back() {
+fn targets_are_met_while_a_host_is_cut_off_and_when_it_is_back() {
     for (uneven, per_cent) in [(RANDOM, 0), (BATCHES, 8)] {
         let (mut during, mut later) = ([0; 2], [0; 2]);
         for seed in 300..320 {

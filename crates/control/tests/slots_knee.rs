@@ -1,4 +1,4 @@
-//! How much of the tightest goal the device takes: all that goals allow where more slots bring throughput, and a fourth where
+//! How much of the tightest target the device takes: all that targets allow where more slots bring throughput, and a fourth where
 //! they bring nothing.
 
 use evenkeel_control::Duration;
@@ -6,7 +6,7 @@ use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::{Config, Controller, Report, Summary, Workload, WorkloadId};
 
 const PERIOD: Duration = Duration::from_millis(100);
-const GOAL_S: f64 = 0.1;
+const TARGET_S: f64 = 0.1;
 
 /// Serves X(s) = rate·s / (s + half) with s inside, give or take what chance does to counts.
 #[derive(Clone, Copy, Debug)]
@@ -16,17 +16,17 @@ struct Device {
 }
 
 impl Device {
-    /// What it should take of the goal: a fourth, and up to seven tenths in proportion to the elasticity half / (s + half), in
+    /// What it should take of the target: a fourth, and up to seven tenths in proportion to the elasticity half / (s + half), in
     /// full from 0.15 on.
     fn part(self) -> f64 {
-        let alone = self.half / self.rate / GOAL_S;
+        let alone = self.half / self.rate / TARGET_S;
         // p = 0.25 + 0.45 min(1, alone / (0.15 p)).
         if alone >= 0.15 * 0.7 { 0.7 } else { 0.125 + (0.125f64.powi(2) + 3.0 * alone).sqrt() }
     }
 
     /// What it takes with so many slots, as a part of what it should.
     fn ratio(self, total: f64) -> f64 {
-        (total + self.half) / self.rate / GOAL_S / self.part()
+        (total + self.half) / self.rate / TARGET_S / self.part()
     }
 }
 
@@ -55,8 +55,8 @@ fn run(hosts: &mut [Controller], shares: &mut [f64], device: Device, periods: us
                 response_time: Duration::from_secs(1),
                 ..Report::default()
             };
-            let goal = Some(Duration::from_nanos((GOAL_S * 1e9) as u64));
-            let workload = Workload { id: WorkloadId(1), goal, weight: 1.0, guaranteed_iops: 0.0, report };
+            let target = Some(Duration::from_nanos((TARGET_S * 1e9) as u64));
+            let workload = Workload { id: WorkloadId(1), target, weight: 1.0, guaranteed_iops: 0.0, report };
             group.add(controller.observe(&[workload]));
         }
         for (controller, share) in hosts.iter_mut().zip(shares.iter_mut()) {
@@ -69,7 +69,7 @@ fn run(hosts: &mut [Controller], shares: &mut [f64], device: Device, periods: us
 }
 
 #[test]
-fn the_device_takes_more_of_a_goal_where_more_slots_bring_throughput() {
+fn the_device_takes_more_of_a_target_where_more_slots_bring_throughput() {
     let device = |rate, half| Device { rate, half };
     let changes = [
         (device(1_000.0, 1.0), device(1_000.0, 32.0)),

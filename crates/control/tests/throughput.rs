@@ -1,8 +1,8 @@
-//! Guaranteed throughput on a hybrid device that is a formula: what must hold whatever happens, and how well it is held.
+//! Guaranteed throughput on a cached device that is a formula: what must hold whatever happens, and how well it is held.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::throughput::{
-    Config, Controller, Counters, Demand, Goal, Guarantee, InForce, Method, Rate, Reason, SlowDevice, TenantId,
+    Bounds, Config, Controller, Counters, Demand, Guarantee, InForce, Method, Rate, Reason, SlowDevice, TenantId,
     TenantSample,
 };
 use evenkeel_control::{Duration, Instant};
@@ -17,7 +17,7 @@ fn seconds(s: f64) -> Duration {
 }
 
 fn reads(bytes_per_s: f64) -> Guarantee {
-    Guarantee { read: Some(Goal::new(Rate::BytesPerS(bytes_per_s as u64))), write: None, weight: 1.0 }
+    Guarantee { read: Some(Bounds::new(Rate::BytesPerS(bytes_per_s as u64))), write: None, weight: 1.0 }
 }
 
 /// A reader whose misses come in bursts.
@@ -97,7 +97,7 @@ impl Plant {
             .iter()
             .zip(&self.ids)
             .map(|(reader, &id)| TenantSample {
-                hybrid: reader.counters,
+                cached: reader.counters,
                 slow: Some(reader.slow),
                 ..TenantSample::new(id)
             })
@@ -201,12 +201,12 @@ fn a_static_limit_is_the_guarantee_and_falls_short() {
     assert!((0.08..0.12).contains(&dat(&rates[0], 100.0 * MB)), "{}", dat(&rates[0], 100.0 * MB));
 }
 
-/// One second in which tenants moved so much (hybrid bytes, slow bytes).
+/// One second in which tenants moved so much (bytes in all, bytes of the slow device).
 fn second(controller: &mut Controller, n: u64, moved: &[(TenantId, u64, u64)]) -> Vec<(f64, Reason)> {
     let samples: Vec<TenantSample> = moved
         .iter()
         .map(|&(tenant, bytes, slow)| TenantSample {
-            hybrid: Counters { read_bytes: n * bytes, reads: n, ..Counters::ZERO },
+            cached: Counters { read_bytes: n * bytes, reads: n, ..Counters::ZERO },
             slow: Some(Counters { read_bytes: n * slow, reads: n, ..Counters::ZERO }),
             ..TenantSample::new(tenant)
         })
@@ -416,17 +416,17 @@ proptest! {
         let mut rng = SplitMix64::new(seed);
         let mut controller = Controller::new(&Config { method, slow_bytes_per_s: Some(1_000_000), ..often() }).unwrap();
         let most = ceiling.map(|factor| (1e7 * factor) as u64);
-        let goal = Goal { guaranteed: Rate::BytesPerS(10_000_000), ceiling: most };
-        let requests = Goal::new(Rate::RequestsPerS(500));
-        let tenant = controller.join(&Guarantee { read: Some(goal), write: Some(requests), weight: 2.0 }).unwrap();
+        let bounds = Bounds { guaranteed: Rate::BytesPerS(10_000_000), ceiling: most };
+        let requests = Bounds::new(Rate::RequestsPerS(500));
+        let tenant = controller.join(&Guarantee { read: Some(bounds), write: Some(requests), weight: 2.0 }).unwrap();
         let mut now = Instant::ZERO;
         for _ in 0..300 {
             now += Duration::from_nanos(rng.next_below(300_000_000));
             let mut any = || { let shift = rng.next_below(64); rng.next_u64() >> shift };
             let mut counters = || Counters { read_bytes: any(), written_bytes: any(), reads: any(), writes: any() };
-            let (hybrid, slow, device) = (counters(), counters(), counters());
+            let (cached, slow, device) = (counters(), counters(), counters());
             let demand = [Demand::Unknown, Demand::Backlogged, Demand::AppLimited][rng.next_below(3) as usize];
-            let sample = TenantSample { hybrid, slow: Some(slow), demand, ..TenantSample::new(tenant) };
+            let sample = TenantSample { cached, slow: Some(slow), demand, ..TenantSample::new(tenant) };
             let busy = Duration::from_nanos(rng.next_u64() >> 20);
             controller.observe(now, Some(SlowDevice { counters: device, busy }), &[sample]);
             let assignment = controller.tick(now).assignments[0];
@@ -523,10 +523,10 @@ fn a_limit_that_someone_else_set_is_not_learned_from() {
     let mut controller = Controller::new(&Config::DEFAULT).unwrap();
     let tenant = controller.join(&reads(100.0 * MB)).unwrap();
     for n in 0..200 {
-        let hybrid = Counters { read_bytes: n * 20_000_000, reads: n * 100, ..Counters::ZERO };
+        let cached = Counters { read_bytes: n * 20_000_000, reads: n * 100, ..Counters::ZERO };
         let slow = Counters { read_bytes: n * 10_000_000, reads: n * 50, ..Counters::ZERO };
         let in_force = Some(InForce { read: Some(20_000_000), write: None });
-        let sample = TenantSample { hybrid, slow: Some(slow), in_force, ..TenantSample::new(tenant) };
+        let sample = TenantSample { cached, slow: Some(slow), in_force, ..TenantSample::new(tenant) };
         let now = Instant::ZERO + Duration::from_secs(n);
         controller.observe(now, None, &[sample]);
         let read = controller.tick(now).assignments[0].read.unwrap();
@@ -586,7 +586,7 @@ fn tenants_come_and_go() {
     controller.guarantee(a, &reads(6e6)).unwrap();
     assert_eq!(controller.decision().assignments[0].read.unwrap().limit, Rate::BytesPerS(6_000_000));
     assert!(controller.guarantee(a, &reads(0.0)).is_err() && controller.join(&reads(0.0)).is_err());
-    let low = Goal { ceiling: Some(5), ..Goal::new(Rate::BytesPerS(6)) };
+    let low = Bounds { ceiling: Some(5), ..Bounds::new(Rate::BytesPerS(6)) };
     let error = controller.join(&Guarantee { read: Some(low), ..reads(1.0) }).unwrap_err();
     assert_eq!(error.to_string(), "ceiling must be at least the guarantee");
 }

@@ -133,8 +133,7 @@ fn on_this_host(
         let findings = answers.iter().map(|(endpoint, answer)| preflight::arrays::judge_etcd(endpoint, answer));
         host.findings.extend(findings);
     }
-    let map =
-        (!config.resources.is_empty()).then(|| Map::of(&Survey::of_this_machine(), &config.configured(), resolved));
+    let map = (!config.packets.is_empty()).then(|| Map::of(&Survey::of_this_machine(), &config.configured(), resolved));
     let mut map = map.unwrap_or_default();
     if config.ceph.is_some() {
         map.osds = osds::find(Path::new("/"), &config.agent.ceph.sockets);

@@ -82,7 +82,7 @@ enum Command {
     /// Explain and describe configurations
     #[command(subcommand)]
     Config(config_cmd::Command),
-    /// Watch a running server or agent: rates, latencies, goals, and what is throttled by whom
+    /// Watch a running server or agent: rates, latencies, targets, and what is throttled by whom
     ///
     /// A view of `evenkeel serve` or `evenkeel guard` in a terminal of 80 x 24 or more, refreshed every second.
     Top(top::Args),

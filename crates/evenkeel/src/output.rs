@@ -49,7 +49,7 @@ pub(crate) fn announce(text: String) {
     }
 }
 
-/// A line on the terminal that tells how far some work is; nothing where standard error is none.
+/// A line on the terminal that shows how far some work is; nothing where standard error is none.
 pub(crate) fn spinner(template: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();

@@ -105,7 +105,7 @@ pub(crate) fn each<T: Sync, R: Send>(
 }
 
 /// Applies `work` to each item on `threads` threads until `stop` is set or an item fails, and answers in the order given:
-/// nothing for items that had not begun by then. `work` gets the place of its item, and what tells how much of it is done (0 to
+/// nothing for items that had not begun by then. `work` gets the place of its item, and what reports how much of it is done (0 to
 /// 1) and answers whether to go on. Shows progress on a terminal when it takes longer than two seconds.
 pub(crate) fn until<T: Sync, R: Send, E: Send>(
     items: &[T],
@@ -194,7 +194,7 @@ mod tests {
                 cost: CostModel::default(),
                 limit: Rates::UNSET,
                 limit_burst: evenkeel_control::Duration::from_millis(10),
-                goal: None,
+                target: None,
                 slots: None,
             },
             tenants: vec![Tenant::new("one", Qos::default())],

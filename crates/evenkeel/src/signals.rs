@@ -16,19 +16,19 @@ use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 const SIGPWR: c_int = Signal::POWER.as_raw();
 const SIGSTKFLT: c_int = Signal::STKFLT.as_raw();
 
-/// Those that stop gracefully: somebody asks for it, the power is about to fail, the soft limit of processor time is
+/// Those that stop gracefully: a user or program asks for it, the power is about to fail, the soft limit of processor time is
 /// reached.
 pub(crate) const STOP: [c_int; 4] = [SIGTERM, SIGINT, SIGPWR, SIGXCPU];
 
 /// Those that would end a program by default and say nothing that a server or an agent understands.
 const STRAY: [c_int; 7] = [SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGSTKFLT];
 
-/// Real-time signals, which nobody sends; 32 and 33 the C library keeps for itself.
+/// Real-time signals, which no program sends; 32 and 33 the C library keeps for itself.
 const REAL_TIME: RangeInclusive<c_int> = 34..=64;
 
-/// Signals as they come, with what the kernel tells of them.
+/// Signals as they come, with what the kernel knows of them.
 pub(crate) type Received = SignalsInfo<WithRawSiginfo>;
-/// The process that has sent a signal, where the kernel tells.
+/// The process that has sent a signal, where the kernel knows it.
 pub(crate) type Sender = Option<Process>;
 
 /// Those that stop, and SIGHUP.

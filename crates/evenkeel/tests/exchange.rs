@@ -115,7 +115,7 @@ fn presence(state: &Value) -> Vec<(&str, &str)> {
 }
 
 fn shares(state: &Value) -> bool {
-    state["exchange"]["standing"] == "shared" && state["pools"][0]["slots"]["exchanged"] == true
+    state["exchange"]["status"] == "shared" && state["pools"][0]["slots"]["exchanged"] == true
 }
 
 /// Whether etcd is installed; if not, the test counts as skipped.
@@ -153,7 +153,7 @@ fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
         let tenants = state["pools"][0]["tenants"].as_array().expect("tenants").clone();
         tenants.into_iter().find(|tenant| tenant["name"] == "a").expect("tenant a")["slots"].clone()
     };
-    wait("its goal is judged", || tenant(&a.state())["windows_total"].as_u64() > Some(2));
+    wait("its target is judged", || tenant(&a.state())["windows_total"].as_u64() > Some(2));
     let slots = tenant(&a.state());
     assert_eq!(slots["target_ms"], 200.0);
     assert!(slots["granted"].as_f64() > Some(1.0) && slots["used"].as_f64() > Some(0.0), "{slots}");
@@ -170,7 +170,7 @@ fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
     // Without etcd each is on its own, and goes on serving.
     etcd.kill();
     wait("both are on their own", || {
-        [&a, &b].iter().all(|host| host.state()["exchange"]["standing"] == "lost" && !shares(&host.state()))
+        [&a, &b].iter().all(|host| host.state()["exchange"]["status"] == "lost" && !shares(&host.state()))
     });
     let done = |host: &Server| tenant(&host.state())["windows_total"].as_u64();
     let before = done(&a);
@@ -214,7 +214,7 @@ impl Guard {
 
     fn shares(&self) -> bool {
         let state = self.state();
-        state["exchange"]["standing"] == "shared" && state["pools"][0]["exchanged"] == true
+        state["exchange"]["status"] == "shared" && state["pools"][0]["exchanged"] == true
     }
 }
 
@@ -245,7 +245,7 @@ fn agents_on_initiators_decide_together_and_alone_without_etcd() {
     wait("each decides alone", || {
         agents.iter().all(|agent| {
             let state = agent.state();
-            state["exchange"]["standing"] == "lost" && state["pools"][0]["exchanged"] == false
+            state["exchange"]["status"] == "lost" && state["pools"][0]["exchanged"] == false
         })
     });
     etcd.restart();

@@ -87,7 +87,7 @@ impl Drop for Agent {
     }
 }
 
-const GOAL: &str =
+const TARGET: &str =
     "[agent]\nstatus = \"127.0.0.1:0\"\ninterval = \"20ms\"\n[pools.nothing-served]\nlatency.target = \"15ms\"\n";
 
 #[test]
@@ -99,7 +99,7 @@ fn discover_answers_in_json() {
 
 #[test]
 fn a_browser_is_told_what_this_is_and_where_to_look() {
-    let file = File::new("page", GOAL);
+    let file = File::new("page", TARGET);
     let agent = Agent::start(&["--config", file.path(), "--dry-run"]);
     let get = |path: &str| {
         let mut stream = TcpStream::connect(&agent.status).expect("listens");
@@ -123,7 +123,7 @@ fn a_browser_is_told_what_this_is_and_where_to_look() {
 
 #[test]
 fn a_dry_run_decides_answers_and_stops() {
-    let file = File::new("dry", GOAL);
+    let file = File::new("dry", TARGET);
     let mut agent = Agent::start(&["--config", file.path(), "--dry-run"]);
     let state = || serde_json::from_slice::<Value>(&agent.ask(&["status", "--json"]).stdout).expect("JSON");
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
@@ -144,7 +144,7 @@ fn a_dry_run_decides_answers_and_stops() {
 
 #[test]
 fn a_hang_up_takes_the_newer_policy_and_refuses_what_takes_a_restart() {
-    let file = File::new("reload", GOAL);
+    let file = File::new("reload", TARGET);
     let mut agent = Agent::start(&["--config", file.path(), "--dry-run"]);
     let target = || {
         let state: Value = serde_json::from_slice(&agent.ask(&["status", "--json"]).stdout).expect("JSON");
@@ -162,12 +162,12 @@ fn a_hang_up_takes_the_newer_policy_and_refuses_what_takes_a_restart() {
         rustix::process::kill_process(pid, rustix::process::Signal::HUP).expect("sent");
     };
     until(15.0);
-    reload(&GOAL.replace("15ms", "25ms"));
+    reload(&TARGET.replace("15ms", "25ms"));
     until(25.0);
     // Neither a fault nor what takes a restart changes anything; the next good one does.
     reload("[pools.nothing-served]\nlatency.target = 1\n");
-    reload(&GOAL.replace("15ms", "5ms").replace("20ms", "50ms"));
-    reload(&GOAL.replace("15ms", "35ms"));
+    reload(&TARGET.replace("15ms", "5ms").replace("20ms", "50ms"));
+    reload(&TARGET.replace("15ms", "35ms"));
     until(35.0);
     agent.stop();
 }
@@ -203,7 +203,7 @@ fn stands_still(pid: &str) -> bool {
 
 #[test]
 fn a_service_manager_is_told_by_the_loop_that_it_goes_on() {
-    let file = File::new("notify", GOAL);
+    let file = File::new("notify", TARGET);
     let socket = std::env::temp_dir().join(format!("evenkeel-guard-{}-notify.sock", std::process::id()));
     let _ = std::fs::remove_file(&socket);
     let told = UnixDatagram::bind(&socket).expect("a socket");
@@ -247,7 +247,7 @@ fn a_service_manager_is_told_by_the_loop_that_it_goes_on() {
 }
 
 #[test]
-fn without_a_goal_there_is_nothing_to_run() {
+fn without_a_target_there_is_nothing_to_run() {
     let file = File::new("empty", "");
     let refused = guard(&["run", "--config", file.path(), "--dry-run"]);
     assert!(!refused.status.success());

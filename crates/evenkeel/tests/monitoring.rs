@@ -16,7 +16,7 @@ mod skip;
 
 use server::{EVENKEEL, Folder, Server, http, succeed};
 
-/// A pool with a goal for reads, slots by need and guarantees: every metric that needs no second machine has samples.
+/// A pool with a target for reads, slots by need and guarantees: every metric that needs no second machine has samples.
 const SERVE: &str = "\
 [pools.main]\nlatency.target = \"5ms\"\ntuning.slots = \"needs\"\n[pools.main.emulate]\niops = 2000\n\
 [tenants.web]\nlatency.target = \"50ms\"\n[tenants.bulk]\nguarantee = { bytes_per_s = \"5MB\" }\n\

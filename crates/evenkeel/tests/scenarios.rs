@@ -101,27 +101,27 @@ fn all_five() -> toml::Table {
 }
 
 /// The metrics of `all-five` that say whether somebody with a guarantee gets it.
-const GOALS: [&str; 4] = ["database.mean_ms", "mail.mean_ms", "copy.bytes_per_s", "batch.iops"];
+const TARGETS: [&str; 4] = ["database.mean_ms", "mail.mean_ms", "copy.bytes_per_s", "batch.iops"];
 
-/// Each goal is met for a tenant alone with those who were guaranteed nothing, and all are met together.
+/// Each target is met for a tenant alone with those who were guaranteed nothing, and all are met together.
 #[test]
-fn no_goal_that_is_met_alone_is_lost_with_the_others() {
-    for goal in GOALS {
+fn no_target_that_is_met_alone_is_lost_with_the_others() {
+    for target in TARGETS {
         let mut alone = all_five();
-        let (tenant, _) = goal.split_once('.').unwrap();
+        let (tenant, _) = target.split_once('.').unwrap();
         let here = |client: &toml::Value| [tenant, "journal", "backup"].contains(&client["tenant"].as_str().unwrap());
         alone["client"].as_array_mut().unwrap().retain(here);
-        alone["bound"].as_array_mut().unwrap().retain(|bound| bound["metric"].as_str() == Some(goal));
-        assert_eq!(judged(&alone), [(goal.to_owned(), true)]);
+        alone["bound"].as_array_mut().unwrap().retain(|bound| bound["metric"].as_str() == Some(target));
+        assert_eq!(judged(&alone), [(target.to_owned(), true)]);
     }
     let together = judged(&all_five());
-    assert!(GOALS.iter().all(|&goal| together.contains(&(goal.to_owned(), true))), "{together:?}");
+    assert!(TARGETS.iter().all(|&target| together.contains(&(target.to_owned(), true))), "{together:?}");
     assert!(together.iter().all(|(_, met)| *met), "{together:?}");
 }
 
-/// None of the goals is met by itself, and the others cannot do what placement does.
+/// None of the targets is met by itself, and the others cannot do what placement does.
 #[test]
-fn goals_are_lost_without_the_controllers_and_one_without_placement() {
+fn targets_are_lost_without_the_controllers_and_one_without_placement() {
     let missed = |scenario: &toml::Table| -> Vec<String> {
         judged(scenario).into_iter().filter_map(|(metric, met)| (!met).then_some(metric)).collect()
     };

@@ -24,7 +24,7 @@ use evenkeel_guard::sensor::diskstats::DeviceNumber;
 use rustix::time::{ClockId, clock_gettime};
 
 const PERIODS: u64 = 60;
-const HYBRID: DeviceNumber = DeviceNumber { major: 253, minor: 0 };
+const CACHED: DeviceNumber = DeviceNumber { major: 253, minor: 0 };
 const FAST: DeviceNumber = DeviceNumber { major: 251, minor: 0 };
 const SLOW: DeviceNumber = DeviceNumber { major: 251, minor: 1 };
 
@@ -52,7 +52,7 @@ fn main() {
         let text = "[pools.pool]\ndevices = [\"dm-0\"]\ntuning.guarantee.interval = \"1s\"\n[tenants.all]\nmatch = [\"cgroup:tenants/*\"]\n\
                     guarantee.read = { bytes_per_s = \"10MB\" }\nguarantee.write = { bytes_per_s = \"10MB\" }\n";
         let config = Config::parse(text, "bench", Abilities { tracepoints: false }).expect("valid");
-        let mut guarantees = Guarantees::new("pool", &config.hybrids["pool"]).expect("valid");
+        let mut guarantees = Guarantees::new("pool", &config.cached["pool"]).expect("valid");
         let ids: Vec<TenantId> = (0..groups)
             .map(|n| guarantees.join("all", &format!("tenants/{n}")).expect("valid").expect("is there"))
             .collect();
@@ -79,8 +79,8 @@ fn main() {
                 .zip(&recorded)
                 .map(|(&tenant, (stat, max))| Found {
                     tenant,
-                    usage: Some(Usage::parse(stat.as_bytes(), HYBRID, Some(FAST), Some(SLOW)).expect("the kernel's")),
-                    limits: Some(Limits::of(max, HYBRID).expect("the kernel's")),
+                    usage: Some(Usage::parse(stat.as_bytes(), CACHED, Some(FAST), Some(SLOW)).expect("the kernel's")),
+                    limits: Some(Limits::of(max, CACHED).expect("the kernel's")),
                 })
                 .collect();
             guarantees.tick(Instant::ZERO + Duration::from_secs(period), Some(slow), &found);

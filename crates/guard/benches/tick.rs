@@ -1,6 +1,6 @@
 //! What CPU time a tick of the agent costs: reading a file of statistics, deciding, recording; without the kernel's part.
 //!
-//! Each resource has one reader and 99 writers on devices of their own, every writer a noisy client, so that all are held
+//! Each pool has one reader and 99 writers on devices of their own, every writer a noisy client, so that all are held
 //! back. The statistics come from a file that is kept open, as in `evenkeel guard run`.
 //!
 //! ```text
@@ -30,7 +30,7 @@ fn cpu_time() -> std::time::Duration {
 const CLIENTS: u32 = 100;
 const TICKS: u64 = 100;
 
-fn map(resources: u32) -> Map {
+fn map(pools: u32) -> Map {
     let link = |n: u32| Link {
         server: Server::Lio,
         target: format!("t{n}"),
@@ -38,19 +38,19 @@ fn map(resources: u32) -> Map {
         path: None,
         device: Some(format!("dm-{n}")),
         number: Some(DeviceNumber { major: 252, minor: n }),
-        resource: Some(format!("vg{}", n / CLIENTS)),
+        pool: Some(format!("vg{}", n / CLIENTS)),
         client: Some(std::net::Ipv4Addr::from(0x0a00_0000 + n).into()),
         client_name: Some(format!("iqn.2026-01.example:{n}")),
         connections: Vec::new(),
         known_by: KnownBy::Session,
         counters: None,
     };
-    Map { links: (0..resources * CLIENTS).map(link).collect(), ..Map::default() }
+    Map { links: (0..pools * CLIENTS).map(link).collect(), ..Map::default() }
 }
 
-fn statistics(resources: u32, tick: u64) -> String {
+fn statistics(pools: u32, tick: u64) -> String {
     let mut text = String::new();
-    for n in 0..resources * CLIENTS {
+    for n in 0..pools * CLIENTS {
         let (reads, writes) = if n.is_multiple_of(CLIENTS) { (tick * 6, 0) } else { (0, tick * 60) };
         let (read_ms, sectors) = (reads * 40, writes * 128);
         let _ = writeln!(
@@ -63,16 +63,16 @@ fn statistics(resources: u32, tick: u64) -> String {
 
 fn main() {
     let path = std::env::temp_dir().join(format!("evenkeel-guard-tick-{}", std::process::id()));
-    println!("resources x clients   tick, mean ms   of a core at 100 ms   following a map, ms   first tick, ms");
+    println!("pools x clients   tick, mean ms   of a core at 100 ms   following a map, ms   first tick, ms");
     let smoke = !std::env::args().any(|argument| argument == "--bench");
-    for resources in [1, 100, 1_000].into_iter().filter(|&resources| !smoke || resources < 1_000) {
+    for pools in [1, 100, 1_000].into_iter().filter(|&pools| !smoke || pools < 1_000) {
         let mut text = String::new();
-        for n in 0..resources {
+        for n in 0..pools {
             let _ = writeln!(text, "[pools.vg{n}]\nlatency.target = \"15ms\"");
         }
         let config = Config::parse(&text, "bench", Abilities { tracepoints: false }).expect("valid");
         let mut agent = Agent::open(&config, &Roots::under(Path::new("none")), Path::new("none")).expect("valid");
-        let map = map(resources);
+        let map = map(pools);
         let started = cpu_time();
         agent.follow(map);
         let follow = cpu_time() - started;
@@ -82,7 +82,7 @@ fn main() {
         let mut held = 0;
         for tick in 0..TICKS {
             // In place: the file that is open stays the same.
-            std::fs::write(&path, statistics(resources, tick)).expect("written");
+            std::fs::write(&path, statistics(pools, tick)).expect("written");
             let started = cpu_time();
             let now = Instant::ZERO + Duration::from_millis(100 * tick);
             let errors = agent.tick(now, source.read().expect("read"), None);
@@ -93,10 +93,10 @@ fn main() {
             // As reads stay slow, throttles are lifted and put in turn.
             held = held.max(agent.packets.holds().len());
         }
-        assert!(held as u32 > resources * CLIENTS / 2, "most clients are throttled");
+        assert!(held as u32 > pools * CLIENTS / 2, "most clients are throttled");
         let mean_ms = spent.as_secs_f64() * 1e3 / (TICKS - 1) as f64;
         println!(
-            "{resources:>9} x {CLIENTS}   {mean_ms:>13.3}   {mean_ms:>17.1} %   {:>18.1}   {:>14.1}",
+            "{pools:>9} x {CLIENTS}   {mean_ms:>13.3}   {mean_ms:>17.1} %   {:>18.1}   {:>14.1}",
             follow.as_secs_f64() * 1e3,
             first.as_secs_f64() * 1e3
         );

@@ -17,7 +17,7 @@ use serde_json::{Map, Value};
 
 /// More than any answer that is asked for here: all counters of an OSD are 20 KB, its configuration 100 KB.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
-/// Bytes before an answer that tell its length.
+/// Bytes before an answer that hold its length.
 const LENGTH_BYTES: usize = 4;
 /// Room for what is read at once: all of an answer to a sample's questions.
 const PART_BYTES: usize = 16 << 10;
@@ -30,8 +30,8 @@ const REFUSAL: &str = "ERROR: (";
 /// Why a daemon gave no usable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Nobody listens there.
-    #[error("nobody listens on {}: the OSD is down, or its admin socket is elsewhere", .path.display())]
+    /// No process listens there.
+    #[error("no process listens on {}: the OSD is down, or its admin socket is elsewhere", .path.display())]
     Absent {
         /// The socket.
         path: PathBuf,
@@ -78,7 +78,7 @@ fn cure(cause: &io::Error) -> &'static str {
 }
 
 impl Error {
-    /// Whether nobody listens: the daemon is gone, and what was set in it as well.
+    /// Whether no process listens: the daemon is gone, and what was set in it as well.
     pub const fn is_absent(&self) -> bool {
         matches!(self, Self::Absent { .. })
     }
@@ -117,7 +117,7 @@ pub fn question(prefix: &str, arguments: &[(&str, Value)]) -> Vec<u8> {
     bytes
 }
 
-/// How long an answer is, its length included, as soon as that can be told.
+/// How long an answer is, its length included, as soon as that is known.
 ///
 /// # Errors
 /// [`Malformed::Long`].
@@ -164,7 +164,7 @@ pub fn option_value<'a>(answer: &'a Value, option: &str) -> Result<&'a str, Malf
     answer.get(option).and_then(Value::as_str).ok_or_else(|| Malformed::Lacks(option.to_owned()))
 }
 
-/// What somebody set for an option in the running daemon, in an answer to `config diff`; `None` if nobody did. (Ceph 16
+/// The value that was set for an option in the running daemon, in an answer to `config diff`; `None` if none was. (Ceph 16
 /// answers `config diff get` with all options as well.)
 ///
 /// # Errors
@@ -197,7 +197,7 @@ impl AdminSocket {
         &self.path
     }
 
-    /// Asks, and waits for the answer. The result also tells the process that listens, 0 if it is in a process namespace
+    /// Asks, and waits for the answer. The result also has the process that listens, 0 if it is in a process namespace
     /// that is not ours.
     ///
     /// # Errors
@@ -246,7 +246,7 @@ impl AdminSocket {
         value.map_err(|problem| Error::Odd { path: self.path.clone(), problem })
     }
 
-    /// What somebody set for an option in the running daemon.
+    /// The value that was set for an option in the running daemon.
     ///
     /// # Errors
     /// See [`Error`].
@@ -303,7 +303,7 @@ impl AdminSocket {
     }
 }
 
-/// Waits for an answer; one that is cut off is complained about by whoever looks at it next.
+/// Waits for an answer; one that is cut off is an error of the step that reads it next.
 ///
 /// The daemon writes the length, then the body, and closes. Only the last wakes us up: on an idle machine waking up costs more
 /// than all that is done with the answer.

@@ -120,7 +120,7 @@ fn absent_late_and_cut_off_are_told_apart() {
     let path = folder.join("osd.0.asok");
     let socket = AdminSocket::new(&path, Duration::from_millis(100));
     assert!(socket.option("a").unwrap_err().is_absent());
-    // A socket that nobody listens on any more, as an OSD leaves when it is killed.
+    // A socket that no process listens on any more, as an OSD leaves when it is killed.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(socket.option("a").unwrap_err().is_absent());
     let osd = FakeOsd::start(&path);

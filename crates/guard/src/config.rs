@@ -15,8 +15,8 @@ use evenkeel_policy::config::{
 };
 use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::Enforced;
-pub use evenkeel_policy::goal::Method;
 use evenkeel_policy::source::Source;
+pub use evenkeel_policy::target::Method;
 use evenkeel_policy::units::{Bytes, Duration};
 use serde::{Deserialize, Serialize};
 
@@ -30,7 +30,7 @@ mod lower;
 
 pub use array::{ArrayConfig, ArrayVolume};
 pub use ceph::{CephConfig, CephSettings};
-pub use guarantee::{GuaranteeConfig, HybridConfig};
+pub use guarantee::{CachedConfig, GuaranteeConfig};
 
 /// A configuration that shows every key with its default, commented.
 pub const EXAMPLE: &str = include_str!("../guard.example.toml");
@@ -72,12 +72,12 @@ pub struct Config {
     /// The agent.
     pub agent: AgentConfig,
     /// Pools with a latency target, for which packets of noisy clients are delayed.
-    pub resources: BTreeMap<String, ResourceConfig>,
+    pub packets: BTreeMap<String, PacketsConfig>,
     /// Devices whose control groups have throughput guarantees, by the names of their pools.
-    pub hybrids: BTreeMap<String, HybridConfig>,
+    pub cached: BTreeMap<String, CachedConfig>,
     /// Arrays that this host shares with others, by the names of their pools.
     pub arrays: BTreeMap<String, ArrayConfig>,
-    /// How hosts that share arrays tell each other what they do.
+    /// How hosts that share arrays exchange their figures.
     pub exchange: Exchange,
     /// Ceph OSDs of this host, if a pool names them.
     pub ceph: Option<CephConfig>,
@@ -173,7 +173,7 @@ impl PacketChoice {
 
 /// A pool with a latency target, for which packets are delayed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ResourceConfig {
+pub struct PacketsConfig {
     /// What the latency of reads is to stay below.
     pub latency: Latency,
     /// Devices that belong to it, by path or name; none: those that stand on what has this name.
@@ -254,7 +254,7 @@ impl Config {
         }
     }
 
-    /// Reads a file; tells what is doubtful about it, too.
+    /// Reads a file; also returns what is doubtful about it.
     ///
     /// # Errors
     /// That it cannot be read, or all that is wrong with it.
@@ -264,7 +264,7 @@ impl Config {
 
     /// Whether devices and their clients have to be watched: whether there is anything to enforce besides OSDs.
     pub fn watches_devices(&self) -> bool {
-        !(self.resources.is_empty() && self.hybrids.is_empty() && self.arrays.is_empty())
+        !(self.packets.is_empty() && self.cached.is_empty() && self.arrays.is_empty())
     }
 
     /// What of a newer configuration takes a restart: keys of this host, and parts of the loop that are not there.
@@ -279,10 +279,10 @@ impl Config {
         let begins = |of: fn(&Self) -> bool| !of(self) && of(newer);
         changed.extend(begins(Self::watches_devices).then(|| "the first pool with devices".to_owned()));
         changed.extend(begins(|config| !config.arrays.is_empty()).then(|| "the first pool with slots".to_owned()));
-        changed.extend(begins(|config| !config.resources.is_empty()).then(|| "the first latency target".to_owned()));
+        changed.extend(begins(|config| !config.packets.is_empty()).then(|| "the first latency target".to_owned()));
         let percentile =
-            |config: &Self| config.resources.values().any(|pool| pool.latency.percentile != Percentile::Mean);
-        if (percentile(self) || percentile(newer)) && self.resources.keys().ne(newer.resources.keys()) {
+            |config: &Self| config.packets.values().any(|pool| pool.latency.percentile != Percentile::Mean);
+        if (percentile(self) || percentile(newer)) && self.packets.keys().ne(newer.packets.keys()) {
             changed.push("pools beside a latency target for a percentile".to_owned());
         }
         changed
@@ -293,8 +293,8 @@ impl Config {
         fn differ<T: PartialEq>(old: &BTreeMap<String, T>, new: &BTreeMap<String, T>) -> BTreeSet<String> {
             old.keys().chain(new.keys()).filter(|name| old.get(*name) != new.get(*name)).cloned().collect()
         }
-        let mut changed = differ(&self.resources, &newer.resources);
-        changed.extend(differ(&self.hybrids, &newer.hybrids));
+        let mut changed = differ(&self.packets, &newer.packets);
+        changed.extend(differ(&self.cached, &newer.cached));
         changed.extend(differ(&self.arrays, &newer.arrays));
         changed.into_iter().collect()
     }
@@ -305,24 +305,24 @@ impl Config {
         of_osds.map_or(self.agent.interval, |ceph| ceph.sample_every)
     }
 
-    /// Devices of resources that were not left to discovery.
+    /// Devices of pools that were not left to discovery.
     pub fn configured(&self) -> crate::discovery::map::Configured {
-        let named = self.resources.iter().filter(|(_, resource)| !resource.devices.is_empty());
-        named.map(|(name, resource)| (name.clone(), resource.devices.clone())).collect()
+        let named = self.packets.iter().filter(|(_, pool)| !pool.devices.is_empty());
+        named.map(|(name, pool)| (name.clone(), pool.devices.clone())).collect()
     }
 
-    /// The settings of a resource's controller.
-    pub fn controller(&self, resource: &ResourceConfig) -> response::Config {
-        let goal = resource.latency.target;
-        let published = match resource.method {
-            Method::Adaptive => response::Config::adaptive(goal),
-            Method::Pid => response::Config::pid(goal),
+    /// The settings of a pool's controller.
+    pub fn controller(&self, pool: &PacketsConfig) -> response::Config {
+        let target = pool.latency.target;
+        let published = match pool.method {
+            Method::Adaptive => response::Config::adaptive(target),
+            Method::Pid => response::Config::pid(target),
         };
         response::Config {
             interval: self.agent.interval,
             step: self.agent.step,
             max_delay: self.agent.max_delay,
-            noisy_bytes_per_s: resource.noisy_above.0,
+            noisy_bytes_per_s: pool.noisy_above.0,
             ..published
         }
     }

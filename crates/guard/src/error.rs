@@ -81,7 +81,7 @@ impl Error {
         matches!(self, Self::Read { cause, .. } if cause.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Whether what was read ceased to exist meanwhile, as processes and sessions do, or is not told for now.
+    /// Whether what was read ceased to exist meanwhile, as processes and sessions do, or is not shown for now.
     pub fn is_gone(&self) -> bool {
         let gone = [libc::ESRCH, libc::ENODEV, libc::ENXIO, libc::ENOTDIR];
         matches!(self, Self::Read { cause, .. } if cause.raw_os_error().is_some_and(|code| gone.contains(&code)))
@@ -92,7 +92,7 @@ impl Error {
 fn cure(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => "; run as root, or give the service the capabilities named in docs/guard.md",
-        io::ErrorKind::NotFound => "; `evenkeel check` tells what the kernel offers",
+        io::ErrorKind::NotFound => "; `evenkeel check` shows what the kernel offers",
         _ => "",
     }
 }

@@ -10,14 +10,14 @@
 //! ```
 //!
 //! A process that dies between `intend` and `confirm` may have changed the setting or not: it is put back whatever it
-//! holds. After `confirm` it is put back only if it still holds what we saw, as otherwise somebody else has changed it
+//! holds. After `confirm` it is put back only if it still holds what we saw, as otherwise another program has changed it
 //! since. A last line that is cut short is an intention that was never acted on. When everything is as it was before us
 //! the journal is empty.
 //!
 //! A journal of another format is read as far as its lines are understood: what they list can be put back. It is kept beside
 //! the new one under the name with `.format-N` behind it.
 //!
-//! Whoever holds the lock (a file beside the journal) may act: the agent, or after it the sentinel, `guard reset`, or
+//! The holder of the lock (a file beside the journal) may act: the agent, or after it the sentinel, `guard reset`, or
 //! the next agent. Both files are their owner's alone: what the journal lists is written to as root, and a lock that
 //! others could take would keep the sentinel from its work.
 
@@ -41,7 +41,7 @@ const FORMAT: u32 = 1;
 const LOCK_POLL: Duration = Duration::from_millis(5);
 /// Reading and writing for the owner alone.
 const PRIVATE: u32 = 0o600;
-/// Writing for anybody else.
+/// Writing for other users.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
 /// Something that can be set, by what it takes to find it again.
@@ -96,7 +96,7 @@ pub enum Restored {
     Done,
     /// It was so already, or is gone.
     Nothing,
-    /// Somebody else changed it after us, and it stays as they want it.
+    /// Another program changed it after us, and it stays so.
     Foreign {
         /// What it holds.
         found: String,
@@ -127,7 +127,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`Error::JournalInUse`] if another process has it, [`Error::JournalFormat`] if a line other than the last makes
-    /// no sense, [`Error::JournalNotOurs`] if somebody else could have written it, [`Error::File`].
+    /// no sense, [`Error::JournalNotOurs`] if another user could have written it, [`Error::File`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
         if let Some(dir) = path.parent().filter(|d| !d.as_os_str().is_empty()) {

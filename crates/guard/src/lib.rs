@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  /proc, /sys, configfs ──▶ sensor ──▶ control (decides) ──▶ actuator ──▶ tc, BPF
-//!          └───────────────▶ discovery: client ↔ target ↔ volume ↔ device ↔ resource
+//!          └───────────────▶ discovery: client ↔ target ↔ volume ↔ device ↔ pool
 //! ```
 //!
 //! Everywhere the reading of files is apart from the parsing of what they hold: parsers are pure, and the root of

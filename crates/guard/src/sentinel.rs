@@ -63,7 +63,7 @@ impl Sentinel {
 /// What [`Journal::open`] says. Errors about single settings are in the list.
 pub fn watch(mut pipe: impl Read, journal: &Path) -> Result<Option<Restoration>, Error> {
     let mut nothing = [0; 64];
-    // Nobody writes to it; an error means as little good as the end.
+    // No process writes to it; an error means as little good as the end.
     while let Ok(1..) = pipe.read(&mut nothing) {}
     match Journal::open_within(journal, LOCK_LIMIT) {
         Ok(mut journal) => Ok(Some(journal.restore_all())),

@@ -16,7 +16,7 @@ fn complaints(text: &str) -> String {
 #[test]
 fn the_example_is_valid_and_its_comments_are_the_defaults() {
     let example = Config::parse(EXAMPLE, "example", NONE).expect("valid");
-    assert_eq!(example.resources.len(), 1);
+    assert_eq!(example.packets.len(), 1);
     // With every commented key made real, nothing changes but what has no default.
     let line = |line: &str| match line.strip_prefix('#') {
         Some(key) if key.contains(" = ") && key.starts_with(|c: char| c.is_ascii_lowercase()) => key.to_owned(),
@@ -24,8 +24,8 @@ fn the_example_is_valid_and_its_comments_are_the_defaults() {
     };
     let spelled: String = EXAMPLE.lines().map(line).map(|line| line + "\n").collect();
     let mut spelled = Config::parse(&spelled, "example", NONE).expect("valid");
-    spelled.resources.get_mut("vg1").expect("is there").devices.clear();
-    let cached = spelled.hybrids.get_mut("cached").expect("is there");
+    spelled.packets.get_mut("vg1").expect("is there").devices.clear();
+    let cached = spelled.cached.get_mut("cached").expect("is there");
     cached.cache = Default::default();
     cached.tenants.get_mut("web").expect("is there").write = Default::default();
     let san = spelled.arrays.get_mut("san").expect("is there");
@@ -54,11 +54,11 @@ fn the_example_is_valid_and_its_comments_are_the_defaults() {
 }
 
 #[test]
-fn an_empty_text_is_a_configuration_without_goals() {
+fn an_empty_text_is_a_configuration_without_targets() {
     let config = Config::parse("", "guard.toml", NONE).expect("valid");
     assert_eq!(config, Config::default());
     let config = Config::parse("[pools.a]\nlatency.target = \"15ms\"\n", "guard.toml", NONE).expect("valid");
-    assert_eq!(config.resources["a"].method, Method::Adaptive);
+    assert_eq!(config.packets["a"].method, Method::Adaptive);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn guarantees_that_make_no_sense_are_refused() {
     assert!(complaints(two).contains("guard.toml:3:8: pools.p.tuning.cache: names what one cached device"));
     let config = Config::parse(&two.replace(".slow = \"sdb\"", ".slow_bytes_per_s = \"1MB\""), "guard.toml", NONE);
     let config = config.expect("valid");
-    assert_eq!(config.hybrids.keys().collect::<Vec<_>>(), ["p.dm-0", "p.dm-1"]);
+    assert_eq!(config.cached.keys().collect::<Vec<_>>(), ["p.dm-0", "p.dm-1"]);
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn percentiles_are_refused_with_the_reason_where_they_cannot_be_measured() {
     assert!(without.contains("guard.toml:3:9: pools.a.latency.percentile: p99 cannot be measured"), "{without}");
     assert!(without.contains("shows none here"), "{without}");
     let with = Config::parse(text, "guard.toml", Abilities { tracepoints: true }).expect("can be measured");
-    assert_eq!(with.resources["a"].latency.percentile, Percentile::At(99.0));
+    assert_eq!(with.packets["a"].latency.percentile, Percentile::At(99.0));
 }
 
 /// A policy for several hosts.
@@ -315,12 +315,12 @@ limit.iops = 7
 #[test]
 fn each_pool_has_the_enforcement_points_that_apply_to_it() {
     let config = Config::parse(SHARED, "guard.toml", NONE).expect("valid");
-    assert_eq!(config.resources.keys().collect::<Vec<_>>(), ["cached", "vg1"]);
-    let vg1 = &config.resources["vg1"];
+    assert_eq!(config.packets.keys().collect::<Vec<_>>(), ["cached", "vg1"]);
+    let vg1 = &config.packets["vg1"];
     assert_eq!((vg1.method, vg1.noisy_above, vg1.devices.len()), (Method::Pid, Bytes(1 << 20), 0));
-    assert_eq!(config.resources["cached"].devices, ["/dev/mapper/pool"]);
-    assert_eq!(config.hybrids.keys().collect::<Vec<_>>(), ["cached"]);
-    let cached = &config.hybrids["cached"];
+    assert_eq!(config.packets["cached"].devices, ["/dev/mapper/pool"]);
+    assert_eq!(config.cached.keys().collect::<Vec<_>>(), ["cached"]);
+    let cached = &config.cached["cached"];
     assert_eq!((cached.device.as_str(), cached.tuning.period), ("/dev/mapper/pool", Duration::from_secs(2)));
     assert_ne!(cached.tuning.method, GuaranteeTuning::default().method);
     let database = &cached.tenants["database"];
@@ -370,7 +370,7 @@ fn enforce_restricts_where_a_pool_is_enforced() {
     let with = |points: &str| {
         let text = SHARED.replace("[pools.cached]\n", &format!("[pools.cached]\nenforce = [{points}]\n"));
         let config = Config::parse(&text, "guard.toml", NONE).expect("valid");
-        (config.resources.contains_key("cached"), config.hybrids.contains_key("cached"))
+        (config.packets.contains_key("cached"), config.cached.contains_key("cached"))
     };
     assert_eq!(with("\"packets\", \"queue\""), (true, false));
     assert_eq!(with("\"cgroup\""), (false, true));
@@ -382,12 +382,12 @@ fn enforce_restricts_where_a_pool_is_enforced() {
 fn a_pool_of_volumes_is_the_servers_unless_it_is_said_to_be_more() {
     let text = "[pools.main]\nlatency = { target = \"9ms\", percentile = 99 }\n[volumes.a]\nsize = \"1MiB\"\n";
     let config = Config::parse(text, "test", NONE).expect("the server needs no tracepoints");
-    assert!(config.resources.is_empty());
+    assert!(config.packets.is_empty());
     assert!(config.notes[0].message.contains("`evenkeel serve` has volumes on it"), "{:?}", config.notes);
     for more in ["devices = [\"dm-0\"]", "enforce = [\"queue\", \"packets\"]"] {
         let text = text.replace(", percentile = 99", "").replace("[volumes", &format!("{more}\n[volumes"));
         let config = Config::parse(&text, "test", NONE).expect("valid");
-        assert!(config.resources.contains_key("main"), "{more}");
+        assert!(config.packets.contains_key("main"), "{more}");
     }
 }
 
@@ -414,7 +414,7 @@ fn the_most_specific_entry_decides_whether_a_client_is_throttled() {
     let config = Config::parse(SHARED, "guard.toml", NONE).expect("valid");
     let of = |pool: &str, address: &str, names: &[&str]| {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        let throttles = &config.resources[pool].throttles;
+        let throttles = &config.packets[pool].throttles;
         throttles.tenants()[throttles.tenant_of(address.parse().expect("an address"), &names)].throttle
     };
     assert_eq!(of("vg1", "192.0.2.9", &[]), Throttle::Last);

@@ -32,13 +32,13 @@ fn lio_links_initiators_to_volumes_by_their_sessions() {
     let logged_in = links[0];
     assert_eq!(logged_in.client, address("10.0.0.13"));
     assert_eq!(logged_in.client_name.as_deref(), Some("iqn.lab:b1"));
-    assert_eq!((logged_in.device.as_deref(), logged_in.resource.as_deref()), (Some("dm-0"), Some("vg-a")));
+    assert_eq!((logged_in.device.as_deref(), logged_in.pool.as_deref()), (Some("dm-0"), Some("vg-a")));
     assert_eq!(logged_in.known_by, KnownBy::Session);
     assert_eq!(logged_in.connections.len(), 1);
     assert!(
         logged_in.counters.as_ref().is_some_and(|path| path.ends_with("iqn.lab:b1/lun_3/statistics/scsi_auth_intr"))
     );
-    assert_eq!((links[1].client, links[1].known_by), (None, KnownBy::Nobody));
+    assert_eq!((links[1].client, links[1].known_by), (None, KnownBy::Unknown));
 }
 
 #[test]
@@ -59,11 +59,11 @@ fn other_servers_are_found_by_their_connections() {
         // A file: by the file system it is in.
         (Server::QemuNbd, "10.0.0.13", "dm-2", "vgb"),
     ];
-    for (server, client, device, resource) in expected {
+    for (server, client, device, pool) in expected {
         let links = of(&map, server);
         assert_eq!(links.len(), 1, "{server:?}");
         assert_eq!((links[0].client, links[0].known_by), (address(client), KnownBy::Connection));
-        assert_eq!((links[0].device.as_deref(), links[0].resource.as_deref()), (Some(device), Some(resource)));
+        assert_eq!((links[0].device.as_deref(), links[0].pool.as_deref()), (Some(device), Some(pool)));
     }
     let tgt = of(&map, Server::Tgt);
     assert_eq!(tgt[0].client, address("10.0.0.11"));
@@ -132,8 +132,8 @@ fn what_other_network_namespaces_hide_is_said() {
 fn one_address_on_two_resources_is_reported() {
     let map = mapped(&Configured::new());
     let ambiguous = map.ambiguous();
-    let resources: Vec<_> = ambiguous[&address("10.0.0.13").expect("one")].iter().copied().collect();
-    assert_eq!(resources, ["vg-a", "vgb"]);
+    let pools: Vec<_> = ambiguous[&address("10.0.0.13").expect("one")].iter().copied().collect();
+    assert_eq!(pools, ["vg-a", "vgb"]);
     let note = map.notes.iter().find(|note| note.kind == "ambiguous_address").expect("a note");
     assert!(note.message.contains("10.0.0.13") && note.message.contains("vg-a, vgb"), "{}", note.message);
     // Its tgt path /dev/vg1/lv1 does not exist here.
@@ -144,10 +144,10 @@ fn one_address_on_two_resources_is_reported() {
 fn a_configured_resource_takes_its_devices() {
     let devices = ["/dev/vg-a/lv1", "dm-1", "vgb-lv1"].map(str::to_owned).to_vec();
     let map = mapped(&Configured::from([("everything".into(), devices)]));
-    assert!(of(&map, Server::Lio).iter().all(|link| link.resource.as_deref() == Some("everything")));
-    // All that 10.0.0.13 reaches is one resource now.
+    assert!(of(&map, Server::Lio).iter().all(|link| link.pool.as_deref() == Some("everything")));
+    // All that 10.0.0.13 reaches is one pool now.
     assert!(map.ambiguous().is_empty());
-    let entry = map.resources.iter().find(|entry| entry.name == "everything").expect("is listed");
+    let entry = map.pools.iter().find(|entry| entry.name == "everything").expect("is listed");
     assert_eq!((entry.kind.as_str(), entry.devices.len()), ("configured", 3));
 }
 

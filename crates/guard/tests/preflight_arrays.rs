@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use evenkeel_guard::config::{Abilities, Config};
-use evenkeel_guard::discovery::map::ResourceEntry;
+use evenkeel_guard::discovery::map::PoolEntry;
 use evenkeel_guard::discovery::{Map, Roots};
 use evenkeel_guard::preflight::arrays::{judge, judge_etcd};
 use evenkeel_guard::preflight::{Finding, Preflight, Presence, lacks};
@@ -64,8 +64,8 @@ fn rows_are_marked_by_what_this_host_lacks_for_their_point() {
         lost: "lost".into(),
         cure: "cure".into(),
     };
-    let resource = ResourceEntry { name: "vg1".into(), kind: "disk".into(), devices: Vec::new() };
-    let map = Map { resources: vec![resource], ..Map::default() };
+    let pool = PoolEntry { name: "vg1".into(), kind: "disk".into(), devices: Vec::new() };
+    let map = Map { pools: vec![pool], ..Map::default() };
     let on = |links: &str, htb, window| {
         let text = format!("[agent]\ninterfaces = [{links}]\n[pools.vg1]\nlatency.target = \"9ms\"\n");
         let mut config = Config::parse(&text, "test", Abilities { tracepoints: false }).expect("valid");

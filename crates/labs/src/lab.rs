@@ -34,7 +34,7 @@ pub enum Name {
     Durability,
     /// Keeps guaranteed throughputs on a slow device behind a cache.
     Hybrid,
-    /// Keeps a goal by the length of the queues of SCSI and NVMe disks.
+    /// Meets a target by the length of the queues of SCSI and NVMe disks.
     Initiators,
     /// Delays packets of real initiators against a real iSCSI target.
     Iscsi,
@@ -46,7 +46,7 @@ pub enum Name {
     Package,
     /// Serves an image of a real Ceph cluster through librbd; no virtual machine.
     Rbd,
-    /// Keeps goals for latencies across hosts, with a real etcd; no virtual machine.
+    /// Meets latency targets across hosts, with a real etcd; no virtual machine.
     Slots,
     /// Runs the tests of other projects against a server; no virtual machine.
     Suites,

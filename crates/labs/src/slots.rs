@@ -17,16 +17,16 @@ use crate::base::scratch::Scratch;
 use crate::check::figures::Spread;
 use crate::check::run::{Lab, Options};
 
-/// What the array does; a goal of it is far above what it takes to answer one request.
+/// What the array does; a target of it is far above what it takes to answer one request.
 const ARRAY_IOPS: u32 = 1_000;
-const GOAL: Duration = Duration::from_millis(250);
-/// The first needs 600 requests a second for its goal, whatever it had before: with a rate of its own, fio makes up for what
-/// it could not send, and what goals are judged by is then its backlog. The second's requests come in batches: before it sleeps
+const TARGET: Duration = Duration::from_millis(250);
+/// The first needs 600 requests a second for its target, whatever it had before: with a rate of its own, fio makes up for what
+/// it could not send, and what targets are judged by is then its backlog. The second's requests come in batches: before it sleeps
 /// fio waits for all that is outstanding, and then sends at once what has fallen due meanwhile.
 const HOSTS: [Host; 3] = [
-    Host { name: "db", load: &["--iodepth=150"], goal: true },
-    Host { name: "web", load: &["--iodepth=64", "--rate_iops=100", "--rate_process=poisson"], goal: true },
-    Host { name: "batch", load: &["--iodepth=200"], goal: false },
+    Host { name: "db", load: &["--iodepth=150"], target: true },
+    Host { name: "web", load: &["--iodepth=64", "--rate_iops=100", "--rate_process=poisson"], target: true },
+    Host { name: "batch", load: &["--iodepth=200"], target: false },
 ];
 /// The host that things happen to.
 const STRUCK: usize = 2;
@@ -55,7 +55,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Host {
     name: &'static str,
     load: &'static [&'static str],
-    goal: bool,
+    target: bool,
 }
 
 /// Why the lab cannot run on this machine, if so.
@@ -97,8 +97,8 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
         let all: Vec<String> = courses.iter().map(told).collect();
         lab.check(name, courses.iter().all(|course| settled(course) <= SURE), &all.join("; "));
         let latency = median(courses.iter().map(|course| settled(course).as_secs_f64()));
-        let (value, bar) = (format!("{:.0} ms", 1e3 * latency), format!("{} ms", GOAL.as_millis()));
-        lab.judge(options, &format!("{name}_with_targets_met"), &value, &bar, latency <= GOAL.as_secs_f64());
+        let (value, bar) = (format!("{:.0} ms", 1e3 * latency), format!("{} ms", TARGET.as_millis()));
+        lab.judge(options, &format!("{name}_with_targets_met"), &value, &bar, latency <= TARGET.as_secs_f64());
         let windows = median(courses.iter().map(|course| regained(course) as f64));
         let (value, bar) = (format!("after {windows} windows"), format!("{SETTLING} windows"));
         lab.judge(options, &format!("{name}_soon"), &value, &bar, windows <= SETTLING as f64);
@@ -119,11 +119,11 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Mean latencies of the hosts with goals, by window.
+/// Mean latencies of the hosts with targets, by window.
 type Windows = Vec<Vec<Duration>>;
 
 fn missed(windows: &Windows, host: usize) -> usize {
-    windows.iter().filter(|means| means[host] > GOAL).count()
+    windows.iter().filter(|means| means[host] > TARGET).count()
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
@@ -138,7 +138,7 @@ fn settled(windows: &Windows) -> Duration {
 
 /// Windows until targets are met in several in a row; all of them if they never are.
 fn regained(windows: &Windows) -> usize {
-    let met = |row: &[Vec<Duration>]| row.iter().flatten().all(|mean| *mean <= GOAL);
+    let met = |row: &[Vec<Duration>]| row.iter().flatten().all(|mean| *mean <= TARGET);
     windows.windows(IN_A_ROW).position(met).unwrap_or(windows.len())
 }
 
@@ -147,7 +147,7 @@ fn told(windows: &Windows) -> String {
         let means: Vec<String> = windows.iter().map(|means| means[host].as_millis().to_string()).collect();
         format!("{}: {} ms", HOSTS[host].name, means.join(" "))
     };
-    (0..HOSTS.len()).filter(|&host| HOSTS[host].goal).map(of).collect::<Vec<_>>().join("; ")
+    (0..HOSTS.len()).filter(|&host| HOSTS[host].target).map(of).collect::<Vec<_>>().join("; ")
 }
 
 /// What happens to the hosts, in this order; each ends where the next one begins, and the last where the first one does.
@@ -267,12 +267,12 @@ impl Stage {
     }
 
     fn start_host(&mut self, host: usize) -> Result<()> {
-        let Host { name, load, goal } = &HOSTS[host];
-        let goal = if *goal { format!("latency.target = \"{}ms\"\n", GOAL.as_millis()) } else { String::new() };
+        let Host { name, load, target } = &HOSTS[host];
+        let target = if *target { format!("latency.target = \"{}ms\"\n", TARGET.as_millis()) } else { String::new() };
         let config = format!(
             "[server]\nlisten = []\nstatus = \"off\"\nworkers = 1\ndata_dir = {:?}\n\
              [pools.array]\ntuning.admission = \"none\"\ntuning.slots = \"needs\"\ntuning.slots_most = {SLOTS_MOST}\n\
-             [tenants.{name}]\n{goal}[volumes.{name}]\npool = \"array\"\nbackend = \"nbd\"\n\
+             [tenants.{name}]\n{target}[volumes.{name}]\npool = \"array\"\nbackend = \"nbd\"\n\
              uri = \"nbd://10.99.{host}.1:10809/{name}\"\n\
              [exchange]\netcd = [\"http://10.99.{host}.1:2379\"]\nhost = \"{name}\"\n\
              period = \"500ms\"\nlease = \"2s\"\n",
@@ -316,24 +316,24 @@ impl Stage {
     }
 
     /// How each host stands in the exchange; empty for one that does not run.
-    fn standings(&self) -> Vec<String> {
-        let standing = |host| {
+    fn statuses(&self) -> Vec<String> {
+        let status = |host| {
             let state = self.state(host).ok()?;
-            Some(state["exchange"]["standing"].as_str()?.to_owned())
+            Some(state["exchange"]["status"].as_str()?.to_owned())
         };
-        (0..HOSTS.len()).map(|host| standing(host).unwrap_or_default()).collect()
+        (0..HOSTS.len()).map(|host| status(host).unwrap_or_default()).collect()
     }
 
     fn wait_for(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Result<()> {
         let begun = Instant::now();
         while !holds(self) {
-            ensure!(begun.elapsed() < PATIENCE, "this does not come true: {what} ({:?})", self.standings());
+            ensure!(begun.elapsed() < PATIENCE, "this does not come true: {what} ({:?})", self.statuses());
             thread::sleep(Duration::from_millis(100));
         }
         Ok(())
     }
 
-    /// Requests and the sum of their latencies in seconds, for each host with a goal.
+    /// Requests and the sum of their latencies in seconds, for each host with a target.
     fn counts(&self) -> Result<Vec<(u64, f64)>> {
         let count = |host: usize| {
             let state = self.state(host)?;
@@ -346,10 +346,10 @@ impl Stage {
             });
             Ok(times.unwrap_or((0, 0.0)))
         };
-        (0..HOSTS.len()).filter(|&host| HOSTS[host].goal).map(count).collect()
+        (0..HOSTS.len()).filter(|&host| HOSTS[host].target).map(count).collect()
     }
 
-    /// The mean latency of each host with a goal, over the next window. Who was not served waited for all of it.
+    /// The mean latency of each host with a target, over the next window. Who was not served waited for all of it.
     fn window(&self) -> Result<Vec<Duration>> {
         let before = self.counts()?;
         thread::sleep(WINDOW);
@@ -366,8 +366,8 @@ impl Stage {
     }
 
     /// Until all hosts stand so in the exchange.
-    fn all_stand(&self, standing: &str) -> Result<()> {
-        self.wait_for(standing, |stage| stage.standings().iter().all(|of| of == standing))
+    fn all_stand(&self, status: &str) -> Result<()> {
+        self.wait_for(status, |stage| stage.statuses().iter().all(|of| of == status))
     }
 
     fn etcd_dies_and_comes_back(&mut self) -> Result<()> {
@@ -392,7 +392,7 @@ impl Stage {
 
     fn host_is_cut_off(&mut self) -> Result<()> {
         self.cut_off(STRUCK)?;
-        self.wait_for("it knows that it is on its own", |stage| stage.standings()[STRUCK] == "lost")
+        self.wait_for("it knows that it is on its own", |stage| stage.statuses()[STRUCK] == "lost")
     }
 
     fn host_is_found_again(&mut self) -> Result<()> {

@@ -256,12 +256,12 @@ impl Soak {
     /// A configuration with other figures each time.
     fn configure(&mut self) -> Result<PathBuf> {
         let data = self.folder.join("data").display().to_string();
-        let [bandwidth, stall, admission, goal, reservation, weight, guarantee, limit] =
+        let [bandwidth, stall, admission, target, reservation, weight, guarantee, limit] =
             [40..240, 0..3, 0..ADMISSIONS.len() as u64, 5..45, 100..400, 1..21, 2..12, 20..80]
                 .map(|range| self.random(range));
         let mut text = format!(
             "[server]\nlisten = []\nstatus = \"off\"\ndata_dir = {data:?}\nunix = [{socket:?}]\nworkers = {workers}\n\
-             [pools.slow]\ntuning.admission = {admission}\nlatency.target = \"{goal}ms\"\n\
+             [pools.slow]\ntuning.admission = {admission}\nlatency.target = \"{target}ms\"\n\
              [pools.slow.emulate]\npreset = \"ssd\"\nbandwidth = \"{bandwidth}MB\"\nstall_every = \"3s\"\nstall_for = \"{stall}ms\"\n\
              [tenants.database]\nreservation = {{ iops = {reservation} }}\n\
              [tenants.shop]\nweight = {weight}\nguarantee = {{ bytes_per_s = \"{guarantee}MB\" }}\n\

@@ -171,7 +171,7 @@ impl Answers<'_> {
         write(&mut self.slots.evidence[cookie as u32 as usize].data[start..start + length]);
     }
 
-    /// Holds an answer against what the region may hold, and notes what it tells.
+    /// Holds an answer against what the region may hold, and notes what it says.
     fn judge(&mut self, index: u32, slot: Slot, succeeded: bool) {
         let evidence = &mut self.slots.evidence[index as usize];
         let Some(model) = &mut self.region.model else { return };

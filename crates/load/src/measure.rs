@@ -7,7 +7,7 @@ use crate::stream::Op;
 
 /// Length of an interval in nanoseconds.
 pub(crate) const INTERVAL_NS: u64 = 1_000_000_000;
-/// Latencies are told apart from 100 ns to an hour (longer ones count as an hour) to three digits.
+/// Latencies are distinguished from 100 ns to an hour (longer ones count as an hour) to three digits.
 const LOWEST_NS: u64 = 100;
 const HIGHEST_NS: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
@@ -52,7 +52,7 @@ fn kind(op: Op) -> usize {
     }
 }
 
-/// Errors told apart, in the order of [`Tally::errors`].
+/// Errors distinguished, in the order of [`Tally::errors`].
 pub(crate) const ERRORS: [(Errno, &str); 8] = [
     (Errno::Perm, "EPERM"),
     (Errno::Io, "EIO"),

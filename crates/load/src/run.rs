@@ -141,7 +141,7 @@ fn payload(jobs: &[Job]) -> Vec<u8> {
 
 type Part = (Vec<Connection>, Vec<Region>);
 
-/// Says which export was probably meant where there is none of that name, and the server tells what there is.
+/// Says which export was probably meant where there is none of that name, and the server lists what there is.
 fn with_suggestion(error: DialError, target: &Target) -> Error {
     if let DialError::Refused(Refusal { code: reply::ERR_UNKNOWN, .. }) = &error
         && let Ok(names) = dial::list(target)

@@ -5,8 +5,8 @@ use alloc::boxed::Box;
 use evenkeel_control::Instant;
 
 use crate::Io;
+use crate::cached::{Cached, CachedParams};
 use crate::disk::{Disk, DiskParams};
-use crate::hybrid::{Hybrid, HybridParams};
 use crate::params::InvalidParams;
 use crate::raid::{Raid0, Raid0Params};
 use crate::ssd::{Ssd, SsdParams};
@@ -26,7 +26,7 @@ pub enum DeviceParams {
     /// Stripes over equal members.
     Raid0(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] Raid0Params),
     /// A fast device over a slow one.
-    Hybrid(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] HybridParams),
+    Cached(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] CachedParams),
 }
 
 impl DeviceParams {
@@ -40,7 +40,7 @@ impl DeviceParams {
             Self::Ssd(params) => params.validate(),
             Self::Disk(params) => params.validate(),
             Self::Raid0(params) => params.validate(),
-            Self::Hybrid(params) => params.validate(),
+            Self::Cached(params) => params.validate(),
         }
     }
 }
@@ -56,7 +56,7 @@ pub enum Device {
     /// Stripes over equal members.
     Raid0(Box<Raid0>),
     /// A fast device over a slow one.
-    Hybrid(Box<Hybrid>),
+    Cached(Box<Cached>),
 }
 
 impl Device {
@@ -68,7 +68,7 @@ impl Device {
             DeviceParams::Disk(params) => Self::Disk(Box::new(Disk::new(params.clone(), seed))),
             DeviceParams::Raid0(params) => Self::Raid0(Box::new(Raid0::new(params, seed))),
             // Nothing in it is left to chance.
-            DeviceParams::Hybrid(params) => Self::Hybrid(Box::new(Hybrid::new(*params))),
+            DeviceParams::Cached(params) => Self::Cached(Box::new(Cached::new(*params))),
         }
     }
 
@@ -79,7 +79,7 @@ impl Device {
             Self::Ssd(_) => "ssd",
             Self::Disk(_) => "disk",
             Self::Raid0(_) => "raid0",
-            Self::Hybrid(_) => "hybrid",
+            Self::Cached(_) => "cached",
         }
     }
 
@@ -91,7 +91,7 @@ impl Device {
             Self::Ssd(device) => device.submit(now, id, io),
             Self::Disk(device) => device.submit(now, id, io),
             Self::Raid0(device) => device.submit(now, id, io),
-            Self::Hybrid(device) => device.submit(now, id, io),
+            Self::Cached(device) => device.submit(now, id, io),
         }
     }
 
@@ -103,7 +103,7 @@ impl Device {
             Self::Ssd(device) => device.next_event(),
             Self::Disk(device) => device.next_event(),
             Self::Raid0(device) => device.next_event(),
-            Self::Hybrid(device) => device.next_event(),
+            Self::Cached(device) => device.next_event(),
         }
     }
 
@@ -115,7 +115,7 @@ impl Device {
             Self::Ssd(device) => device.poll(now),
             Self::Disk(device) => device.poll(now),
             Self::Raid0(device) => device.poll(now),
-            Self::Hybrid(device) => device.poll(now).map(|done| done.id),
+            Self::Cached(device) => device.poll(now).map(|done| done.id),
         }
     }
 
@@ -126,7 +126,7 @@ impl Device {
             Self::Ssd(device) => device.stall(now, length),
             Self::Disk(device) => device.stall(now, length),
             Self::Raid0(device) => device.stall(now, length),
-            Self::Hybrid(device) => device.stall(now, length),
+            Self::Cached(device) => device.stall(now, length),
         }
     }
 
@@ -137,7 +137,7 @@ impl Device {
             (Self::Ssd(device), DeviceParams::Ssd(params)) => device.set_params(now, *params),
             (Self::Disk(device), DeviceParams::Disk(params)) => device.set_params(now, params.clone()),
             (Self::Raid0(device), DeviceParams::Raid0(params)) => device.set_params(now, params),
-            (Self::Hybrid(device), DeviceParams::Hybrid(params)) => device.set_params(now, *params),
+            (Self::Cached(device), DeviceParams::Cached(params)) => device.set_params(now, *params),
             _ => {}
         }
     }

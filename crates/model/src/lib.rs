@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`ssd`] | a solid-state drive, SATA or NVMe: dies, garbage collection, fast cells |
 //! | [`disk`] | a disk with seeks, rotation, zones and a cache |
-//! | [`hybrid`] | a fast device that caches a slow one, and the throttle of `io.max` |
+//! | [`cached`] | a fast device that caches a slow one, and the throttle of `io.max` |
 //! | [`raid`] | stripes over equal members |
 //! | [`link`] | clients of an iSCSI target over TCP, with delays on what is sent back |
 //! | [`store`] | a batching store over a device, with a buffer that accepts everything |
@@ -19,10 +19,10 @@
 
 extern crate alloc;
 
+pub mod cached;
 mod clock;
 pub mod device;
 pub mod disk;
-pub mod hybrid;
 pub mod jitter;
 pub mod link;
 pub mod params;

@@ -10,8 +10,8 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::Table;
 
+use crate::cached::CachedParams;
 use crate::disk::DiskParams;
-use crate::hybrid::HybridParams;
 use crate::raid::Raid0Params;
 use crate::ssd::SsdParams;
 use crate::store::StoreParams;
@@ -37,7 +37,7 @@ impl Preset for DiskParams {
     const PRESETS: Presets<Self> = &[("nearline", Self::nearline), ("cheetah9lp", Self::cheetah9lp)];
 }
 
-impl Preset for HybridParams {
+impl Preset for CachedParams {
     const PRESETS: Presets<Self> = &[("paper", Self::paper), ("lab", Self::lab)];
 }
 

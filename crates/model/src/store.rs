@@ -9,7 +9,7 @@
 //!                 └──────────────────────────────────────┘
 //! ```
 //!
-//! Nothing is ever refused: whoever submits decides how much waits here, in order of arrival, where no scheduler can
+//! Nothing is ever refused: the caller decides how much waits here, in order of arrival, where no scheduler can
 //! reorder it. A batch has a fixed cost however many it carries, so some depth is needed for throughput, and all depth
 //! beyond that is latency. If the log is on the same device (`commit_bytes`), part of that cost is time on the link.
 //!

@@ -120,7 +120,7 @@ fn a_window_as_large_as_the_request_makes_delayed_acknowledgements_harmless() {
     let throttle = |on| Throttle { delay: ms(20.0), on };
     let free = request_ms(open, Kind::Write, Throttle::default());
     assert_eq!(request_ms(open, Kind::Write, throttle(Delayed::Acknowledgements)), free);
-    assert!(request_ms(open, Kind::Write, throttle(Delayed::Everything)) > free + 19.0, "all packets bite");
+    assert!(request_ms(open, Kind::Write, throttle(Delayed::Everything)) > free + 19.0, "all packets are effective");
     let params = LinkParams::one_client();
     let read = request_ms(params, Kind::Read, Throttle::default());
     assert_eq!(request_ms(params, Kind::Read, throttle(Delayed::Acknowledgements)), read, "readers wait for data");

@@ -1,9 +1,9 @@
 //! The devices: one program, because each costs a link.
 
 mod bufferbloat;
+mod cached;
 mod disk;
 mod disk_cheetah;
-mod hybrid;
 #[path = "support/laws.rs"]
 mod laws;
 mod link;

@@ -19,7 +19,7 @@ use crate::wire::{
 };
 
 /// The exports of the fuzzed server: `disk0` (default), `rough` with 4 KiB blocks, `vault`, which needs TLS, and `secret`,
-/// which nobody may have.
+/// which no client may have.
 pub struct Shelf;
 
 impl Shelf {

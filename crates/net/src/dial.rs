@@ -26,7 +26,7 @@ pub enum DialError {
         /// What the system said.
         cause: io::Error,
     },
-    /// Nobody accepts connections there.
+    /// No process accepts connections there.
     #[error("{0}")]
     Connect(io::Error),
     /// The server was silent for too long.
@@ -52,7 +52,7 @@ pub enum DialError {
 /// Names of the exports that the target's server lists; blocks for as long as [`connect`].
 ///
 /// # Errors
-/// What kept them from being told.
+/// Why there is no list.
 pub fn list(target: &Target) -> Result<Vec<String>, DialError> {
     let wanted =
         Wanted { export: String::new(), goal: Goal::List, framing: Framing::Structured, base_allocation: false };

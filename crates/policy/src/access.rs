@@ -69,7 +69,7 @@ impl FromStr for Who {
                 return error;
             }
             UnitError::new(format!(
-                "{text:?} names nobody; write addresses (\"10.1.0.0/16\"), \"uid:1000\", \"unix\" or \"certificate:db.example.org\""
+                "{text:?} names no client; write addresses (\"10.1.0.0/16\"), \"uid:1000\", \"unix\" or \"certificate:db.example.org\""
             ))
         })
     }

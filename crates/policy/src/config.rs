@@ -17,12 +17,12 @@ use serde::{Deserialize, Serialize};
 use crate::access::Caller;
 pub use crate::access::Who;
 pub use crate::exchange::{Endpoint, Exchange};
-pub use crate::goal::{Method, Noisy};
 pub use crate::guarantee::{CachedDevice, GuaranteeMethod, GuaranteeTuning};
 pub use crate::http::{Asked, Http, Terms, Where};
 pub use crate::pool::{Enforcement, Pool, Scheduler, Tuning};
 use crate::rbd::Image;
 pub use crate::slots::Slots;
+pub use crate::target::{Method, Noisy};
 pub use crate::tenant::{
     Direction, Guarantee, Latency, Limit, Match, Of, OnPool, Percentile, Priority, Tenant, Throttle,
 };
@@ -151,7 +151,7 @@ pub struct Server {
     pub peer_timeout: Duration,
     /// How long a graceful stop waits for requests in flight.
     pub drain_timeout: Duration,
-    /// Who may open volumes: addresses, "uid:1000", "unix", "certificate:NAME"; without this key everybody.
+    /// Who may open volumes: addresses, "uid:1000", "unix", "certificate:NAME"; without this key every client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<Who>>,
     /// Who may not, whatever is allowed.
@@ -343,7 +343,7 @@ pub struct Volume {
     /// Which clients must use TLS; default as `[server.tls]` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Need>,
-    /// Who may open it, of those whom the server's lists let in; without this key all of them.
+    /// Who may open it, of those whom the server's lists admit; without this key all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<Who>>,
     /// Who may not, whatever is allowed.
@@ -588,7 +588,7 @@ impl Config {
             && self.server.tls.as_ref().is_some_and(|tls| tls.required.applies(tcp))
     }
 
-    /// What somebody on another machine could do at an address that is reachable from there, if anything; as a sentence.
+    /// What a client on another machine could do at an address that is reachable from there, if anything; as a sentence.
     pub fn danger_from_afar(&self) -> Option<String> {
         crate::rules::tls::danger(self)
     }

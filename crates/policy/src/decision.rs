@@ -112,7 +112,7 @@ pub struct DecisionRecord {
     pub set_in: Unit,
     /// How many it throttles.
     pub throttled: u64,
-    /// Those that it throttles, where they are told one by one.
+    /// Those that it throttles, where they are listed one by one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<Throttled>,
 }

@@ -16,7 +16,7 @@ use crate::source::{POLICY, Source, Text};
 
 /// A larger text is a mistake; the bound keeps reading it cheap.
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
-/// More errors than these help nobody.
+/// More errors than these do not help.
 pub(crate) const MAX_ERRORS: usize = 100;
 
 /// A parsed text that knows where each of its values was written.
@@ -416,7 +416,7 @@ fn within(table: &DeTable<'_>, path: &[String], key: &str) -> Option<(Range<usiz
     }
 }
 
-/// Takes an entry out of the document; tells whether it was there.
+/// Takes an entry out of the document; returns whether it was there.
 fn remove(table: &mut DeTable<'_>, path: &[String]) -> bool {
     let Some((first, rest)) = path.split_first() else { return false };
     if rest.is_empty() {

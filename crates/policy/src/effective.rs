@@ -249,7 +249,7 @@ pub struct Preflight {
     pub findings: Vec<Finding>,
 }
 
-/// What `evenkeel check` tells.
+/// What `evenkeel check` shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Checked {
     /// What keeps the file from being used.

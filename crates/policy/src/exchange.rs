@@ -1,4 +1,4 @@
-//! The exchange of statistics between hosts that share a device: its settings, and what a host tells the others.
+//! The exchange of statistics between hosts that share a device: its settings, and what a host reports to the others.
 
 use std::fmt;
 use std::str::FromStr;
@@ -43,7 +43,7 @@ pub struct Exchange {
     pub period: Duration,
     /// For how long the share of a silent host is kept for it; the same for all hosts of a group.
     pub lease: Duration,
-    /// A group of more hosts is divided into sections that tell the others one sum.
+    /// A group of more hosts is divided into sections, each with one sum for the others.
     pub sections_above: u64,
     /// Hosts of a section, at most, in the mean; default as many as there are sections, so that hosts read the least.
     #[serde(skip_serializing_if = "Option::is_none")]

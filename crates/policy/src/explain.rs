@@ -277,21 +277,21 @@ pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
         Reason::EqualMargin { tightness } => {
             format!("all targets are met, and could be met at {:.0} % of what they are", 100.0 * tightness)
         }
-        Reason::Kept if !has_target => "as much as it has use for; not all targets can be met".into(),
-        Reason::Unachievable { feasible_at } if !has_target => {
+        Reason::Met if !has_target => "as much as it has use for; not all targets can be met".into(),
+        Reason::Unachievable { achievable_at } if !has_target => {
             let yields = "it has no target and yields, and not all targets can be met";
-            feasible_at.map_or_else(
+            achievable_at.map_or_else(
                 || yields.into(),
                 |scale| format!("{yields}; they could if they were {scale:.1} times as large"),
             )
         }
-        Reason::Kept => "as much as its target needs; not all targets can be met".into(),
-        Reason::Unachievable { feasible_at: Some(scale) } => {
+        Reason::Met => "as much as its target needs; not all targets can be met".into(),
+        Reason::Unachievable { achievable_at: Some(scale) } => {
             format!(
                 "its target cannot be met beside the others; all could be met if they were {scale:.1} times as large"
             )
         }
-        Reason::Unachievable { feasible_at: None } => {
+        Reason::Unachievable { achievable_at: None } => {
             "its target cannot be met beside the others, and not even ten times as large".into()
         }
         Reason::ByLatency => "it follows the latency of the device".into(),
@@ -300,8 +300,8 @@ pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
 
 /// A latency target that a tenant has missed.
 pub fn missed(missed: &Missed) -> String {
-    let (figure, target) = (missed.figure.as_millis_f64(), missed.goal.time.as_millis_f64());
-    let percentile = Percentile::from(missed.goal.statistic);
+    let (figure, target) = (missed.figure.as_millis_f64(), missed.target.time.as_millis_f64());
+    let percentile = Percentile::from(missed.target.statistic);
     let because = missed.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", slots(reason, true)));
     format!("{percentile} {figure:.1} ms > target {target:.1} ms{because}")
 }
@@ -343,7 +343,7 @@ pub fn pool(limit: Option<&str>, target: Option<&str>, admission: &str) -> Strin
 mod tests {
     use evenkeel_control::Instant;
     use evenkeel_control::mclock::Qos;
-    use evenkeel_control::pool::slots::ResponseGoal;
+    use evenkeel_control::pool::slots::LatencyTarget;
 
     use super::*;
     use crate::config::{Config, Pool};
@@ -354,13 +354,13 @@ mod tests {
         let mut pool = evenkeel_control::pool::Pool::<()>::new(pool, Instant::ZERO, 1);
         let mut one = Missed {
             tenant: pool.join(Instant::ZERO, Qos::default()),
-            goal: ResponseGoal::mean(Duration::from_millis(10)),
+            target: LatencyTarget::mean(Duration::from_millis(10)),
             figure: Duration::from_micros(12_540),
             untold: 3,
             reason: None,
         };
         assert_eq!(missed(&one), "mean 12.5 ms > target 10.0 ms");
-        one.reason = Some(slots::Reason::Unachievable { feasible_at: Some(1.5) });
+        one.reason = Some(slots::Reason::Unachievable { achievable_at: Some(1.5) });
         let told = missed(&one);
         assert!(told.ends_with(
             "10.0 ms: its target cannot be met beside the others; all could be met if they were 1.5 times as large"
@@ -369,8 +369,8 @@ mod tests {
 
     #[test]
     fn a_tenant_without_a_target_is_not_said_to_miss_one() {
-        let unachievable = [Some(1.5), None].map(|feasible_at| slots::Reason::Unachievable { feasible_at });
-        for reason in unachievable.iter().chain([&slots::Reason::Kept]) {
+        let unachievable = [Some(1.5), None].map(|achievable_at| slots::Reason::Unachievable { achievable_at });
+        for reason in unachievable.iter().chain([&slots::Reason::Met]) {
             let (with, without) = (slots(reason, true), slots(reason, false));
             assert!(with.contains("its target"), "{with}");
             assert!(!without.contains("its target") && without.contains("not all targets can be met"), "{without}");

@@ -25,7 +25,7 @@ pub fn config(data: &[u8]) {
     }
 }
 
-/// A record of another host: what is taken can be told again, and is taken again.
+/// A record of another host: what is taken can be written again, and is taken again.
 pub fn record(data: &[u8]) {
     let Ok(record) = Record::parse(data) else { return };
     let Ok(text) = record.text() else { return };

@@ -1,7 +1,7 @@
 //! Throughput guarantees of tenants: in the controller's words, and as records.
 
 use evenkeel_control::log::Entry;
-use evenkeel_control::pool::guarantee::{Decision, Goals, View};
+use evenkeel_control::pool::guarantee::{Decision, Throughputs, View};
 use evenkeel_control::throughput::{self, Rate};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -119,9 +119,9 @@ impl Direction {
     }
 
     /// In the controller's words: bytes go before requests, as nothing can be guaranteed in both.
-    pub fn goal(self) -> Option<throughput::Goal> {
+    pub fn control(self) -> Option<throughput::Bounds> {
         let guaranteed = rate(self.rates())?;
-        Some(throughput::Goal { guaranteed, ceiling: self.ceiling.map(|ceiling| ceiling.0) })
+        Some(throughput::Bounds { guaranteed, ceiling: self.ceiling.map(|ceiling| ceiling.0) })
     }
 }
 
@@ -155,8 +155,8 @@ impl Guarantee {
     }
 
     /// In the controller's words: bytes go before requests, as nothing can be guaranteed in both.
-    pub fn goals(&self) -> Goals {
-        Goals { all: rate(self.together()), read: rate(self.read.rates()), write: rate(self.write.rates()) }
+    pub fn control(&self) -> Throughputs {
+        Throughputs { all: rate(self.together()), read: rate(self.read.rates()), write: rate(self.write.rates()) }
     }
 }
 

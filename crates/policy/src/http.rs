@@ -26,7 +26,7 @@ pub enum Where {
     Remote,
     /// At all.
     Always,
-    /// At none, which is meant: nobody is warned.
+    /// At none, which is meant: no warning.
     No,
 }
 
@@ -69,7 +69,7 @@ impl Terms {
         self.files.is_some() && self.http.tls.applies(address.ip().is_loopback())
     }
 
-    /// What somebody in the network could do at this address, if it is more than was said to be meant; as a sentence.
+    /// What a client in the network could do at this address, if it is more than was said to be meant; as a sentence.
     pub fn danger(&self, address: SocketAddr) -> Option<String> {
         let Self { table, http, files } = self;
         if address.ip().is_loopback() || http.tls == Where::No {
@@ -84,7 +84,7 @@ impl Terms {
             ),
             Some(_) => return None,
         };
-        Some(format!("everyone who reaches {address} can read all names and loads, {why}"))
+        Some(format!("every client that reaches {address} can read all names and loads, {why}"))
     }
 
     /// Keys below the table that make no sense together, each with what is wrong and what would be right.

@@ -12,9 +12,9 @@
 //! | [`mod@explain`] | every sentence about a decision |
 //! | [`verdict`] | whether targets are met, and what throttles; computed here alone |
 //! | [`figures`] | figures in few characters, and tables of them |
-//! | [`goal`], [`guarantee`] | latency targets and throughput guarantees in the controllers' words |
+//! | [`target`], [`guarantee`] | latency targets and throughput guarantees in the controllers' words |
 //! | [`effective`] | which setting is enforced where, which one wins, and what is not enforced |
-//! | [`exchange`] | the exchange between hosts: settings, and what they tell each other |
+//! | [`exchange`] | the exchange between hosts: settings, and what they report |
 //! | [`http`] | HTTP beyond this machine |
 //! | [`slots`] | slots of pools |
 //! | [`rbd`] | images of a Ceph cluster |
@@ -35,7 +35,6 @@ pub mod explain;
 pub mod figures;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
-pub mod goal;
 pub mod guarantee;
 pub mod http;
 pub mod pool;
@@ -44,6 +43,7 @@ mod rules;
 pub mod slots;
 pub mod source;
 pub mod state;
+pub mod target;
 pub mod tenant;
 pub mod tls;
 pub mod units;

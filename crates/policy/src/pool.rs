@@ -6,9 +6,9 @@ use evenkeel_model::store::StoreParams;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::goal::{self, Method, Noisy};
 use crate::guarantee::{CachedDevice, GuaranteeTuning};
 use crate::slots::Slots;
+use crate::target::{self, Method, Noisy};
 use crate::tenant::{Latency, Limit};
 use crate::units::{Bytes, Duration};
 
@@ -144,7 +144,7 @@ impl Default for Tuning {
             stall_report_after: Duration::from_secs(10),
             method: Method::Adaptive,
             noisy: Noisy::Writers,
-            noisy_above: goal::default_noisy_above(),
+            noisy_above: target::default_noisy_above(),
             slots: Slots::None,
             slots_latency: None,
             slots_most: 4_096,
@@ -169,7 +169,7 @@ impl From<&Pool> for evenkeel_control::pool::Config {
             cost: CostModel { base_bytes: base, write_percent: tuning.write_cost_percent },
             limit: pool.limit.rates().into(),
             limit_burst: pool.limit.burst,
-            goal: goal::of(pool),
+            target: target::of(pool),
             slots: crate::slots::of(pool, None),
         }
     }

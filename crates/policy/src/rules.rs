@@ -270,12 +270,12 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
     out.error_if(
         server.handshake_timeout.is_zero(),
         &at("handshake_timeout"),
-        "0 would disconnect everybody; use for example \"30s\"",
+        "0 would disconnect every client; use for example \"30s\"",
     );
     for (key, most) in
         [("max_handshakes", server.max_handshakes), ("max_handshakes_per_client", server.max_handshakes_per_client)]
     {
-        out.error_if(most == 0, &at(key), "0 would let nobody in; use at least 1");
+        out.error_if(most == 0, &at(key), "0 would admit no client; use at least 1");
     }
     let [shortest, longest] = PEER_TIMEOUT;
     out.error_if(
@@ -371,10 +371,10 @@ fn slots(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mu
 
 /// A latency target that can be aimed at, and a tenant to throttle for it.
 fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut Findings) {
-    let Some(goal) = crate::goal::of(pool) else { return };
-    if let Err(invalid) = goal.validate() {
+    let Some(target) = crate::target::of(pool) else { return };
+    if let Err(invalid) = target.validate() {
         let path: &[&str] = match invalid.setting {
-            "goal" => &["pools", name, "latency", "target"],
+            "target" => &["pools", name, "latency", "target"],
             "max_delay" => &["pools", name, "max_delay"],
             other => &["pools", name, "tuning", other],
         };
@@ -569,7 +569,7 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     out.error_if(
         volume.description.len() > MAX_DESCRIPTION || volume.description.contains('\0'),
         &at("description"),
-        &format!("clients could not be told; use at most {MAX_DESCRIPTION} bytes and no zero byte"),
+        &format!("cannot be sent to clients; use at most {MAX_DESCRIPTION} bytes and no zero byte"),
     );
     match config.pools.get(&volume.pool) {
         None => out.error(&at("pool"), unknown_name("pool", &volume.pool, config.pools.keys())),

@@ -23,7 +23,7 @@ pub enum Slots {
     SfqD,
     /// By need, smallest first, as published.
     Drg,
-    /// By need: all goals with equal margins while that can be done.
+    /// By need: all targets with equal margins while that can be done.
     Needs,
 }
 

@@ -64,7 +64,7 @@ pub struct ExchangeState {
     pub period_s: f64,
     /// `shared`: slots are decided from what all hosts report; `holding`: our own reports have not come back for a while,
     /// the last decision stays in force; `lost`: this host is on its own.
-    pub standing: String,
+    pub status: String,
     /// The same as a sentence.
     pub because: String,
     /// How much of its share this host takes, 0 to 1; less than 1 only after it joined.
@@ -87,7 +87,7 @@ pub struct ExchangeState {
     /// The section of this host, where the group is divided.
     #[serde(default)]
     pub section: Option<String>,
-    /// Sections that told sums, this host's included.
+    /// Sections that reported sums, this host's included.
     #[serde(default)]
     pub sections: Vec<SectionState>,
     /// Periods decided since the start.
@@ -490,7 +490,7 @@ pub struct VolumeState {
     pub read_only: bool,
     /// Connections at present.
     pub connections: u64,
-    /// What clients are told it can do, `flush` and `fua` for example.
+    /// What the server offers clients, `flush` and `fua` for example.
     pub flags: Vec<String>,
     /// A failed flush: writes since the last good one may be lost, and no flush succeeds until the volume is reopened.
     pub error: Option<String>,

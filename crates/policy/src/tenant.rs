@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use evenkeel_control::mclock::Qos;
-use evenkeel_control::pool::goal::Statistic;
-use evenkeel_control::pool::slots::ResponseGoal;
-use evenkeel_control::response::Standing;
+use evenkeel_control::pool::slots::LatencyTarget;
+use evenkeel_control::pool::target::Statistic;
+pub use evenkeel_control::response::Throttle;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de};
 
@@ -136,9 +136,9 @@ impl Tenant {
     }
 
     /// Its latency target as a pool wants it.
-    pub fn response_goal(&self) -> Option<ResponseGoal> {
+    pub fn latency_target(&self) -> Option<LatencyTarget> {
         let latency = self.latency?;
-        Some(ResponseGoal { time: latency.target, statistic: latency.percentile.into() })
+        Some(LatencyTarget { time: latency.target, statistic: latency.percentile.into() })
     }
 }
 
@@ -359,55 +359,6 @@ pub enum Priority {
     Normal,
     /// Beyond its reservation served only when no normal tenant can be.
     Background,
-}
-
-/// Whether a tenant is throttled for latency targets of others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Throttle {
-    /// Never.
-    Never,
-    /// Only when throttling all others is not enough.
-    Last,
-    /// While it makes much of the load.
-    #[default]
-    Normal,
-    /// However little it moves.
-    Always,
-}
-
-impl Throttle {
-    /// Name as written in the policy.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Never => "never",
-            Self::Last => "last",
-            Self::Normal => "normal",
-            Self::Always => "always",
-        }
-    }
-}
-
-impl From<Throttle> for Standing {
-    fn from(throttle: Throttle) -> Self {
-        match throttle {
-            Throttle::Never => Self::Never,
-            Throttle::Last => Self::Important,
-            Throttle::Normal => Self::Ordinary,
-            Throttle::Always => Self::Always,
-        }
-    }
-}
-
-impl From<Standing> for Throttle {
-    fn from(standing: Standing) -> Self {
-        match standing {
-            Standing::Never => Self::Never,
-            Standing::Important => Self::Last,
-            Standing::Ordinary => Self::Normal,
-            Standing::Always => Self::Always,
-        }
-    }
 }
 
 /// An entry of a tenant's `match`: what belongs to the tenant.

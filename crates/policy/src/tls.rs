@@ -32,7 +32,7 @@ pub struct Tls {
 }
 
 /// Files with certificates, where there is nothing else to say about TLS: of an agent, for HTTPS. [`Tls`] has the same keys again,
-/// because serde cannot tell unknown keys beside flattened ones.
+/// because serde cannot find unknown keys beside flattened ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Files {
@@ -60,12 +60,12 @@ impl Tls {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Need {
-    /// Nobody.
+    /// None.
     No,
     /// Those that come over TCP; a Unix socket does not leave the machine.
     #[default]
     Tcp,
-    /// Everybody.
+    /// All.
     Always,
 }
 

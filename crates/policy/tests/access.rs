@@ -108,7 +108,7 @@ fn mistakes_are_named_with_their_line_and_their_cure() {
         ("[server]\nallow = []\n".to_owned(), "test:2:1: server.allow: ", "remove this key"),
         (format!("{volume}allow = []\n"), "test:3:1: volumes.v.allow: ", "remove this key"),
         (format!("{volume}deny = [\"certificate:x\"]\n"), "test:3:1: volumes.v.deny: ", "set clients in [server.tls]"),
-        (format!("{volume}allow = [\"nobody\"]\n"), "test:3:", "names nobody"),
+        (format!("{volume}allow = [\"nobody\"]\n"), "test:3:", "names no client"),
         (
             format!("{TLS}{volume}tls = \"no\"\ndeny = [\"certificate:x\"]\n"),
             "volumes.v.deny: ",

@@ -1,7 +1,7 @@
 //! Configurations: defaults, every error with its place and cure, all of them at once.
 
 use evenkeel_control::admission::{Config as Admission, ElasticConfig, Repairs, SlowFastConfig};
-use evenkeel_control::pool::guarantee::Goals;
+use evenkeel_control::pool::guarantee::Throughputs;
 use evenkeel_control::throughput::Rate;
 use evenkeel_policy::Config;
 use evenkeel_policy::access::Caller;
@@ -404,18 +404,18 @@ fn guarantees_without_effect_are_doubtful() {
     assert!(report.errors.is_empty(), "{:#?}", report.errors);
     let keys: Vec<_> = report.warnings.iter().map(|warning| warning.key.as_str()).collect();
     assert_eq!(keys, ["pools.main.tuning.scheduler", "tenants.a.guarantee"]);
-    let guaranteed = |name: &str| report.config.tenants[name].guarantee.goals();
-    assert_eq!(guaranteed("a"), Goals::of_all(Rate::RequestsPerS(100)));
-    assert_eq!(guaranteed("b"), Goals::of_all(Rate::BytesPerS(1_000_000)));
-    assert_eq!(guaranteed("default"), Goals::NONE);
+    let guaranteed = |name: &str| report.config.tenants[name].guarantee.control();
+    assert_eq!(guaranteed("a"), Throughputs::of_all(Rate::RequestsPerS(100)));
+    assert_eq!(guaranteed("b"), Throughputs::of_all(Rate::BytesPerS(1_000_000)));
+    assert_eq!(guaranteed("default"), Throughputs::NONE);
     // A reservation of all may be needed by the direction to which nothing was guaranteed.
     let text = "[tenants.a]\nreservation.iops = 200\nguarantee.read.iops = 100\n\
         [tenants.b]\nreservation.iops = 200\nguarantee = { read.iops = 100, write.iops = 50 }\n";
     let report = check(text, "test.toml");
     let keys: Vec<_> = report.warnings.iter().map(|warning| warning.key.as_str()).collect();
     assert_eq!(keys, ["tenants.b.guarantee"], "{:#?}", report.errors);
-    let [of_a, of_b] = ["a", "b"].map(|name| report.config.tenants[name].guarantee.goals());
-    assert_eq!(of_a, Goals { read: Some(Rate::RequestsPerS(100)), ..Goals::NONE });
+    let [of_a, of_b] = ["a", "b"].map(|name| report.config.tenants[name].guarantee.control());
+    assert_eq!(of_a, Throughputs { read: Some(Rate::RequestsPerS(100)), ..Throughputs::NONE });
     assert_eq!((of_b.all, of_b.write), (None, Some(Rate::RequestsPerS(50))));
 }
 

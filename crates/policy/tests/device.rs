@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use evenkeel_model::cached::{CachedParams, Promotion};
 use evenkeel_model::device::DeviceParams;
-use evenkeel_model::hybrid::{HybridParams, Promotion};
 use evenkeel_model::jitter::Jitter;
 use evenkeel_model::ssd::SsdParams;
 use evenkeel_model::store::StoreParams;
@@ -25,8 +25,8 @@ fn presets_are_the_models() {
     assert_eq!(read("kind = 'store'\npreset = 'hdd'"), Ok(DeviceParams::Store(StoreParams::hdd())));
     assert_eq!(read("kind = 'ssd'"), Ok(DeviceParams::Ssd(SsdParams::sata())));
     assert_eq!(read("kind = 'ssd'\npreset = 'nvme'"), Ok(DeviceParams::Ssd(SsdParams::nvme())));
-    assert_eq!(read("kind = 'hybrid'"), Ok(DeviceParams::Hybrid(HybridParams::paper())));
-    assert_eq!(read("kind = 'hybrid'\npreset = 'lab'"), Ok(DeviceParams::Hybrid(HybridParams::lab())));
+    assert_eq!(read("kind = 'cached'"), Ok(DeviceParams::Cached(CachedParams::paper())));
+    assert_eq!(read("kind = 'cached'\npreset = 'lab'"), Ok(DeviceParams::Cached(CachedParams::lab())));
 }
 
 /// The files spell out every key: they give the same device whatever preset they start from.
@@ -36,7 +36,7 @@ fn the_files_are_the_presets_key_by_key() {
         ("sata", "sata", DeviceParams::Ssd(SsdParams::sata()), "nvme"),
         ("nvme", "nvme", DeviceParams::Ssd(SsdParams::nvme()), "sata"),
         ("store", "ssd", DeviceParams::Store(StoreParams::ssd()), "hdd"),
-        ("hybrid", "paper", DeviceParams::Hybrid(HybridParams::paper()), "lab"),
+        ("cached", "paper", DeviceParams::Cached(CachedParams::paper()), "lab"),
     ];
     for (name, preset, params, other) in cases {
         let text = file(&format!("{name}.toml"));
@@ -59,17 +59,17 @@ fn keys_replace_what_the_preset_says() {
 }
 
 #[test]
-fn a_hybrid_device_takes_its_keys_and_names_those_at_fault() {
-    let text = "kind = 'hybrid'\nfast_size = '1GB'\nslow_bandwidth = '80MB'\npromote_after = 3\nwrite_back = '5MB'\ndirty_above = 0.2";
-    let expected = HybridParams {
+fn a_cached_device_takes_its_keys_and_names_those_at_fault() {
+    let text = "kind = 'cached'\nfast_size = '1GB'\nslow_bandwidth = '80MB'\npromote_after = 3\nwrite_back = '5MB'\ndirty_above = 0.2";
+    let expected = CachedParams {
         fast_bytes: 1_000_000_000,
         slow_bytes_per_s: 80_000_000,
         promotion: Promotion::Reused { misses: 3 },
         write_back_bytes_per_s: 5_000_000,
         dirty_above: 0.2,
-        ..HybridParams::paper()
+        ..CachedParams::paper()
     };
-    assert_eq!(read(text), Ok(DeviceParams::Hybrid(expected)));
+    assert_eq!(read(text), Ok(DeviceParams::Cached(expected)));
     for (keys, complaint) in [
         ("block = '5GiB'", "block: must be less than 4GiB"),
         ("block = '32MiB'", "block must be 512 B to 16 MiB"),
@@ -80,7 +80,7 @@ fn a_hybrid_device_takes_its_keys_and_names_those_at_fault() {
         ("promote_after = 256", "promote_after"),
         ("jitter = 0.1", "unknown field `jitter`"),
     ] {
-        let told = read(&format!("kind = 'hybrid'\n{keys}")).expect_err(keys);
+        let told = read(&format!("kind = 'cached'\n{keys}")).expect_err(keys);
         assert!(told.contains(complaint), "{keys}: {told}");
     }
 }
@@ -89,7 +89,7 @@ fn a_hybrid_device_takes_its_keys_and_names_those_at_fault() {
 fn what_is_wrong_is_named_with_what_would_be_right() {
     let cases = [
         ("preset = 'sata'", "missing field `kind`"),
-        ("kind = 'sdd'", "unknown variant `sdd`, expected one of `store`, `ssd`, `disk`, `raid0`, `hybrid`"),
+        ("kind = 'sdd'", "unknown variant `sdd`, expected one of `store`, `ssd`, `disk`, `raid0`, `cached`"),
         ("kind = 'ssd'\npreset = 'sas'", "preset: unknown variant `sas`, expected `sata` or `nvme`"),
         ("kind = 'ssd'\niops = 5", "unknown field `iops`"),
         ("kind = 'store'\ndies = 5", "unknown field `dies`"),

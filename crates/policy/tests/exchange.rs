@@ -27,14 +27,14 @@ fn full(figure: f64) -> PoolRecord {
         weight: figure,
         used: figure,
         unused: figure,
-        goals: figure,
+        targets: figure,
         completed: figure,
         device_s: figure,
         device_part: figure,
         queued: figure,
         known: figure,
         elasticity: figure,
-        smallest_goal_us: Some(u64::MAX),
+        smallest_target_us: Some(u64::MAX),
         needs: vec![figure; 25],
         classes: (0..48).map(|class| (class, figure, figure)).collect(),
     }
@@ -121,7 +121,7 @@ fn the_largest_record_is_within_the_stated_bound() {
 
 #[test]
 fn a_usual_record_is_small() {
-    // Four tenants with goals on one pool: every scale has a need, each tenant a class of its own.
+    // Four tenants with targets on one pool: every scale has a need, each tenant a class of its own.
     let needs = (0..25).map(|n| 137.318_274_6 / f64::from(n + 1)).collect();
     let classes = vec![(9, 1.0, 0.271_828), (14, 1.0, 1.618_033), (23, 1.0, 7.283_185), (30, 1.0, 31.415_926)];
     let pool = PoolRecord { needs, classes, completed: 4_711.0, device_s: 37.123_456, used: 37.123_456, ..full(4.0) };
@@ -194,7 +194,7 @@ fn pool() -> impl Strategy<Value = PoolRecord> {
         prop_oneof![Just(Vec::new()), proptest::collection::vec(figure(), 25)],
         proptest::collection::btree_map(0u16..48, (figure(), figure()), 0..48),
     )
-        .prop_map(|(sums, smallest_goal_us, needs, classes)| PoolRecord {
+        .prop_map(|(sums, smallest_target_us, needs, classes)| PoolRecord {
             tenants: sums[0],
             active_weight: sums[1],
             weight: sums[2],
@@ -206,8 +206,8 @@ fn pool() -> impl Strategy<Value = PoolRecord> {
             known: sums[8],
             elasticity: sums[9],
             unused: sums[10],
-            goals: sums[11],
-            smallest_goal_us,
+            targets: sums[11],
+            smallest_target_us,
             needs,
             classes: classes.into_iter().map(|(class, (weight, need))| (class, weight, need)).collect(),
         })
@@ -219,9 +219,9 @@ fn a_summary_comes_back_as_it_was_told() {
     use evenkeel_control::slots::{Class, Summary};
     let mut summary =
         Summary { workloads: 3.0, weight: 9.0, used: 1.5, completed: 250.0, device_s: 2.5, ..Summary::default() };
-    (summary.queued, summary.active_weight, summary.smallest_goal) = (7.0, 8.0, Some(Duration::from_millis(250)));
+    (summary.queued, summary.active_weight, summary.smallest_target) = (7.0, 8.0, Some(Duration::from_millis(250)));
     (summary.device_part, summary.known, summary.elasticity) = (0.75, 60.0, 15.0);
-    (summary.unused, summary.goals) = (2.5, 1.0);
+    (summary.unused, summary.targets) = (2.5, 1.0);
     summary.needs = std::array::from_fn(|n| 100.0 - n as f64);
     (summary.classes[0], summary.classes[47]) = (Class { weight: 1.0, need: 0.5 }, Class { weight: 2.0, need: 60.25 });
     let text = record(BTreeMap::from([("main".into(), PoolRecord::from(&summary))])).text().expect("one pool");

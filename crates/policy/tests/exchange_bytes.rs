@@ -29,8 +29,8 @@ fn workloads(rng: &mut SplitMix64) -> Vec<Workload> {
             device_time: times(arrived),
             response_time: times(2 * arrived),
         };
-        let goal = Some(Duration::from_millis(20 + rng.next_below(500)));
-        Workload { id: WorkloadId(id), goal, weight: 1.0, guaranteed_iops: 0.0, report }
+        let target = Some(Duration::from_millis(20 + rng.next_below(500)));
+        Workload { id: WorkloadId(id), target, weight: 1.0, guaranteed_iops: 0.0, report }
     };
     (0..4).map(workload).collect()
 }

@@ -70,7 +70,7 @@ fn an_address_that_others_reach_is_warned_of_until_nobody_can_misuse_it() {
     for (tls, reason) in [
         (String::new(), "neither authenticates nor encrypts"),
         (format!("{TLS}required = \"no\"\n"), "volume \"disk0\" is served there without TLS too"),
-        (TLS.to_owned(), "anybody may connect"),
+        (TLS.to_owned(), "every client may connect"),
     ] {
         let (key, message) = warned(&tls).expect(reason);
         assert!(key == "server.listen" && message.contains(reason), "{key}: {message}");

@@ -2,7 +2,7 @@
 //!
 //! A file that is not on record is foreign: it is examined before it is served, and then remembered. What a client writes
 //! later changes nothing, be it the header of another format. A file is known by its path together with its inode and its
-//! time of birth, where the file system tells one:
+//! time of birth, where the file system has one:
 //!
 //! - The path alone would take an image that was put in a volume's place for the volume.
 //! - The number of the device is left out: it changes from boot to boot, and on btrfs from mount to mount.
@@ -49,7 +49,7 @@ pub(crate) fn files(data_dir: &Path) -> impl Iterator<Item = PathBuf> {
 /// A known file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Known {
-    /// What tells it from a file that takes its place; `None` for a device, and for a file that is being created.
+    /// What distinguishes it from a file that takes its place; `None` for a device, and for a file that is being created.
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     /// The server has created it.
@@ -214,7 +214,7 @@ impl Adopted {
     }
 }
 
-/// What tells a regular file from one that takes its place.
+/// What distinguishes a regular file from one that takes its place.
 fn identity(metadata: &Metadata) -> String {
     let born = metadata.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     born.map_or_else(

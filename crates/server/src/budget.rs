@@ -304,7 +304,7 @@ impl Drop for Waiting {
             budget.hungry.fetch_sub(1, Relaxed);
         }
         if budget.eldest.load(Relaxed) == self.number {
-            // In this order: nobody else becomes the eldest before what is set aside is given back.
+            // In this order: no other becomes the eldest before what is set aside is given back.
             budget.aside.store(0, Relaxed);
             budget.eldest.store(0, Relaxed);
         }

@@ -23,7 +23,7 @@ pub enum Error {
     InUse {
         /// The file.
         path: PathBuf,
-        /// The other process, if the kernel tells.
+        /// The other process, if the kernel knows it.
         holder: Option<u32>,
     },
     /// A file or device that is not the server's, and that the operator has not given for this.
@@ -48,7 +48,7 @@ pub enum Error {
         address: String,
         /// What the system said.
         cause: io::Error,
-        /// The process that has the address, if it is taken and the kernel tells.
+        /// The process that has the address, if it is taken and the kernel knows it.
         holder: Option<u32>,
     },
     /// The server behind a volume cannot be used.
@@ -109,7 +109,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Success if there are none, else one error that tells them all.
+    /// Success if there are none, else one error that names them all.
     pub(crate) fn unless_empty(mut errors: Vec<Self>) -> Result<(), Self> {
         match (errors.pop(), errors.is_empty()) {
             (None, _) => Ok(()),

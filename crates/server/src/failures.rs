@@ -1,10 +1,10 @@
-//! How often failures of a volume are told: a full or broken device fails a hundred thousand requests a second.
+//! How often failures of a volume are logged: a full or broken device fails a hundred thousand requests a second.
 
 use evenkeel_control::{Duration, Instant};
 
-/// Failures of one kind are told once in this time.
+/// Failures of one kind are logged once in this time.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Kinds that are told apart; beyond them the one that was told first gives way.
+/// Kinds that are distinguished; beyond them the one that was logged first gives way.
 const MAX_KINDS: usize = 16;
 
 /// Which kinds of failures a volume has had lately.
@@ -23,7 +23,7 @@ struct Kind {
 }
 
 impl Failures {
-    /// Counts a failure of `what` at `now`. `Some` if it is due to be told: how many of its kind were not since the last
+    /// Counts a failure of `what` at `now`. `Some` if it is due to be logged: how many of its kind were not since the last
     /// one that was.
     pub(crate) fn count(&mut self, what: &'static str, errno: i32, now: Instant) -> Option<u64> {
         if let Some(kind) = self.kinds.iter_mut().find(|kind| kind.what == what && kind.errno == errno) {

@@ -87,7 +87,7 @@ struct Count {
 }
 
 /// Who counts as one: an IPv4 address, the /64 of an IPv6 address, of which one host has as many as it likes, a user of this
-/// machine, or whoever shows a certificate, wherever from.
+/// machine, or all connections with one certificate, wherever from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Client {
     V4(u32),
@@ -175,7 +175,7 @@ impl Handshakes {
         self.pace.charge(client, work)
     }
 
-    /// The same of what cannot wait: accepting it, or telling it to wait.
+    /// The same of what cannot wait: accepting it, or making it wait.
     pub(crate) fn charge_anyway(&self, client: Client, work: &Work) -> Work {
         self.pace.charge_anyway(client, work)
     }

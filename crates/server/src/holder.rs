@@ -4,7 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// The process that listens on `address`; `None` if the system does not tell, for example because it belongs to another user.
+/// The process that listens on `address`; `None` if the system does not show it, for example because it belongs to another user.
 pub(crate) fn of_tcp(address: SocketAddr) -> Option<u32> {
     let table = if address.is_ipv4() { "/proc/net/tcp" } else { "/proc/net/tcp6" };
     let inode = listener(&fs::read_to_string(table).ok()?, address.port())?;

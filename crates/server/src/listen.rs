@@ -19,7 +19,7 @@ const BACKLOG: i32 = 4096;
 /// Listens on a TCP address; port 0 picks a free one.
 ///
 /// # Errors
-/// When the address cannot be had; the message names the process that has it, where the system tells.
+/// When the address cannot be had; the message names the process that has it, where the system knows it.
 pub fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     let fail = |cause: io::Error| {
         let holder = (cause.kind() == io::ErrorKind::AddrInUse).then(|| holder::of_tcp(address)).flatten();
@@ -73,7 +73,7 @@ impl Listening {
         Ok(())
     }
 
-    /// Takes over a listening socket that someone else opened; its address, if it is one that other machines may reach.
+    /// Takes over a listening socket that another process opened; its address, if it is one that other machines may reach.
     pub(crate) fn inherited(&mut self, fd: OwnedFd) -> Result<Option<SocketAddr>, Error> {
         let fail = |cause: rustix::io::Errno| Error::System { action: "use an inherited socket", cause: cause.into() };
         rustix::io::ioctl_fionbio(&fd, true).map_err(fail)?;
@@ -115,7 +115,7 @@ fn unix_uri(path: &Path) -> String {
 }
 
 /// Whether a dead server left this socket behind. Connecting to a file that is no socket is refused as well: that
-/// file is somebody's data.
+/// file is a user's data.
 pub fn is_stale(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
         && matches!(UnixStream::connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
@@ -144,9 +144,9 @@ mod tests {
         assert!(refused.to_string().contains("disk0.img"), "{refused}");
         assert_eq!(std::fs::read(&file).unwrap(), b"data");
         let alive = UnixListener::bind(&socket).unwrap();
-        assert!(Listening::default().unix(&socket).is_err(), "somebody listens");
+        assert!(Listening::default().unix(&socket).is_err(), "a process listens");
         drop(alive);
-        assert!(Listening::default().unix(&socket).is_ok(), "nobody does any more");
+        assert!(Listening::default().unix(&socket).is_ok(), "none does any more");
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

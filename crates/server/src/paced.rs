@@ -10,7 +10,7 @@ use crate::clock;
 
 /// An activity that clients cause and that storms must not make more of: it takes a tenth of a processor in the long run.
 ///
-/// Whoever is about to do something for a client asks whether it is the client's turn, and charges afterwards what it took.
+/// The caller asks before it does something for a client whether it is the client's turn, and charges afterwards what it took.
 pub struct Paced<C>(Mutex<Duty<C>>);
 
 /// Processor time of the calling thread, from its beginning on.

@@ -31,7 +31,7 @@ use crate::shared::{SharedPool, Snapshot};
 use crate::tls::Acceptor;
 use crate::volume::Volume;
 
-/// How long a removed volume may take to let go of its file before that is reported.
+/// How long a removed volume may take to close its file before that is reported.
 const RETIRE_PATIENCE: StdDuration = StdDuration::from_secs(5);
 
 /// How long an image may take to be closed after its data is safe.
@@ -41,9 +41,9 @@ const CLOSE_PATIENCE: StdDuration = StdDuration::from_secs(2);
 pub(crate) struct Registry {
     /// What is being served.
     pub(crate) config: Arc<Config>,
-    /// How long a device may take to open or grow a volume; for ever if `None`, as before anybody is served.
+    /// How long a device may take to open or grow a volume; for ever if `None`, as before any client is served.
     pub(crate) patience: Option<StdDuration>,
-    /// Told since the last change: what was noticed about the files that it opened.
+    /// Since the last change: what was noticed about the files that it opened.
     pub(crate) notes: Vec<String>,
     /// Files of the program that no volume may be put on.
     own_files: Vec<PathBuf>,
@@ -108,7 +108,7 @@ impl Registry {
         }
         let files = self.files(&next)?;
         let opened = self.open(present, &mut next, &places, files.as_ref());
-        // What was created is known as such although something else failed; what was not may become anybody's.
+        // What was created is known as such although something else failed; what was not may become another program's.
         if let Some(files) = files {
             within(self.patience, "data_dir", move || {
                 let mut adopted = files.adopted();
@@ -303,9 +303,9 @@ impl Registry {
                 } else {
                     tenants.insert(Arc::from(name.as_str()), id);
                 }
-                state.set_standing(id, there.throttle.into());
-                state.set_guarantees(now, id, &there.guarantee.goals());
-                state.set_response_goal(id, there.response_goal());
+                state.set_throttle(id, there.throttle);
+                state.set_guarantees(now, id, &there.guarantee.control());
+                state.set_latency_target(id, there.latency_target());
             }
             let default = tenants.get(config::DEFAULT_TENANT).copied();
             tenants.retain(|name, id| {
@@ -480,7 +480,7 @@ impl Opening {
         }
     }
 
-    /// Examines a file or device that is not known; tells what it holds.
+    /// Examines a file or device that is not known; returns what it holds.
     fn examine(&self, file: &File, size: u64) -> Result<Option<String>, Error> {
         let note = self.judge(file.path(), file.examine(size))?;
         if let Some(note) = &note {
@@ -641,7 +641,7 @@ pub(crate) fn settle(
     side_by_side(volumes.into_iter().map(|volume| (volume.name.clone(), volume)).collect(), patience, work)
 }
 
-/// Waits a while until nobody but the caller holds the volume, then makes its data durable and lets it go.
+/// Waits a while until only the caller holds the volume, then makes its data durable and closes it.
 pub(crate) fn retire(volume: Arc<Volume>) -> Result<(), Error> {
     let until = std::time::Instant::now() + RETIRE_PATIENCE;
     while Arc::strong_count(&volume) > 1 && std::time::Instant::now() < until {

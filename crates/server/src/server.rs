@@ -34,7 +34,7 @@ use crate::worker::mailbox::Message;
 
 /// How long a device may take to open or grow a volume while the server runs.
 const DEVICE_PATIENCE: StdDuration = StdDuration::from_secs(30);
-/// How long workers have to end after they were told to end at once.
+/// How long workers have to end once they are to end at once.
 const STOP_PATIENCE: StdDuration = StdDuration::from_secs(2);
 
 /// What a start needs besides the configuration.
@@ -170,7 +170,7 @@ impl Server {
             }
         } else {
             for fd in start.inherited {
-                // Of configured addresses, whoever reads the configuration warns.
+                // Of configured addresses, the rules of the configuration warn.
                 if let (Some(address), Some(danger)) = (listening.inherited(fd)?, config.danger_from_afar()) {
                     tracing::warn!(
                         "{address}, inherited from the service manager, is reachable from other machines, and {danger}"
@@ -276,7 +276,7 @@ impl Server {
         Arc::clone(&self.shared.snapshot().config)
     }
 
-    /// Takes up a new configuration without dropping a connection; tells what changed.
+    /// Takes up a new configuration without dropping a connection; returns what changed.
     ///
     /// # Errors
     /// When something cannot change while the server runs, or a volume cannot be opened or grown. Nothing has changed then.
@@ -295,7 +295,7 @@ impl Server {
         Ok(Applied { changes, warnings, notes })
     }
 
-    /// Serves a new volume, by command; tells what was noticed about its file.
+    /// Serves a new volume, by command; returns what was noticed about its file.
     ///
     /// # Errors
     /// When there is one of that name, its path is not one that commands may use, or it cannot be opened.
@@ -323,7 +323,7 @@ impl Server {
         Ok(std::mem::take(&mut registry.notes))
     }
 
-    /// Makes a volume longer; tells what was noticed about its file. Clients see the new size when they reconnect.
+    /// Makes a volume longer; returns what was noticed about its file. Clients see the new size when they reconnect.
     ///
     /// # Errors
     /// When there is no such volume, it is that long already, or its back end cannot grow.
@@ -453,8 +453,8 @@ impl Server {
         }
     }
 
-    /// Puts a new configuration into force, with certificates that are read again if `fresh`, and tells what could not be made durable of the volumes that it removes.
-    /// On failure nothing has changed.
+    /// Puts a new configuration into force, with certificates that are read again if `fresh`, and returns what could not be
+    /// made durable of the volumes that it removes. On failure nothing has changed.
     fn switch(&self, registry: &mut Registry, config: &Config, fresh: bool) -> Result<Vec<Error>, Error> {
         let (before, same) = (self.shared.workers(), registry.config.server.workers == config.server.workers);
         let workers = if same { before } else { count_of(config.server.workers) };

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_hangs_and_one_that_fails_keep_nobody_from_the_end() {
+    fn one_that_hangs_and_one_that_fails_keep_no_other_from_the_end() {
         let (release, hang) = mpsc::channel::<()>();
         let (hang, (seen, all_seen)) = (Mutex::new(hang), mpsc::channel());
         let items = ["fails", "hangs", "a", "b"].map(|name| (name.to_owned(), name)).into();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_longer_than_allowed() {
+    fn none_waits_longer_than_allowed() {
         let (release, hang) = mpsc::channel::<()>();
         let limit = Some(StdDuration::from_millis(20));
         let waited = within(limit, "slow", move || {

@@ -16,8 +16,8 @@ use evenkeel_policy::Config;
 use evenkeel_policy::access::{Barred, Caller};
 use evenkeel_policy::config::{Volume as Settings, Workers};
 use evenkeel_policy::explain::{self, Throttles};
-use evenkeel_policy::goal;
 use evenkeel_policy::state::OverdueIo;
+use evenkeel_policy::target;
 
 use crate::backend::emulate::Device;
 use crate::budget::Budget;
@@ -40,8 +40,8 @@ pub(crate) struct SharedPool {
     pub(crate) overdue_after_ns: AtomicU64,
     /// Bytes of slices, by direction, as the pool said last.
     slice_bytes: [AtomicU32; 2],
-    /// The goal for latencies was reported as missed, and not as met since.
-    goal_missed: AtomicBool,
+    /// The latency target was reported as missed, and not as met since.
+    target_missed: AtomicBool,
 }
 
 impl SharedPool {
@@ -49,7 +49,7 @@ impl SharedPool {
     pub(crate) fn new(name: String, state: Pool<Box<Request>>, overdue_after_ns: u64) -> Self {
         let slice_bytes = Direction::ALL.map(|direction| AtomicU32::new(state.slice_bytes(direction)));
         let (state, overdue_after_ns) = (Mutex::new(state), AtomicU64::new(overdue_after_ns));
-        Self { name, state, overdue_after_ns, slice_bytes, goal_missed: AtomicBool::new(false) }
+        Self { name, state, overdue_after_ns, slice_bytes, target_missed: AtomicBool::new(false) }
     }
 
     /// Bytes of the slices into which large requests are divided.
@@ -69,21 +69,21 @@ impl SharedPool {
         }
     }
 
-    /// Logs why the goal's controller decided as it did: a goal that is missed since is a warning.
+    /// Logs why the target's controller decided as it did: a target that is missed since is a warning.
     #[cold]
-    pub(crate) fn log_goal(&self, reason: &Reason) {
+    pub(crate) fn log_target(&self, reason: &Reason) {
         let (pool, name, because) = (&self.name, reason.name(), explain::latency(reason, Throttles::Tenants));
         match self.newly_missed(reason) {
-            Some(true) => tracing::warn!(pool, reason = name, "response-time goal missed: {because}"),
-            Some(false) => tracing::info!(pool, reason = name, "response-time goal not missed any more: {because}"),
-            None => tracing::info!(pool, reason = name, "response-time goal: {because}"),
+            Some(true) => tracing::warn!(pool, reason = name, "latency target missed: {because}"),
+            Some(false) => tracing::info!(pool, reason = name, "latency target not missed any more: {because}"),
+            None => tracing::info!(pool, reason = name, "latency target: {because}"),
         }
     }
 
-    /// Whether the goal is missed, if that is new: it is missed until it is certain that it is not.
+    /// Whether the target is missed, if that is new: it is missed until it is certain that it is not.
     fn newly_missed(&self, reason: &Reason) -> Option<bool> {
-        let missed = goal::is_missed(reason)?;
-        (self.goal_missed.swap(missed, Ordering::Relaxed) != missed).then_some(missed)
+        let missed = target::is_missed(reason)?;
+        (self.target_missed.swap(missed, Ordering::Relaxed) != missed).then_some(missed)
     }
 
     /// Takes the lock.
@@ -140,7 +140,7 @@ impl Snapshot {
     }
 
     /// What a new connection is offered. All or nothing is better than asking for each volume: the names of
-    /// volumes are then nobody's business before TLS.
+    /// volumes are then hidden before TLS.
     pub(crate) fn offered_tls(&self, peer: &Peer) -> Tls {
         match &self.tls {
             None => Tls::No,
@@ -186,7 +186,7 @@ impl Snapshot {
     }
 }
 
-/// What a worker tells about itself.
+/// Report of a worker about itself.
 #[derive(Default)]
 pub(crate) struct WorkerStats {
     /// Connections it serves, those on their way to it included.
@@ -280,7 +280,7 @@ impl Slots {
         self.homes[key.slot as usize].load(Ordering::Acquire) as usize
     }
 
-    /// The connection now belongs to `worker`, which is about to be told.
+    /// The connection now belongs to `worker`, which is about to get it.
     pub(crate) fn set_home(&self, key: ConnKey, worker: usize) {
         self.homes[key.slot as usize].store(worker as u32, Ordering::Release);
     }
@@ -328,7 +328,7 @@ pub(crate) struct Shared {
     epoch: AtomicU64,
     /// How to reach each worker that there ever was: as many places as there can be. One that has ended is closed.
     mailboxes: Vec<OnceLock<Arc<Mailbox>>>,
-    /// What each worker tells; as many places as there can be.
+    /// Reports of the workers; as many places as there can be.
     pub(crate) stats: Vec<WorkerStats>,
     /// How many workers there are to be; those beyond are leaving or have left.
     workers: AtomicUsize,
@@ -406,7 +406,7 @@ impl Shared {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Replaces the snapshot and tells the workers.
+    /// Replaces the snapshot and wakes the workers.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
         self.handshakes.set_exports(snapshot.by_name.len());
         *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
@@ -527,7 +527,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_goal_is_missed_once_until_it_is_met_again() {
+    fn a_target_is_missed_once_until_it_is_met_again() {
         let pool = SharedPool::new(
             "main".into(),
             Pool::new((&evenkeel_policy::config::Pool::default()).into(), Instant::ZERO, 1),

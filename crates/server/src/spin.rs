@@ -5,7 +5,7 @@ use evenkeel_control::Duration;
 /// The first look after a sleep that a look would have saved.
 const SHORTEST: Duration = Duration::from_micros(10);
 
-/// A look takes about a microsecond; one that takes this long has lost the processor to somebody else.
+/// A look takes about a microsecond; one that takes this long has lost the processor to another thread.
 const LOST: Duration = Duration::from_micros(20);
 /// What a wake-up adds to a wait, at most.
 const WAKING: Duration = Duration::from_micros(50);
@@ -45,7 +45,7 @@ impl Spin {
         lost
     }
 
-    /// Looking, if at all, was in vain, and the loop has slept. The whole wait took `waited`; `by_event` tells
+    /// Looking, if at all, was in vain, and the loop has slept. The whole wait took `waited`; `by_event` says
     /// whether an event ended it, or a time that was known before.
     pub fn slept(&mut self, waited: Duration, by_event: bool) {
         let saved = by_event && waited <= self.longest + WAKING;

@@ -8,11 +8,11 @@ use std::time::Duration as StdDuration;
 use evenkeel_control::admission::Admission;
 use evenkeel_control::limits::{LimitSet, Owner};
 use evenkeel_control::log::Entry;
-use evenkeel_control::pool::goal::{Decision, View};
 use evenkeel_control::pool::slots::Granted;
+use evenkeel_control::pool::target::{Decision, View};
 use evenkeel_control::pool::{Hold, Scheduler, TenantId};
 use evenkeel_nbd::wire::TransmissionFlags;
-use evenkeel_policy::config::{Engine, Owners, Percentile, Throttle};
+use evenkeel_policy::config::{Engine, Owners, Percentile};
 use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::explain::{self, Throttles};
 use evenkeel_policy::state::{
@@ -162,7 +162,7 @@ fn pool(
         admission: admission(state.admission(), state.in_flight(), uptime),
         queued_requests: state.queued() as u64,
         limit: LimitState::new(iops, bytes_per_s),
-        latency_target: state.goal().map(|view| goal(&pool.name, &view, uptime)),
+        latency_target: state.target().map(|view| target(&pool.name, &view, uptime)),
         slots: state.slots().map(|view| SlotsState {
             method: view.config.method.name().into(),
             exchanged: view.exchanged,
@@ -209,7 +209,7 @@ fn tenant(
     let counts = Counts::from(&view);
     let (qos, limit, stats) = (*view.qos, LimitState::new(view.limit_iops, view.limit_bytes_per_s), view.stats.clone());
     let (queued, in_flight) = (view.queued as u64, view.in_flight);
-    let (throttle, throttled) = (Throttle::from(view.standing), view.hold.map(|hold| hold_state(&hold, view.slots)));
+    let (throttle, throttled) = (view.throttle, view.hold.map(|hold| hold_state(&hold, view.slots)));
     let slots = state.slots().is_some().then(|| slots(view.granted));
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
@@ -244,7 +244,7 @@ fn tenant(
     Some((record, counts))
 }
 
-fn goal(pool: &str, view: &View<'_>, uptime: StdDuration) -> LatencyTargetState {
+fn target(pool: &str, view: &View<'_>, uptime: StdDuration) -> LatencyTargetState {
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
     let decision = |entry: &Entry<Decision>| {
@@ -262,7 +262,7 @@ fn goal(pool: &str, view: &View<'_>, uptime: StdDuration) -> LatencyTargetState 
         }
     };
     LatencyTargetState {
-        target_ms: view.config.response.goal.as_millis_f64(),
+        target_ms: view.config.response.target.as_millis_f64(),
         percentile: Percentile::from(view.config.statistic).to_string(),
         measured_ms: view.measured.map(|measured| measured.as_millis_f64()),
         decision: view.records.last().map(decision),
@@ -275,8 +275,8 @@ fn slots(granted: &Granted) -> TenantSlotsState {
     let ms = |seconds: f64| seconds * 1e3;
     let (device, response) = (report.device_latency_s(), report.response_time_s());
     TenantSlotsState {
-        target_ms: granted.goal.map(|goal| goal.time.as_millis_f64()),
-        percentile: granted.goal.map_or_else(String::new, |goal| Percentile::from(goal.statistic).to_string()),
+        target_ms: granted.target.map(|target| target.time.as_millis_f64()),
+        percentile: granted.target.map_or_else(String::new, |target| Percentile::from(target.statistic).to_string()),
         need: granted.need,
         granted: granted.share,
         used: report.used(),
@@ -285,7 +285,7 @@ fn slots(granted: &Granted) -> TenantSlotsState {
         windows_total: granted.windows,
         violated_total: granted.violated,
         reason: granted.reason.map_or("", |reason| reason.name()).into(),
-        because: granted.reason.map_or_else(String::new, |reason| explain::slots(&reason, granted.goal.is_some())),
+        because: granted.reason.map_or_else(String::new, |reason| explain::slots(&reason, granted.target.is_some())),
     }
 }
 

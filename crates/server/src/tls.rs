@@ -72,7 +72,7 @@ impl fmt::Display for Cipher {
 /// that were encrypted and not yet sent.
 pub(crate) struct Stream {
     session: ServerConnection,
-    /// What let the client in.
+    /// The settings that admitted the client.
     acceptor: Arc<Acceptor>,
     /// Received and not yet decrypted, because there was no place for it.
     unread: Vec<u8>,
@@ -108,7 +108,7 @@ impl Stream {
         })
     }
 
-    /// Takes over new settings; false if the client would not be let in by them.
+    /// Takes over new settings; false if they do not admit the client.
     pub(crate) fn follow(&mut self, acceptor: &Arc<Acceptor>) -> bool {
         if Arc::ptr_eq(acceptor, &self.acceptor) {
             return true;
@@ -117,7 +117,7 @@ impl Stream {
         self.session.is_handshaking() || acceptor.admits(self.session.peer_certificates().unwrap_or_default())
     }
 
-    /// Whether something was received that no event of the socket tells of.
+    /// Whether something was received that no event of the socket reports.
     pub(crate) fn has_received(&self) -> bool {
         self.decrypted > 0 || !self.unread.is_empty()
     }
@@ -130,8 +130,8 @@ impl Stream {
     /// Receives into up to two buffers, one after the other, of which one at least has room. 0 = the peer has finished.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing came for the caller; what [`reason`] explains when the peer breaks TLS or is not to be
-    /// let in.
+    /// `WouldBlock` when nothing came for the caller; what [`reason`] explains when the peer breaks TLS or is not
+    /// admitted.
     pub(crate) fn receive(
         &mut self,
         socket: &Socket,

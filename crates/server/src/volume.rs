@@ -113,7 +113,7 @@ impl Volume {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Makes room for `size` bytes, and tells how many there were. The volume's size stays as it is.
+    /// Makes room for `size` bytes, and returns how many there were. The volume's size stays as it is.
     ///
     /// # Errors
     /// When the back end cannot grow so far.
@@ -209,7 +209,7 @@ impl Volume {
         }
     }
 
-    /// What a client is told about the volume.
+    /// What is offered to clients of the volume.
     pub(crate) fn flags(&self) -> TransmissionFlags {
         if let Backend::Remote(remote) = &self.backend {
             return remote.guaranteed().flags(self.read_only);
@@ -238,7 +238,7 @@ impl Volume {
         flags
     }
 
-    /// Notes that somebody needs a sync of what has completed so far, for [`Self::sync`].
+    /// Notes that a flush needs a sync of what has completed so far, for [`Self::sync`].
     pub(crate) fn ask_for_sync(&self) -> u64 {
         self.syncs.0.fetch_add(1, Ordering::SeqCst) + 1
     }
@@ -368,7 +368,7 @@ mod tests {
         let volume = Volume::new(0, "test", 0, false, Backend::File(file), size);
         assert_eq!(volume.sync(volume.ask_for_sync()), Ok(()));
         assert_eq!((volume.syncs.0.load(Ordering::SeqCst), *volume.syncs.1.lock().unwrap()), (1, 1));
-        // Asked for before a sync began that somebody else has finished: nothing remains to be done.
+        // Asked for before a sync began that another thread has finished: nothing remains to be done.
         volume.syncs.0.store(4, Ordering::SeqCst);
         *volume.syncs.1.lock().unwrap() = 9;
         assert_eq!(volume.sync(volume.ask_for_sync()), Ok(()));

@@ -61,7 +61,7 @@ fn a_client_whose_host_vanishes_gives_everything_back() {
     let requests: Vec<u8> =
         (0..16).flat_map(|n| reading.encode(n, Command::Read, CommandFlags::NONE, n << 20, 1 << 20, &[])).collect();
     reading.stream.write_all(&requests).unwrap();
-    // One waits for requests that its limit holds back, for a minute.
+    // One waits for requests that its limit throttles, for a minute.
     let mut waiting = test.connect_tcp("slow");
     let writes: Vec<u8> = (0..60)
         .flat_map(|n| waiting.encode(n, Command::Write, CommandFlags::NONE, n << 12, 4096, &pattern(n, 0, 4096)))

@@ -500,7 +500,7 @@ fn requests_that_wait_are_answered_when_the_server_is_back() {
 fn an_export_that_comes_back_as_something_else_is_not_used() {
     let shown = Shown::default();
     for (now, why) in [
-        (Shown { size: 1 << 20, ..shown }, "clients were told 4194304"),
+        (Shown { size: 1 << 20, ..shown }, "clients expect 4194304"),
         (Shown { flags: shown.flags | TransmissionFlags::READ_ONLY, ..shown }, "read-only"),
         (without(&[TransmissionFlags::SEND_FLUSH]), "no longer supports flush"),
         (Shown { min_block: 512, ..shown }, "multiples of 512 bytes"),

@@ -95,7 +95,7 @@ fn cases(duration: Duration) -> Vec<Case> {
             cost: CostModel::default(),
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
-            goal: None,
+            target: None,
             slots: None,
         },
         tenants: [1, 10]

@@ -25,7 +25,7 @@ fn reproduce(seed: u64) -> (Report, Vec<(Setup, u64)>, Vec<Outcome>) {
 }
 
 #[test]
-fn goals_that_a_static_share_misses_are_kept() {
+fn targets_that_a_static_share_misses_are_met() {
     let (report, runs, outcomes) = reproduce(20);
     let row = |case: &str, metric: &str| {
         let rows = || report.sections.iter().flat_map(|section| &section.rows);

@@ -23,7 +23,7 @@ fn bursts(admission: Config) -> Setup {
             cost: CostModel::default(),
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
-            goal: None,
+            target: None,
             slots: None,
         },
         tenants: vec![Tenant::new("bursty", Qos::default())],

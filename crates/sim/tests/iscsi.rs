@@ -22,26 +22,27 @@ fn reproduce(seed: u64) -> Report {
 }
 
 #[test]
-fn goals_are_held_and_the_paper_is_reproduced() {
+fn targets_are_held_and_the_paper_is_reproduced() {
     // Not a seed that constants were looked at with.
     let report = reproduce(8200);
     let rows = || report.sections.iter().flat_map(|section| &section.rows);
     let judged: Vec<&Row> = rows().filter(|row| row.bar.is_some()).collect();
-    assert_eq!(judged.len(), 3 * 4, "three goals; above, settled, settled again, written");
+    assert_eq!(judged.len(), 3 * 4, "three targets; above, settled, settled again, written");
     for row in judged {
         let ours = row.evenkeel.unwrap();
-        // Five seeds of 28 windows: a single one above the goal is 0.7 %, so that 1 % leaves no room for chance.
+        // Five seeds of 28 windows: a single one above the target is 0.7 %, so that 1 % leaves no room for chance.
         let bound = match row.metric.as_str() {
-            "above_goal_percent" => ours <= 2.2,
+            "above_target_percent" => ours <= 2.2,
             "write_throughput_vs_best_constant_percent" => ours >= 97.0,
             _ => ours <= 1.0,
         };
         assert!(bound, "{row:?}");
     }
-    for goal in ["20 ms", "15 ms", "10 ms"] {
-        let of =
-            |metric: &str| rows().find(|row| row.case == goal && row.metric == metric && row.method.is_none()).unwrap();
-        let above = of("above_goal_percent");
+    for target in ["20 ms", "15 ms", "10 ms"] {
+        let of = |metric: &str| {
+            rows().find(|row| row.case == target && row.metric == metric && row.method.is_none()).unwrap()
+        };
+        let above = of("above_target_percent");
         assert!(above.baseline.unwrap() > 90.0 && above.faithful.unwrap() > 20.0, "{above:?}");
         let late = of("late_mean_ratio");
         assert!((0.9..1.1).contains(&late.faithful.unwrap()), "the published controller holds the mean: {late:?}");
@@ -89,9 +90,9 @@ fn bursts(link: LinkParams, writers: &[usize], config: Config) -> Setup {
     Setup { link, hosts, on: Delayed::Acknowledgements, control, duration: Duration::from_secs(75) }
 }
 
-fn verdict(setup: &Setup, goal_ms: f64, seed: u64) -> (Verdict, Outcome) {
+fn verdict(setup: &Setup, target_ms: f64, seed: u64) -> (Verdict, Outcome) {
     let outcome = simulate(setup, seed).unwrap();
-    (judge(&outcome, &BURSTS.map(|(begin, end)| (at(begin), at(end))), goal_ms), outcome)
+    (judge(&outcome, &BURSTS.map(|(begin, end)| (at(begin), at(end))), target_ms), outcome)
 }
 
 #[test]
@@ -113,16 +114,16 @@ fn targets_it_was_not_made_for() {
             20,
         ),
     ];
-    for (name, link, goal_ms) in cases {
-        let setup = bursts(link, &[4, 4, 4], Config::adaptive(Duration::from_millis(goal_ms)));
+    for (name, link, target_ms) in cases {
+        let setup = bursts(link, &[4, 4, 4], Config::adaptive(Duration::from_millis(target_ms)));
         let (mut above, mut windows) = (0, 0);
         for seed in 31..34 {
-            let (verdict, _) = verdict(&setup, goal_ms as f64, seed);
+            let (verdict, _) = verdict(&setup, target_ms as f64, seed);
             println!("{name}: {verdict:?}");
             assert!(verdict.settle_s.iter().all(|&settle| settle <= 2.0), "{name}: {verdict:?}");
             (above, windows) = (above + verdict.above, windows + verdict.windows);
         }
-        assert!(above * 33 <= windows, "{name}: {above} of {windows} windows above the goal");
+        assert!(above * 33 <= windows, "{name}: {above} of {windows} windows above the target");
     }
 }
 
@@ -168,19 +169,19 @@ fn an_open_window_is_noticed_and_all_packets_bite() {
     assert!(everything.above * 20 <= everything.windows, "{everything:?}");
 }
 
-/// Hosts log in one after the other, as they do; the bar is 1.5 x the goal for a burst that is known.
+/// Hosts log in one after the other, as they do; the bar is 1.5 x the target for a burst that is known.
 #[test]
 fn hosts_that_return_one_by_one_are_met_in_time() {
-    for goal_ms in [20.0, 15.0, 10.0] {
+    for target_ms in [20.0, 15.0, 10.0] {
         for seed in 50..56 {
-            let config = Config::adaptive(Duration::from_nanos((goal_ms * 1e6) as u64));
+            let config = Config::adaptive(Duration::from_nanos((target_ms * 1e6) as u64));
             let mut setup = bursts(LinkParams::shared(), &[4, 4, 4], config);
             for (host, n) in setup.hosts.iter_mut().skip(1).zip(0..) {
                 let late = Duration::from_millis(350 * n);
                 host.active.iter_mut().for_each(|(begin, _)| *begin += late);
             }
-            let (verdict, _) = verdict(&setup, goal_ms, seed);
-            assert!(verdict.overshoot_ratio[1] <= 1.2, "goal {goal_ms}, seed {seed}: {verdict:?}");
+            let (verdict, _) = verdict(&setup, target_ms, seed);
+            assert!(verdict.overshoot_ratio[1] <= 1.2, "target {target_ms}, seed {seed}: {verdict:?}");
         }
     }
 }
@@ -216,7 +217,7 @@ fn a_target_is_held_for_a_reader_of_two_reads_a_second_and_beside_short_bursts()
     }
 }
 
-/// Where the longest delay cannot keep the goal the throttle is tried, and a modelled target gives the right verdict whatever
+/// Where the longest delay cannot meet the target the throttle is tried, and a modelled target gives the right verdict whatever
 /// the seed.
 #[test]
 fn every_trial_on_a_modelled_target_ends_as_it_must() {

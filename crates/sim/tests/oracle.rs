@@ -24,7 +24,7 @@ fn setup(queue_depth: u32) -> Setup {
             cost: CostModel::default(),
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
-            goal: None,
+            target: None,
             slots: None,
         },
         tenants: vec![Tenant::new("bulk", Qos::default())],

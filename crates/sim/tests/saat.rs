@@ -2,7 +2,7 @@
 
 use evenkeel_control::Duration;
 use evenkeel_control::throughput::{Config, Method};
-use evenkeel_model::hybrid::HybridParams;
+use evenkeel_model::cached::CachedParams;
 use evenkeel_sim::experiment::saat::recorded::{Recorded, name_of};
 use evenkeel_sim::experiment::saat::tenants::Habits;
 use evenkeel_sim::experiment::saat::world::{Control, Outcome, Setup, simulate};
@@ -13,7 +13,7 @@ use evenkeel_sim::workload::trace::{self, Reader};
 fn setup(group: usize, control: Control, seconds: u64) -> Setup {
     let tenants = grid::groups(&saat::Traces::new())[group].cases[0].clone();
     let lead = Duration::from_secs(10);
-    let (device, habits) = (HybridParams::paper(), Habits::FITTED);
+    let (device, habits) = (CachedParams::paper(), Habits::FITTED);
     Setup { device, tenants, habits, control, lead, duration: Duration::from_secs(seconds) }
 }
 
@@ -160,10 +160,10 @@ fn recorded_traces_are_replayed_and_guarantees_to_them_kept() {
     let groups = grid::groups(&saat::Traces::from([("usr", usr)]));
     let tenants = groups[0].cases[0].clone();
     assert!(tenants[0].recorded.is_some() && groups[0].cases[1][0].recorded.is_none(), "of usr, not of prn");
-    assert_eq!(tenants[0].goal(evenkeel_control::units::Kind::Read), 37_500_000.0, "a quarter of 150 MB/s");
+    assert_eq!(tenants[0].guaranteed_of(evenkeel_control::units::Kind::Read), 37_500_000.0, "a quarter of 150 MB/s");
     let run = |config| {
         let setup = Setup {
-            device: HybridParams::paper(),
+            device: CachedParams::paper(),
             tenants: tenants.clone(),
             habits: Habits::FITTED,
             control: Control::Controller(config),

@@ -71,7 +71,7 @@ fn play(replay: Replay, seconds: u64) -> Run {
             cost: CostModel::default(),
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
-            goal: None,
+            target: None,
             slots: None,
         },
         tenants: vec![Tenant::new("all", Qos::default())],

@@ -2,7 +2,7 @@
 
 use evenkeel_control::admission::{Config, SlowFastConfig};
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::guarantee::Goals;
+use evenkeel_control::pool::guarantee::Throughputs;
 use evenkeel_control::pool::{self, Scheduler};
 use evenkeel_control::units::{Kind, Rates};
 use evenkeel_control::{Duration, Instant};
@@ -76,7 +76,7 @@ prop_compose! {
                 cost: CostModel::default(),
                 limit: Rates::UNSET,
                 limit_burst: Duration::from_millis(10),
-                goal: None,
+                target: None,
                 slots: None,
             },
             tenants: guarantees
@@ -88,7 +88,7 @@ prop_compose! {
             changes: vec![
                 (at(300), Change::Device(DeviceParams::Store(slow))),
                 (at(500), Change::Stall(Duration::from_millis(100))),
-                (at(700), Change::Tenant(0, changed, Goals::NONE, None)),
+                (at(700), Change::Tenant(0, changed, Throughputs::NONE, None)),
             ],
             warmup: Duration::from_millis(warmup),
             duration: Duration::from_millis(1_200),
@@ -164,7 +164,7 @@ fn littles_law_holds() {
             cost: CostModel::default(),
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
-            goal: None,
+            target: None,
             slots: None,
         },
         tenants: vec![Tenant::new("only", Qos::default())],

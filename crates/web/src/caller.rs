@@ -1,4 +1,4 @@
-//! Who asks, as far as the kernel tells.
+//! The caller, as far as the kernel knows it.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -12,9 +12,9 @@ pub enum Caller {
     Address(SocketAddr),
     /// A process on this machine, by the control socket; the kernel knows it.
     Process(Process),
-    /// A client of the control socket that the kernel does not tell about.
+    /// A client of the control socket that the kernel does not know.
     Unknown,
-    /// SIGHUP of a process, where the kernel tells.
+    /// SIGHUP of a process, where the kernel knows it.
     Signal(Option<Process>),
 }
 
@@ -23,7 +23,7 @@ pub enum Caller {
 pub struct Process {
     /// User.
     pub uid: u32,
-    /// Process, where the kernel tells.
+    /// Process, where the kernel knows it.
     pub pid: Option<i32>,
 }
 

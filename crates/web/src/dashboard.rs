@@ -1,6 +1,6 @@
 //! The dashboard: a page, its style and its modules, all from the program itself.
 //!
-//! It shows what `/api/v1` tells, which it asks for every second. There is nothing to build, and nothing is loaded from
+//! It shows the state that `/api/v1` serves, and asks for it every second. There is nothing to build, and nothing is loaded from
 //! elsewhere; browsers keep the files and ask whether they are still the same.
 
 use axum::Router;
@@ -65,7 +65,7 @@ fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
     if known { (StatusCode::NOT_MODIFIED, headers).into_response() } else { (headers, file.content).into_response() }
 }
 
-/// Names a content: its FNV-1a hash, quoted. Nobody has to be kept from finding two of the same.
+/// Names a content: its FNV-1a hash, quoted. It need not resist forgery.
 fn tag(content: &str) -> HeaderValue {
     let hash = content
         .bytes()

@@ -73,7 +73,7 @@ pub fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control: UnixLi
 }
 
 /// Serves what only shows, on a thread of its own for as long as the process lives; HTTPS where that is `wanted`, by the
-/// certificates of the moment that `https` tells.
+/// certificates of the moment that `https` returns.
 ///
 /// # Errors
 /// When the socket cannot be used or no thread can be started.

@@ -13,7 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 /// What Prometheus asks for, and what [`text::encode`] writes.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// What everyone else gets: `curl`, `promtool`, scrapers that know no other.
+/// What other clients get: `curl`, `promtool`, scrapers that know no other.
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Bucket bounds are the powers of two from 2^13 ns (8 µs) to 2^35 ns (34 s): bounds of the server's own finer
@@ -87,7 +87,7 @@ pub(crate) fn ms(value: Option<f64>) -> Option<f64> {
 /// Labels of a sample.
 pub(crate) type Labels<'a> = Vec<(&'static str, Cow<'a, str>)>;
 
-/// A record with the labels that tell it from others of its kind.
+/// A record with the labels that distinguish it from others of its kind.
 pub(crate) type Row<'a, T> = (Labels<'a>, &'a T);
 
 impl<T> Read<T> {
@@ -109,8 +109,8 @@ impl<T> Read<T> {
     }
 }
 
-/// Writes every metric of a table for every row. A metric that nobody has at the moment is described all the same, so
-/// that each scrape tells the names of all.
+/// Writes every metric of a table for every row. A metric without rows at the moment is described all the same, so
+/// that each scrape has the names of all.
 pub(crate) fn each<T>(encoder: &mut DescriptorEncoder<'_>, metrics: &[Metric<T>], rows: &[Row<'_, T>]) -> fmt::Result {
     for Metric { name, help, unit, read } in metrics {
         let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), read.metric_type())?;
@@ -222,7 +222,7 @@ fn plain(openmetrics: &str) -> String {
 
 const EXCHANGE: &[Metric<ExchangeState>] = &[
     gauge("exchange_connected", "1 while changes come from etcd.", None, |e| whether(e.connected)),
-    gauge("exchange_lost", "1 while this host is on its own.", None, |e| whether(e.standing == "lost")),
+    gauge("exchange_lost", "1 while this host is on its own.", None, |e| whether(e.status == "lost")),
     counter("exchange_losses", "Times that the exchange was lost.", None, |e| e.lost_total),
     gauge("exchange_ramp_ratio", "How much of its share this host takes.", None, |e| Some(e.ramp)),
     gauge("exchange_period", "Length of a period.", SECONDS, |e| Some(e.period_s)),
@@ -246,7 +246,7 @@ pub(crate) fn exchange(encoder: &mut DescriptorEncoder<'_>, state: Option<&Excha
     let sections = state.iter().flat_map(|state| {
         by_presence(|presence| state.sections.iter().filter(|section| section.presence == presence).count())
     });
-    family(encoder, ("exchange_sections", "Sections that told sums.", None), MetricType::Gauge, sections)?;
+    family(encoder, ("exchange_sections", "Sections that reported sums.", None), MetricType::Gauge, sections)?;
     let ignored = state.iter().flat_map(|state| {
         state.ignored_total.iter().map(|(reason, &count)| (vec![("reason", reason.as_str().into())], count as f64))
     });

@@ -59,7 +59,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Those of a server. A scraper asks every 15 s or so; whoever is cut off can connect again.
+    /// Those of a server. A scraper asks every 15 s or so; a client that is cut off can connect again.
     pub(crate) const USUAL: Self = Self {
         connections: 64,
         of_address: 16,
@@ -92,7 +92,7 @@ impl Opening {
     }
 }
 
-/// Who asks, as far as the network tells.
+/// The caller, as far as the network knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Origin {
     /// One that is about to connect.
@@ -164,7 +164,7 @@ pub(crate) async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send
     tokio::task::spawn_blocking(work).await
 }
 
-/// Serves a listener for as long as the process lives. `from` tells who is at the other end of a connection, which
+/// Serves a listener for as long as the process lives. `from` returns the other end of a connection, which
 /// requests carry as an extension; `opening` what one that comes now begins with. Those that began otherwise end. All
 /// listeners with the same `pace` together take no more time than that allows.
 pub(crate) async fn serve<L: Listener>(

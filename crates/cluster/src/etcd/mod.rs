@@ -25,7 +25,7 @@ pub(crate) struct Client(Connection);
 /// What became of a claim.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// The key is ours; the revision at which it was made tells it from later ones.
+    /// The key is ours; the revision at which it was made distinguishes it from later ones.
     Ours(i64),
     /// Another process made it, at that revision, and holds that.
     Taken(i64, Vec<u8>),

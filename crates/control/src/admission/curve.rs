@@ -30,7 +30,7 @@ pub(super) fn slope_by_normal_equations<'a>(samples: impl Iterator<Item = &'a Sa
     -sum_x * inverse_determinant * sum_y + n * inverse_determinant * sum_xy
 }
 
-/// What a curve through samples tells.
+/// Result of fitting a curve to samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Fit {
     /// dT/d ln(L) in MiB/s.

@@ -30,7 +30,7 @@ impl Throttle {
     }
 
     /// Gives a request's cost back. More than what is inside is a mistake of the caller; a release build then counts
-    /// from zero rather than locking everybody out.
+    /// from zero, so that requests are admitted again.
     #[inline]
     pub(super) fn release(&mut self, cost: u64) {
         debug_assert!(cost <= self.inside, "released {cost} of {} bytes inside", self.inside);

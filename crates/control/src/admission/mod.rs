@@ -258,7 +258,7 @@ impl Decision {
 const MIN_BUDGET: u64 = 4 << 10;
 /// The largest budget of the answers that have no setting for it, in bytes.
 const MAX_BUDGET: u64 = 1 << 30;
-/// How often an answer that changes at each completion tells its decision.
+/// How often an answer that changes at each completion reports its decision.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
 /// A budget within bounds; what is not a number becomes the smallest.
@@ -322,7 +322,7 @@ pub struct Admission {
     law: Law,
     next_tick: Instant,
     decision: Decision,
-    /// Decided since [`Admission::tick`] last told.
+    /// Decided since [`Admission::tick`] last reported.
     untold: bool,
     config: Config,
     seed: u64,
@@ -434,7 +434,7 @@ impl Admission {
         self.throttle.release(cost_bytes);
     }
 
-    /// A request has left without telling anything about the back end (cancelled, failed at once).
+    /// A request has left that says nothing about the back end (cancelled, failed at once).
     #[inline]
     pub fn forget(&mut self, cost_bytes: u64) {
         self.throttle.release(cost_bytes);

@@ -2,17 +2,17 @@
 //! sections one sum each.
 //!
 //! Two [`Exchange`]s of the same kind, one over the other: in the first one hosts report, in the second one sections. When
-//! the hosts of a section have reported period k, one of them adds up what they said and tells it to everybody. From then on
-//! all decide from the sums alone, their own section's included as it was told, so that all decide from the same. Nobody is
-//! elected: the first by name of those that reported is the first to tell, the next one does it a quarter of a period
-//! later if nothing has come, and so on; of one period the first sum that is written counts.
+//! the hosts of a section have reported period k, one of them adds up what they reported and publishes the sum. From
+//! then on all decide from the sums alone, their own section's included as it was published, so that all decide from the
+//! same. No host is elected: the first by name of those that reported is the first to publish, the next one does it a
+//! quarter of a period later if nothing has come, and so on; of one period the first sum that is written counts.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
 use super::section::{Section, Seen, Sizes, cover};
-use super::{Config, Exchange, Fault, Presence, Report, Round, SKEW_PERIODS, Standing};
+use super::{Config, Exchange, Fault, Presence, Report, Round, SKEW_PERIODS, Status};
 use crate::{Duration, Instant, InvalidConfig};
 
 /// Sections that are kept track of: as many as there can be, so that a change of how finely a group is divided fits too.
@@ -33,14 +33,14 @@ pub struct Said<C> {
     pub content: C,
 }
 
-/// A sum to be told to all.
+/// A sum to be published.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sum<C> {
     /// Of which section.
     pub section: Section,
     /// Of which period.
     pub period: u64,
-    /// It is the last one: nobody is left who would tell another.
+    /// It is the last one: no host is left that would publish another.
     pub leaving: bool,
     /// How many hosts, and what they did together.
     pub said: Said<C>,
@@ -60,7 +60,7 @@ pub struct Fleet<C> {
     section: Section,
     /// Whether sums of sections decide, and since which period.
     divided: Option<u64>,
-    /// A sum that we tell if nobody else has by then.
+    /// A sum that this host publishes if no other has by then.
     untold: Option<(Instant, Sum<C>)>,
     decided: Option<u64>,
     /// Hosts of the last round.
@@ -87,7 +87,7 @@ impl<C: Clone + PartialEq> Fleet<C> {
             sizes,
             together,
             hosts: Exchange::new(config, own, incarnation)?,
-            // Of a section there is only one life, whoever speaks for it.
+            // Of a section there is only one life, whichever host speaks for it.
             sections: Exchange::new(above, &Section::WHOLE.to_string(), 0)?,
             section: Section::WHOLE,
             divided: None,
@@ -165,7 +165,7 @@ impl<C: Clone + PartialEq> Fleet<C> {
         self.sections.observe(now, &section.to_string(), report)
     }
 
-    /// The lease of a host has ended. That of a section's sum says nothing: another host tells the next one.
+    /// The lease of a host has ended. That of a section's sum says nothing: another host publishes the next one.
     pub fn lease_ended(&mut self, host: &str) {
         self.hosts.lease_ended(host);
     }
@@ -180,7 +180,7 @@ impl<C: Clone + PartialEq> Fleet<C> {
         while let Some(period) = self.hosts.poll(now) {
             let round = self.hosts.round(period);
             let hosts = round.members.len() as u64;
-            // Who reads everybody one by one goes by the sums as soon as somebody does not.
+            // A host that reads all others one by one goes by the sums as soon as another does not.
             let divided = self.section.bits() > 0 || round.members.iter().any(|member| member.report.content.bits > 0);
             if divided {
                 self.divided = self.divided.or(Some(current));
@@ -203,14 +203,14 @@ impl<C: Clone + PartialEq> Fleet<C> {
         None
     }
 
-    /// A sum to be told now, because nobody else has told it.
+    /// A sum to be published now, because no other host has published it.
     pub fn to_tell(&mut self, now: Instant) -> Option<Sum<C>> {
         let (_, sum) = self.untold.take_if(|(at, _)| *at <= now)?;
         let told = self.sections.newest(&sum.section.to_string()).is_some_and(|newest| newest >= sum.period);
         (sum.leaving || !told).then_some(sum)
     }
 
-    /// The last sum of our section, if this host is the last one in it that would tell one.
+    /// The last sum of our section, if this host is the last one in it that would publish one.
     pub fn good_bye(&self, now: Instant) -> Option<Sum<C>> {
         let newest = self.sections.newest(&self.section.to_string())?;
         let period = self.config().period_at(now);
@@ -228,24 +228,22 @@ impl<C: Clone + PartialEq> Fleet<C> {
     }
 
     /// How this host stands: as well as both its own reports and its section's sums come back.
-    pub fn standing(&self, now: Instant) -> Standing {
-        let host = self.hosts.standing(now);
+    pub fn status(&self, now: Instant) -> Status {
+        let host = self.hosts.status(now);
         let Some(since) = self.divided else { return host };
-        let section = match self.sections.standing(now) {
+        let section = match self.sections.status(now) {
             // Before the first sum there is the time that it takes to miss one.
-            Standing::Lost => {
+            Status::Lost => {
                 let silent = self.config().period_at(now).saturating_sub(since);
-                if silent >= self.config().lease { Standing::Lost } else { Standing::Holding { silent } }
+                if silent >= self.config().lease { Status::Lost } else { Status::Holding { silent } }
             }
             other => other,
         };
         match (host, section) {
-            (Standing::Lost, _) | (_, Standing::Lost) => Standing::Lost,
-            (Standing::Holding { silent: a }, Standing::Holding { silent: b }) => {
-                Standing::Holding { silent: a.max(b) }
-            }
-            (holding @ Standing::Holding { .. }, _) | (_, holding @ Standing::Holding { .. }) => holding,
-            (shared @ Standing::Shared { .. }, Standing::Shared { .. }) => shared,
+            (Status::Lost, _) | (_, Status::Lost) => Status::Lost,
+            (Status::Holding { silent: a }, Status::Holding { silent: b }) => Status::Holding { silent: a.max(b) },
+            (holding @ Status::Holding { .. }, _) | (_, holding @ Status::Holding { .. }) => holding,
+            (shared @ Status::Shared { .. }, Status::Shared { .. }) => shared,
         }
     }
 
@@ -279,7 +277,7 @@ impl<C: Clone + PartialEq> Fleet<C> {
         true
     }
 
-    /// Hosts of our section that tell its sum, in the order in which they do.
+    /// Hosts of our section that publish its sum, in the order in which they do.
     fn tellers<'a>(&self, round: &Round<'a, Said<C>>) -> impl Iterator<Item = &'a str> {
         let bits = self.section.bits();
         let tells = move |member: &&super::Member<'a, Said<C>>| {
@@ -289,9 +287,9 @@ impl<C: Clone + PartialEq> Fleet<C> {
         tellers.into_iter()
     }
 
-    /// Our section's sum of a period, to be told when it is our turn.
+    /// Our section's sum of a period, to be published when it is our turn.
     fn add_up(&mut self, now: Instant, period: u64) {
-        if self.hosts.standing(now) == Standing::Lost {
+        if self.hosts.status(now) == Status::Lost {
             return;
         }
         let round = self.hosts.round(period);

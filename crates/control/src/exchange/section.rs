@@ -1,4 +1,4 @@
-//! Sections: parts of a group of hosts that are told to the others as one sum.
+//! Sections: parts of a group of hosts that the others know by one sum.
 //!
 //! A host's place is a hash of its name, and a section is a range of places: all of them halved `bits` times. Hosts may
 //! halve differently, because they have other settings or see the group grow at another time. Sections that overlap then
@@ -129,14 +129,14 @@ impl Sizes {
 pub struct Seen {
     /// Which.
     pub section: Section,
-    /// Periods since what it told; 0 = it told of this period.
+    /// Periods since its newest sum; 0 = that is of this period.
     pub age: u64,
     /// Hosts that are in its sum.
     pub hosts: u64,
 }
 
 /// Which of the sections count, so that no host counts twice: of those that overlap, the larger one, because it contains
-/// whoever is in the smaller one. But who is silent does not count any more when those within it tell of as many hosts.
+/// the smaller one. But a silent one does not count any more when those within it have sums of as many hosts.
 pub fn cover(sections: &[Seen]) -> BTreeSet<Section> {
     let told: BTreeSet<Section> = sections.iter().filter(|seen| seen.age == 0).map(|seen| seen.section).collect();
     let mut counts: BTreeSet<Section> =

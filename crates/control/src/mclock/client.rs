@@ -32,7 +32,7 @@ const MAX_LEAD: u64 = 1 << 20;
 /// A client with one request outstanding is idle between its requests. When its reply is a little
 /// late it misses its turn, and without a credit the turn is gone: beside a deep queue it would get
 /// less than its share however little it asks. The credit is as much as one request of 64 KiB, so
-/// whoever returns gets ahead of the others by no more than that, however long it was away.
+/// a client that returns gets ahead of the others by no more than that, however long it was away.
 const MAX_CREDIT: u64 = 64 << 10;
 
 /// The least that [`MAX_LEAD`] is for large requests, in requests.
@@ -229,7 +229,7 @@ impl Client {
             .filter(|(_, fifo)| !fifo.is_empty())
     }
 
-    /// The place of the oldest request that was not put off; `age` tells when the first of a list came.
+    /// The place of the oldest request that was not put off; `age` is when the first of a list came.
     pub(super) fn oldest<T: Ord>(&self, age: impl Fn(&Fifo) -> T) -> Option<Place> {
         self.waiting().min_by_key(|(_, fifo)| age(fifo)).map(|(place, _)| place)
     }

@@ -8,10 +8,10 @@
 //!
 //! - One tag of each kind for a client, not for a request: a guarantee changes at once
 //!   for requests that already wait.
-//! - Weight tags live in virtual time (start-time fair queueing), so that nobody needs to be
+//! - Weight tags live in virtual time (start-time fair queueing), so that no other tag is
 //!   adjusted when a client joins or wakes up, and everything is O(log clients).
 //! - Reservations and limits hold in requests/s and bytes/s together.
-//! - A background class, and a 64th for whoever would starve.
+//! - A background priority, and a 64th of the service for clients that would starve.
 //!
 //! ```text
 //!              push ──▶ FIFO of each client
@@ -129,7 +129,7 @@ pub enum Pull<R> {
         payload: R,
     },
     /// A request is due, but `admit` refused it. Until this instant the same one would be asked about again, unless
-    /// something else is called in between; then a limit lets somebody else in, or a reservation falls due.
+    /// something else is called in between; then a limit admits another client, or a reservation falls due.
     Refused(Instant),
     /// Every waiting client is throttled by its limit until this instant.
     Wait(Instant),
@@ -347,7 +347,7 @@ impl<R> Queue<R> {
         Ok(())
     }
 
-    /// The next request to serve. O(log clients), amortised over the clients whose limit lets them in again.
+    /// The next request to serve. O(log clients), amortised over the clients that their limit releases.
     ///
     /// `admit` is asked about the one chosen, by payload and work; if it says no, no tag moves and the answer
     /// is [`Pull::Refused`]. After [`Pull::Wait`] a pull at that instant finds a request, and an
@@ -506,7 +506,7 @@ impl<R> Queue<R> {
         lanes.map_or_else(ordinary, |lanes| lanes.fifo(direction).len() as usize)
     }
 
-    /// Lets the clients back in whose limit has let go of them.
+    /// Releases the clients that their limit throttles no longer.
     #[inline]
     fn release(&mut self, now: Instant) {
         while let Some((due, index)) = self.held.peek() {
@@ -569,7 +569,7 @@ impl<R> Queue<R> {
         reserved.chain(held).chain(of_chosen).min().map_or(Instant::FAR_FUTURE, Instant::from_nanos)
     }
 
-    /// The answer when nobody may be served now.
+    /// The answer when no client may be served now.
     #[inline]
     fn next_due(&self) -> Pull<R> {
         let reserved = self.reserved.peek().map(|(due, _)| due);

@@ -1,6 +1,6 @@
 //! Which worker serves which connection?
 //!
-//! A worker is a thread with its connections. A connection stays where it was accepted unless somebody moves it, and what
+//! A worker is a thread with its connections. A connection stays where it was accepted unless it is moved, and what
 //! it carries is not known then. Methods by name: `round_robin` and `least_connections` place and never move;
 //! `genetic` is the published method (message-aware scheduling for Ceph); `lpt` evens out whatever it costs;
 //! `waits`, the default, moves connections to where they wait less. See `docs/placement.md`.
@@ -135,7 +135,7 @@ pub enum Reason {
     Static,
     /// There is one worker.
     OneWorker,
-    /// No worker is busy enough for anybody to wait.
+    /// No worker is so busy that requests wait.
     NotBusy {
         /// The heaviest worker's load.
         heaviest: f64,
@@ -278,7 +278,7 @@ impl Placement {
         self.workers
     }
 
-    /// Where a connection is; `None` for a slot nobody uses.
+    /// Where a connection is; `None` for an unused slot.
     pub fn worker(&self, slot: u32) -> Option<u32> {
         Some(self.entries.get(slot as usize)?.as_ref()?.worker)
     }
@@ -361,8 +361,8 @@ impl Placement {
         }
     }
 
-    /// How busy a worker was since it last told; goes with what was observed of its connections, whose loads then only say
-    /// which part of it each is. Where no worker ever tells, loads are taken as they are, and a worker as busy as they say.
+    /// How busy a worker was since its last report; goes with what was observed of its connections, whose loads then only say
+    /// which part of it each is. Where no worker ever reports, loads are taken as they are, and a worker as busy as they say.
     /// Workers that do not exist are ignored. O(1).
     pub fn tell(&mut self, worker: u32, usage: Usage) {
         self.usages.tell(worker, usage);

@@ -12,7 +12,7 @@ const FULL: (f64, f64) = (0.8, 0.95);
 /// Weight of a worker that had nothing to do, beside 1 for one that was busy all the time.
 const IDLE: f64 = 1e-9;
 
-/// What a worker tells of itself once an interval.
+/// Report of a worker about itself, once an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
     /// Share of the time (0 to 1) for which it had something to do, on a processor or waiting for one.
@@ -23,7 +23,7 @@ pub struct Usage {
     pub each: Duration,
 }
 
-/// What a worker has told in the interval under way: sums. Times, in nanoseconds, weigh as much as it was busy.
+/// Reports of a worker in the interval under way: sums. Times, in nanoseconds, weigh as much as it was busy.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     times: f64,
@@ -51,11 +51,11 @@ impl Part {
     }
 }
 
-/// What all workers have told.
+/// Reports of all workers.
 #[derive(Debug, Default)]
 pub(super) struct Usages {
     told: Vec<Told>,
-    /// Whether any worker ever told.
+    /// Whether any worker ever reported.
     known: bool,
 }
 
@@ -77,7 +77,7 @@ impl Usages {
     }
 
     /// What a nanosecond that was observed of a connection of the worker is, where all of them sum up to `sum`. `None`:
-    /// the worker hangs and tells nothing, so what was observed is not all of the interval.
+    /// the worker hangs and reports nothing, so what was observed is not all of the interval.
     pub(super) fn part(&self, worker: usize, sum: u64, interval_ns: f64) -> Option<Part> {
         let told = self.told.get(worker).filter(|told| told.times > 0.0);
         let Some(told) = told else {
@@ -94,7 +94,7 @@ impl Usages {
         })
     }
 
-    /// CPU time of a request, in the mean over requests; `None` where no worker tells.
+    /// CPU time of a request, in the mean over requests; `None` where no worker reports.
     pub(super) fn each_ns(&self) -> Option<f64> {
         let (mut busy, mut requests) = (0.0, 0.0);
         for told in self.told.iter().filter(|told| told.each > 0.0) {

@@ -16,7 +16,8 @@ use super::{Pool, Scheduler, Tenant, TenantId};
 use crate::limits::Owner;
 use crate::log::{Decided, Log};
 use crate::throughput::{
-    self, Assignment, Config, Controller, Counters, Demand, Goal, Guarantee, InForce, Limit, Rate, Reason, TenantSample,
+    self, Assignment, Bounds, Config, Controller, Counters, Demand, Guarantee, InForce, Limit, Rate, Reason,
+    TenantSample,
 };
 use crate::time::{Duration, Instant};
 use crate::units::{Direction, Kind, Rates};
@@ -64,7 +65,7 @@ impl Scope {
 
 /// The throughputs that a tenant is guaranteed: at most one of each scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Goals {
+pub struct Throughputs {
     /// Of all that it does.
     pub all: Option<Rate>,
     /// Of reads.
@@ -73,7 +74,7 @@ pub struct Goals {
     pub write: Option<Rate>,
 }
 
-impl Goals {
+impl Throughputs {
     /// Nothing was guaranteed.
     pub const NONE: Self = Self { all: None, read: None, write: None };
 
@@ -300,9 +301,9 @@ impl Tenant {
 
 impl<R> Pool<R> {
     /// Guarantees a tenant throughputs, others, or none any more. Only with [`Scheduler::Mclock`] anything comes of it.
-    pub fn set_guarantees(&mut self, now: Instant, id: TenantId, goals: &Goals) {
+    pub fn set_guarantees(&mut self, now: Instant, id: TenantId, throughputs: &Throughputs) {
         if self.live_mut(id).is_some() {
-            Scope::ALL.into_iter().for_each(|scope| self.set_guarantee(now, id, scope, goals.of(scope)));
+            Scope::ALL.into_iter().for_each(|scope| self.set_guarantee(now, id, scope, throughputs.of(scope)));
         }
     }
 
@@ -324,9 +325,9 @@ impl<R> Pool<R> {
         // A limit below the guarantee binds by itself.
         let ceiling = (ceiling > 0).then_some(ceiling.max(rate.value()));
         let weight = f64::from(tenant.qos.weight.clamp(1, 1_000_000));
-        let goal = Goal { guaranteed: rate, ceiling };
+        let bounds = Bounds { guaranteed: rate, ceiling };
         // A tenant of the controller for each guarantee: which way the data goes makes no difference to it.
-        let guarantee = Guarantee { read: Some(goal), write: None, weight };
+        let guarantee = Guarantee { read: Some(bounds), write: None, weight };
         if self.guarantees.is_none() {
             let config = Config { interval: INTERVAL, ..Config::DEFAULT };
             let Ok(controller) = Controller::new(&config) else { return };
@@ -473,12 +474,12 @@ impl<R> Pool<R> {
                 let in_force = if suspended { Some(InForce::default()) } else { in_force };
                 (guarantee.measured, guarantee.binding, guarantee.blocked) =
                     (Some(got.measured), binding, tenant.blocked);
-                let hybrid = match guarantee.guaranteed {
+                let cached = match guarantee.guaranteed {
                     Rate::BytesPerS(_) => Counters { read_bytes: done, ..Counters::ZERO },
                     Rate::RequestsPerS(_) => Counters { reads: done, ..Counters::ZERO },
                 };
                 let demand = guarantee.demand(now, length);
-                guarantees.samples.push(TenantSample { hybrid, in_force, demand, ..TenantSample::new(guarantee.id) });
+                guarantees.samples.push(TenantSample { cached, in_force, demand, ..TenantSample::new(guarantee.id) });
             }
             tenant.guaranteed = guaranteed;
         }

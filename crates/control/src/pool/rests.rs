@@ -1,10 +1,10 @@
-//! How a tenant is throttled for a goal: its slots rest.
+//! How a tenant is throttled for a target: its slots rest.
 //!
 //! A tenant that is throttled may have as many requests inside the back end as it had when that began, and after each of
 //! them the place it took stays empty for a while. That is the plant for which packet delays were designed: so much in
 //! circulation, which comes back `rest` later. By Little's law `slots` requests that take R each pass at
 //! `slots / (R + rest)`, whether the tenant has four requests waiting or four thousand; a little rest already empties
-//! the device a little; and a device that becomes faster gives more without anybody deciding anything. A limit in bytes
+//! the device a little; and a device that becomes faster gives more without a decision. A limit in bytes
 //! per second has none of that: above what the device can do it does nothing, below it the queue inside runs empty.
 //!
 //! Reservations win: what one is owed passes without a slot.
@@ -13,10 +13,10 @@ use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
-use super::goal::{self, Goal};
+use super::target::{self, Target};
 use super::{Pool, Scheduler, Tenant};
 use crate::limits::Owner;
-use crate::response::{ClientId, ClientReason, ClientSample, Reason, Standing, loud_from};
+use crate::response::{ClientId, ClientReason, ClientSample, Reason, Throttle, loud_from};
 use crate::time::{Duration, Instant};
 
 /// How a tenant is throttled.
@@ -86,7 +86,7 @@ fn fewer(slots: u64, rest: Duration, latency: Duration) -> (u64, Duration) {
     (busy, Duration::from_nanos((cycle as u64).saturating_sub(latency)))
 }
 
-/// What the goal saw of a tenant at the end of its last interval.
+/// What the target saw of a tenant at the end of its last interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     /// Payload bytes since the pool began: those that count as load, and all.
@@ -116,25 +116,25 @@ impl Seen {
 }
 
 impl<R> Pool<R> {
-    /// Brings the goal in line with the settings; what does not change goes on.
-    pub(super) fn set_goal(&mut self, now: Instant) {
-        let wanted = self.config.goal.filter(|_| self.config.scheduler == Scheduler::Mclock);
-        let goes_on = match (&mut self.goal, &wanted) {
+    /// Brings the target in line with the settings; what does not change goes on.
+    pub(super) fn set_target(&mut self, now: Instant) {
+        let wanted = self.config.target.filter(|_| self.config.scheduler == Scheduler::Mclock);
+        let goes_on = match (&mut self.target, &wanted) {
             (None, None) => true,
-            (Some(goal), Some(wanted)) => goal.config() == wanted || goal.adopt(wanted),
+            (Some(target), Some(wanted)) => target.config() == wanted || target.adopt(wanted),
             _ => false,
         };
         self.apply_care(now);
         if goes_on {
             return;
         }
-        self.goal = wanted.and_then(|config| Goal::new(now, &config).ok().map(Box::new));
+        self.target = wanted.and_then(|config| Target::new(now, &config).ok().map(Box::new));
         for index in 0..self.tenants.len() as u32 {
             self.hold(now, index, None);
             let tenant = &mut self.tenants[index as usize];
             tenant.counts = true;
             tenant.seen.moved = wanted.map_or(0, |config| tenant.moved(config.load));
-            tenant.seen.all = tenant.moved(goal::Load::All);
+            tenant.seen.all = tenant.moved(target::Load::All);
             tenant.seen.inside = tenant.stats.device_latency.sum();
             tenant.seen.served = tenant.stats.device_latency.count();
         }
@@ -143,10 +143,10 @@ impl<R> Pool<R> {
 
     /// Ends rests that are over, and decides anew when it is time.
     #[inline]
-    pub(super) fn tick_goal(&mut self, now: Instant) {
-        let Some(goal) = &self.goal else { return };
-        if now >= goal.next_tick() {
-            self.decide_goal(now);
+    pub(super) fn tick_target(&mut self, now: Instant) {
+        let Some(target) = &self.target else { return };
+        if now >= target.next_tick() {
+            self.decide_target(now);
         }
         while let Some((index, generation)) = self.rests.end(now) {
             let tenant = &mut self.tenants[index as usize];
@@ -157,21 +157,21 @@ impl<R> Pool<R> {
         }
     }
 
-    /// When [`Self::tick_goal`] is next due while requests are throttled.
+    /// When [`Self::tick_target`] is next due while requests are throttled.
     #[inline]
-    pub(super) fn goal_due(&self) -> Instant {
-        self.goal.as_ref().map_or(Instant::FAR_FUTURE, |goal| goal.next_tick().min(self.rests.next()))
+    pub(super) fn target_due(&self) -> Instant {
+        self.target.as_ref().map_or(Instant::FAR_FUTURE, |target| target.next_tick().min(self.rests.next()))
     }
 
-    fn decide_goal(&mut self, now: Instant) {
-        let Some(mut goal) = self.goal.take() else { return };
-        if let Some(length) = goal.close_interval(now, self.in_flight) {
-            let load = goal.config().load;
-            let (samples, loads) = goal.samples();
+    fn decide_target(&mut self, now: Instant) {
+        let Some(mut target) = self.target.take() else { return };
+        if let Some(length) = target.close_interval(now, self.in_flight) {
+            let load = target.config().load;
+            let (samples, loads) = target.samples();
             loads.clear();
             for (index, tenant) in (0u32..).zip(&mut self.tenants).filter(|(_, tenant)| tenant.live) {
                 let per_s = |bytes: u64| bytes as f64 / length.as_secs_f64();
-                let (moved, all) = (tenant.moved(load), tenant.moved(goal::Load::All));
+                let (moved, all) = (tenant.moved(load), tenant.moved(target::Load::All));
                 let inside = tenant.stats.device_latency.sum();
                 let spent = inside.as_nanos().saturating_sub(tenant.seen.inside.as_nanos());
                 let all_bytes_per_s = per_s(all.saturating_sub(tenant.seen.all));
@@ -181,12 +181,12 @@ impl<R> Pool<R> {
                 loads.push(freed);
                 tenant.seen.freed = if moved > tenant.seen.moved { freed } else { 0.0 };
                 // A guarantee is the tenant's limit as well, so that every throttle would break it.
-                let standing = if tenant.guaranteed.is_empty() { tenant.standing } else { Standing::Never };
+                let throttle = if tenant.guaranteed.is_empty() { tenant.throttle } else { Throttle::Never };
                 let bytes_per_s = per_s(moved.saturating_sub(tenant.seen.moved));
                 let client = client(index, tenant.generation);
                 // What is owed passes without a slot.
                 let paid = f64::INFINITY;
-                samples.push(ClientSample { client, standing, bytes_per_s, all_bytes_per_s, paid });
+                samples.push(ClientSample { client, throttle, bytes_per_s, all_bytes_per_s, paid });
                 let served = tenant.stats.device_latency.count();
                 if let Some(latency) = spent.checked_div(served.saturating_sub(tenant.seen.served)) {
                     let before = tenant.seen.latency.as_nanos();
@@ -201,17 +201,17 @@ impl<R> Pool<R> {
             for tenant in self.tenants.iter_mut().filter(|tenant| tenant.live) {
                 let (own, own_sum) = (core::mem::take(&mut tenant.seen.reads), core::mem::take(&mut tenant.seen.sum));
                 // A tenant that became loud in this interval is not known as such yet.
-                if tenant.standing == Standing::Never || tenant.seen.freed < loud {
+                if tenant.throttle == Throttle::Never || tenant.seen.freed < loud {
                     (reads, sum) = (reads + own, sum + own_sum);
                 }
             }
-            goal.observe(now, reads, sum);
+            target.observe(now, reads, sum);
         }
-        let (reason, is_new) = goal.decide(now);
+        let (reason, is_new) = target.decide(now);
         if is_new {
-            self.goal_decided = Some(reason);
+            self.target_decided = Some(reason);
         }
-        let max_delay = goal.config().response.max_delay;
+        let max_delay = target.config().response.max_delay;
         let mut changed = false;
         for index in 0..self.tenants.len() as u32 {
             let tenant = &mut self.tenants[index as usize];
@@ -219,9 +219,9 @@ impl<R> Pool<R> {
                 continue;
             }
             let client = client(index, tenant.generation);
-            tenant.counts = goal.counts(client);
+            tenant.counts = target.counts(client);
             let queued = self.queue.client_len(tenant.client) as u64;
-            let hold = goal.delay(client).map(|delay| {
+            let hold = target.delay(client).map(|delay| {
                 let slots = tenant.hold.map_or_else(|| tenant.usual_slots(&reason), |hold| hold.usual);
                 // The last of the queue waits for as many requests and rests as there are requests for each slot.
                 let (latency, most) = (tenant.seen.latency.as_nanos(), max_delay.as_nanos());
@@ -244,10 +244,10 @@ impl<R> Pool<R> {
                 tenant.hold.map(|hold| hold.rest)
             });
         }
-        self.goal = Some(goal);
+        self.target = Some(target);
     }
 
-    /// Holds a tenant back, otherwise than before, or lets it go.
+    /// Throttles a tenant otherwise than before, or releases it.
     fn hold(&mut self, now: Instant, index: u32, hold: Option<Hold>) {
         let tenant = &mut self.tenants[index as usize];
         if let (Some(before), None) = (tenant.hold, hold) {

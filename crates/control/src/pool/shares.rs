@@ -118,7 +118,7 @@ impl<R> Pool<R> {
 
     /// A target and a reservation go before throughput: what has entered the device at once, neither can call back.
     pub(super) fn apply_care(&mut self, now: Instant) {
-        let care = match (self.config.scheduler, self.config.goal) {
+        let care = match (self.config.scheduler, self.config.target) {
             (Scheduler::None, _) => Care::None,
             (Scheduler::Mclock, Some(_)) => Care::Target,
             (Scheduler::Mclock, None) if self.reserved > 0 => Care::Reservation,

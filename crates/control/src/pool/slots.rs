@@ -1,13 +1,13 @@
 //! Slots of tenants: what each did in a period, and how many requests it may have inside.
 //!
 //! The sensor and the throttle of a [`slots::Controller`](crate::slots::Controller) where the queue is ours. A pool that has
-//! the device for itself decides alone. One that shares it with pools of other hosts tells them what its tenants did
+//! the device for itself decides alone. One that shares it with pools of other hosts reports to them what its tenants did
 //! ([`Pool::take_summary`]) and decides when it knows what all did ([`Pool::decide_slots`]).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::goal::Statistic;
+use super::target::Statistic;
 use super::{Pool, Scheduler, TenantId};
 use crate::limits::Owner;
 use crate::response::Shape;
@@ -15,21 +15,21 @@ pub use crate::slots::Config;
 use crate::slots::{Controller, InvalidConfig, Reason, Report, Summary, Workload, WorkloadId};
 use crate::time::{Duration, Instant};
 
-/// Over how long a goal is judged.
+/// Over how long a target is judged.
 const WINDOW: Duration = Duration::from_secs(1);
-/// A goal that is missed for hours is reported once in this time.
+/// A target that is missed for hours is reported once in this time.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// What the latency of a tenant is to stay below, as long as it has one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ResponseGoal {
+pub struct LatencyTarget {
     /// Below this.
     pub time: Duration,
     /// Which figure of a second's latencies.
     pub statistic: Statistic,
 }
 
-impl ResponseGoal {
+impl LatencyTarget {
     /// For the mean.
     pub const fn mean(time: Duration) -> Self {
         Self { time, statistic: Statistic::Mean }
@@ -101,50 +101,50 @@ struct Mark {
     response_time: Duration,
 }
 
-/// A goal that a tenant has missed.
+/// A target that a tenant has missed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Missed {
     /// Whose it is.
     pub tenant: TenantId,
-    /// The goal.
-    pub goal: ResponseGoal,
+    /// The target.
+    pub target: LatencyTarget,
     /// Its figure in the last second that exceeded it.
     pub figure: Duration,
-    /// Seconds that exceeded it before that one and were not told.
+    /// Seconds that exceeded it before that one and were not reported.
     pub untold: u64,
     /// Why the tenant has no more slots.
     pub reason: Option<Reason>,
 }
 
-/// A tenant's goal, and what became of it.
+/// A tenant's target, and what became of it.
 #[derive(Clone, Debug, Default)]
 pub struct Granted {
     /// What its latency over a second is to stay below.
-    pub goal: Option<ResponseGoal>,
-    /// By how many times the goal's figure exceeds the mean; 1 for the mean. A percentile is over the last 5 to 10 s.
+    pub target: Option<LatencyTarget>,
+    /// By how many times the target's figure exceeds the mean; 1 for the mean. A percentile is over the last 5 to 10 s.
     pub times_mean: f64,
     /// Requests that it may have inside until the next decision; `None`: no bound.
     pub slots: Option<u64>,
     /// The same as it was decided, before rounding.
     pub share: Option<f64>,
-    /// What its goal needs, in slots.
+    /// What its target needs, in slots.
     pub need: f64,
     /// Why; `None` before the first decision.
     pub reason: Option<Reason>,
     /// What it did in the last period.
     pub report: Report,
-    /// Seconds in which something completed, since it has the goal.
+    /// Seconds in which something completed, since it has the target.
     pub windows: u64,
-    /// Of those, in how many the figure exceeded the goal.
+    /// Of those, in how many the figure exceeded the target.
     pub violated: u64,
     mark: Mark,
     /// Slots for a period that it may still use, of what it was granted: by rounding, or because it asked for less.
     owed: f64,
     /// Completed in the present second, and their latencies.
     window: (u64, Duration),
-    /// The figure of the last second that exceeded the goal.
+    /// The figure of the last second that exceeded the target.
     figure: Duration,
-    /// Of those, how many are told, and when the last one was.
+    /// Of those, how many are reported, and when the last one was.
     told: (u64, Instant),
 }
 
@@ -161,12 +161,12 @@ pub(super) struct Slots {
     ramp: f64,
     /// Bound on the requests of all tenants together.
     together: u64,
-    /// What to tell other hosts.
+    /// The summary for other hosts.
     untold: Option<Summary>,
     total: Option<f64>,
     tightness: Option<f64>,
     workloads: Vec<Workload>,
-    /// Somebody may have missed a goal that is not told yet.
+    /// A tenant may have missed a target that is not reported yet.
     has_missed: bool,
 }
 
@@ -184,22 +184,22 @@ pub struct View<'a> {
     pub config: &'a Config,
     /// All slots of the group together; `None`: no bound.
     pub total: Option<f64>,
-    /// By how much all goals could be scaled and still be kept; `None` without goals, or where ten times would not do.
+    /// By how much all targets could be scaled and still be met; `None` without targets, or where ten times would not do.
     pub tightness: Option<f64>,
     /// Whether other hosts have a say.
     pub exchanged: bool,
 }
 
 impl<R> Pool<R> {
-    /// What a tenant's latency over a second is to stay below; `None` for no goal.
-    pub fn set_response_goal(&mut self, id: TenantId, goal: Option<ResponseGoal>) {
+    /// What a tenant's latency over a second is to stay below; `None` for no target.
+    pub fn set_latency_target(&mut self, id: TenantId, target: Option<LatencyTarget>) {
         if let Some(tenant) = self.live_mut(id)
-            && tenant.granted.goal != goal
+            && tenant.granted.target != target
         {
             let granted = &mut tenant.granted;
-            (granted.goal, granted.windows, granted.violated, granted.window) = (goal, 0, 0, (0, Duration::ZERO));
+            (granted.target, granted.windows, granted.violated, granted.window) = (target, 0, 0, (0, Duration::ZERO));
             granted.told.0 = 0;
-            let is_percentile = goal.is_some_and(|goal| goal.statistic != Statistic::Mean);
+            let is_percentile = target.is_some_and(|target| target.statistic != Statistic::Mean);
             if is_percentile != tenant.shape.is_some() {
                 tenant.shape = is_percentile.then(|| Box::new(Shape::new(Instant::ZERO)));
             }
@@ -224,7 +224,7 @@ impl<R> Pool<R> {
         slots.controller.set_alone(!exchanged);
     }
 
-    /// How much of their shares tenants get, 0 (as little as everyone has) to 1: a host that joins takes its part in steps,
+    /// How much of their shares tenants get, 0 (the least that every tenant has) to 1: a host that joins takes its part in steps,
     /// while the others make room.
     pub fn set_slot_ramp(&mut self, ramp: f64) {
         if let Some(slots) = &mut self.slots {
@@ -232,15 +232,15 @@ impl<R> Pool<R> {
         }
     }
 
-    /// A goal that a tenant has missed since that was last told: each once in ten seconds, with the number of seconds that were
-    /// not told. To be called until nothing comes, at least once a second.
+    /// A latency target that a tenant has missed since the last report: each once in ten seconds, with the number of seconds
+    /// that were not reported. To be called until nothing comes, at least once a second.
     #[inline]
-    pub fn take_missed_goal(&mut self, now: Instant) -> Option<Missed> {
-        if self.slots.as_ref()?.has_missed { self.find_missed_goal(now) } else { None }
+    pub fn take_missed_target(&mut self, now: Instant) -> Option<Missed> {
+        if self.slots.as_ref()?.has_missed { self.find_missed_target(now) } else { None }
     }
 
     #[cold]
-    fn find_missed_goal(&mut self, now: Instant) -> Option<Missed> {
+    fn find_missed_target(&mut self, now: Instant) -> Option<Missed> {
         let live = (0u32..).zip(&mut self.tenants).filter(|(_, tenant)| tenant.live);
         let missed = live.into_iter().find_map(|(index, tenant)| {
             let id = TenantId { index, generation: tenant.generation };
@@ -296,14 +296,14 @@ impl<R> Pool<R> {
         self.slots = wanted.and_then(|config| begun(config).ok());
         for index in 0..self.tenants.len() as u32 {
             let tenant = &mut self.tenants[index as usize];
-            tenant.granted = Granted { goal: tenant.granted.goal, ..Granted::default() };
+            tenant.granted = Granted { target: tenant.granted.target, ..Granted::default() };
             tenant.mark(now);
             tenant.slots.set(Owner::Slots, None);
             self.apply_slots(now, index);
         }
     }
 
-    /// Measures anew when it is time, and decides if nobody else has a say.
+    /// Measures anew when it is time, and decides if no other host has a say.
     #[inline]
     pub(super) fn tick_slots(&mut self, now: Instant) {
         if now >= self.slots_due() {
@@ -338,7 +338,7 @@ impl<R> Pool<R> {
             }
             slots.workloads.push(Workload {
                 id: WorkloadId(u64::from(tenant.generation) << 32 | index),
-                goal: tenant.granted.mean_goal(),
+                target: tenant.granted.mean_target(),
                 weight: f64::from(tenant.qos.weight.max(1)),
                 guaranteed_iops: tenant.qos.reservation.iops as f64,
                 report,
@@ -410,8 +410,8 @@ impl super::Tenant {
             response_time: less(after.response_time, before.response_time),
         };
         self.granted.times_mean = 1.0;
-        if let (Some(shape), Some(ResponseGoal { statistic: Statistic::Percentile(percentile), .. })) =
-            (&mut self.shape, self.granted.goal)
+        if let (Some(shape), Some(LatencyTarget { statistic: Statistic::Percentile(percentile), .. })) =
+            (&mut self.shape, self.granted.target)
         {
             shape.close_interval(now);
             // As many times the mean as it was lately, whatever the mean is now.
@@ -438,22 +438,22 @@ impl Granted {
         libm::floor(slots + self.owed) as u64
     }
 
-    /// The goal as one for the mean.
-    fn mean_goal(&self) -> Option<Duration> {
-        let goal = self.goal?;
-        Some(Duration::from_nanos((goal.time.as_nanos() as f64 / self.times_mean) as u64))
+    /// The target as one for the mean.
+    fn mean_target(&self) -> Option<Duration> {
+        let target = self.target?;
+        Some(Duration::from_nanos((target.time.as_nanos() as f64 / self.times_mean) as u64))
     }
 
-    /// Whether the goal was missed in the second that ends.
+    /// Whether the target was missed in the second that ends.
     fn judge(&mut self) -> bool {
         let (completed, sum) = core::mem::take(&mut self.window);
-        if let Some(goal) = self.goal
+        if let Some(target) = self.target
             && completed > 0
         {
             self.windows += 1;
             let mean_s = sum.as_secs_f64() / completed as f64;
             let figure_s = mean_s * self.times_mean;
-            if figure_s > goal.time.as_secs_f64() {
+            if figure_s > target.time.as_secs_f64() {
                 self.violated += 1;
                 self.figure = Duration::from_nanos((figure_s * 1e9) as u64);
                 return true;
@@ -462,11 +462,11 @@ impl Granted {
         false
     }
 
-    /// The goal that was missed, if that is to be told now.
+    /// The target that was missed, if that is to be reported now.
     fn tell(&mut self, now: Instant, tenant: TenantId) -> Option<Missed> {
         let (told, at) = self.told;
-        let goal = self.goal.filter(|_| self.violated > told && (told == 0 || now.since(at) >= TOLD_EVERY))?;
+        let target = self.target.filter(|_| self.violated > told && (told == 0 || now.since(at) >= TOLD_EVERY))?;
         self.told = (self.violated, now);
-        Some(Missed { tenant, goal, figure: self.figure, untold: self.violated - told - 1, reason: self.reason })
+        Some(Missed { tenant, target, figure: self.figure, untold: self.violated - told - 1, reason: self.reason })
     }
 }

@@ -6,7 +6,7 @@ use super::{Hold, Pool, TenantId};
 use crate::histogram::Histogram;
 use crate::limits::LimitSet;
 use crate::mclock::Qos;
-use crate::response::Standing;
+use crate::response::Throttle;
 
 /// What a tenant received since the pool began.
 #[derive(Clone, Default)]
@@ -53,11 +53,11 @@ pub struct TenantView<'a> {
     pub in_flight: u64,
     /// What it received.
     pub stats: &'a TenantStats,
-    /// What the pool's goal may do to it.
-    pub standing: Standing,
-    /// How it is throttled for the pool's goal, if it is.
+    /// Whether it may be throttled for the pool's target.
+    pub throttle: Throttle,
+    /// How it is throttled for the pool's target, if it is.
     pub hold: Option<Hold>,
-    /// Its response-time goal and what the slot controller makes of it.
+    /// Its latency target and what the slot controller makes of it.
     pub granted: &'a Granted,
     guaranteed: &'a [Guaranteed],
 }
@@ -86,7 +86,7 @@ impl<R> Pool<R> {
             queued: self.queue.client_len(tenant.client) + tenant.queued_fifo,
             in_flight: tenant.in_flight,
             stats: &tenant.stats,
-            standing: tenant.standing,
+            throttle: tenant.throttle,
             hold: tenant.hold,
             granted: &tenant.granted,
             guaranteed: &tenant.guaranteed,

@@ -75,7 +75,7 @@ pub(super) struct Adaptive {
 impl Adaptive {
     pub(super) fn new(config: &Config) -> Self {
         Self {
-            target_ms: config.goal.as_millis_f64(),
+            target_ms: config.target.as_millis_f64(),
             interval_ms: config.interval.as_millis_f64(),
             step_ms: config.step.as_millis_f64(),
             largest_ms: config.largest_delay(config.max_delay).as_millis_f64(),
@@ -86,7 +86,7 @@ impl Adaptive {
         }
     }
 
-    pub(super) fn set_goal(&mut self, target: Duration) {
+    pub(super) fn set_target(&mut self, target: Duration) {
         // The delay that held the old target says nothing about the new one.
         (self.target_ms, self.held_ms) = (target.as_millis_f64(), 0.0);
     }
@@ -192,10 +192,10 @@ impl Adaptive {
         }
         if let Some(trial) = self.trial.as_mut().filter(|_| !pause) {
             let verdict = trial.take(&now);
-            if let Some(bites) = verdict {
+            if let Some(effective) = verdict {
                 self.verdict_counts = PATIENCE * f64::from(trial.intervals);
                 self.begin_anew();
-                if !bites {
+                if !effective {
                     self.useless = Some(Reason::Ineffective { delay: from_ms(self.demand_ms) });
                     (self.demand_ms, self.held_ms) = (0.0, 0.0);
                 }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{ClientId, ClientSample, Standing, whole};
+use super::{ClientId, ClientSample, Throttle, whole};
 use crate::time::Duration;
 
 /// By which part of the target the set point lies below it at first, and at most; the tenant of a throttled client gets as much
@@ -17,11 +17,11 @@ const LEAVES_AT: f64 = 0.5;
 /// Part of all load that the smallest set of loud clients makes (Pareto's).
 const MOST: f64 = 0.8;
 
-/// A client of the resource.
+/// A client of the pool.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Client {
     pub(super) id: ClientId,
-    pub(super) standing: Standing,
+    pub(super) throttle: Throttle,
     /// Load in the last interval, in bytes per second.
     pub(super) now_bytes_per_s: f64,
     /// The same, smoothed.
@@ -52,7 +52,7 @@ impl Client {
         let load = valid(sample.bytes_per_s);
         self.bytes_per_s += weight * (load - self.bytes_per_s);
         self.all_bytes_per_s += weight * (valid(sample.all_bytes_per_s).max(load) - self.all_bytes_per_s);
-        (self.standing, self.now_bytes_per_s, self.present) = (sample.standing, load, true);
+        (self.throttle, self.now_bytes_per_s, self.present) = (sample.throttle, load, true);
     }
 
     /// Finds the longest delay that leaves its tenant what it is owed, where `latency_ms` is that of the storage and a request
@@ -78,10 +78,10 @@ impl Client {
     /// Decides anew whether it is noisy: with a load above `threshold`, until it has less than half of that.
     pub(super) fn judge(&mut self, load: f64, threshold: f64) {
         let from = if self.noisy { LEAVES_AT * threshold } else { threshold };
-        self.noisy = match self.standing {
-            Standing::Never => false,
-            Standing::Always => true,
-            Standing::Ordinary | Standing::Important => load > from,
+        self.noisy = match self.throttle {
+            Throttle::Never => false,
+            Throttle::Always => true,
+            Throttle::Normal | Throttle::Last => load > from,
         };
     }
 }

@@ -1,9 +1,9 @@
 //! Latency: how long to throttle a noisy client?
 //!
-//! On storage that is already there nobody owns the queue. What can be done is to delay what is sent back to a client,
-//! so that its next request comes later. This module decides the delays: for one *resource* (a volume group, a disk)
-//! it is told how long reads took and how much each client wrote, and answers how long each client is to be delayed so
-//! that the mean latency of reads stays below a *goal*.
+//! On storage that is already there the queue is out of reach. What can be done is to delay what is sent back to a client,
+//! so that its next request comes later. This module decides the delays: for one *pool* (a volume group, a disk)
+//! it observes how long reads took and how much each client wrote, and answers how long each client is to be delayed so
+//! that the mean latency of reads stays below a *target*.
 //!
 //! | answer | delay |
 //! |---|---|
@@ -37,22 +37,36 @@ pub use pid::PidConfig;
 /// A decision that is older than this many intervals without a new sample is given up: signal lost.
 const SIGNAL_LOST_AFTER_INTERVALS: u64 = 10;
 
-/// A client of a resource, by whatever number its owner gives it.
+/// A client of a pool, by whatever number its owner gives it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// On which list a client is.
+/// Whether a tenant is throttled for latency targets of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Standing {
-    /// On none: a noisy client while its load is above the threshold.
-    #[default]
-    Ordinary,
-    /// Throttled only when all others are throttled as far as they may be. [`Method::Pid`] takes it as [`Self::Never`].
-    Important,
-    /// Never throttled.
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
+pub enum Throttle {
+    /// Never.
     Never,
-    /// An noisy client whatever its load.
+    /// Only when throttling all others is not enough.
+    Last,
+    /// While it makes much of the load.
+    #[default]
+    Normal,
+    /// However little it moves.
     Always,
+}
+
+impl Throttle {
+    /// Name as written in the policy.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Last => "last",
+            Self::Normal => "normal",
+            Self::Always => "always",
+        }
+    }
 }
 
 /// What one client did in an interval.
@@ -60,8 +74,8 @@ pub enum Standing {
 pub struct ClientSample {
     /// Who.
     pub client: ClientId,
-    /// On which list.
-    pub standing: Standing,
+    /// Whether it may be throttled. [`Method::Pid`] takes [`Throttle::Last`] as [`Throttle::Never`].
+    pub throttle: Throttle,
     /// Load that the throttle slows, in bytes per second, 0 or more; what is not a number counts as 0.
     pub bytes_per_s: f64,
     /// All load of the client, at least that.
@@ -71,14 +85,14 @@ pub struct ClientSample {
     pub paid: f64,
 }
 
-/// What happened at a resource since the last sample.
+/// What happened on a pool since the last sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample<'a> {
     /// Mean latency of the reads that completed; `None` when none did.
     pub read_response: Option<Duration>,
     /// How many completed. With a latency, 0 counts as 1.
     pub reads: u64,
-    /// The clients of the resource. Who is missing is gone; of several with one number the last counts.
+    /// The clients of the pool. Who is missing is gone; of several with one number the last counts.
     pub clients: &'a [ClientSample],
 }
 
@@ -91,30 +105,30 @@ pub enum Method {
     Adaptive,
 }
 
-/// Settings of the controller of one resource.
+/// Settings of the controller of one pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// How delays are chosen.
     pub method: Method,
     /// What the mean latency of reads is to stay below (10 us to 100 s).
-    pub goal: Duration,
+    pub target: Duration,
     /// How often the caller observes and ticks (1 ms to 10 s).
     pub interval: Duration,
     /// Delays are multiples of this; zero for any delay.
     pub step: Duration,
     /// Largest delay (above zero, at most 10 s, at least one step).
     pub max_delay: Duration,
-    /// Load above which [`Method::Pid`] takes an ordinary client for a noisy one, in bytes per second. [`Method::Adaptive`]
+    /// Load above which [`Method::Pid`] takes a client whose `throttle` is normal for a noisy one, in bytes per second. [`Method::Adaptive`]
     /// goes by shares.
     pub noisy_bytes_per_s: u64,
 }
 
 impl Config {
-    /// The adaptive method with this goal; interval, step and maximum as published.
-    pub const fn adaptive(goal: Duration) -> Self {
+    /// The adaptive method with this target; interval, step and maximum as published.
+    pub const fn adaptive(target: Duration) -> Self {
         Self {
             method: Method::Adaptive,
-            goal,
+            target,
             interval: Duration::from_millis(100),
             step: Duration::from_micros(500),
             max_delay: Duration::from_millis(20),
@@ -122,9 +136,9 @@ impl Config {
         }
     }
 
-    /// The published method with this goal.
-    pub const fn pid(goal: Duration) -> Self {
-        Self { method: Method::Pid(PidConfig::DEFAULT), ..Self::adaptive(goal) }
+    /// The published method with this target.
+    pub const fn pid(target: Duration) -> Self {
+        Self { method: Method::Pid(PidConfig::DEFAULT), ..Self::adaptive(target) }
     }
 
     /// Checks that the settings make sense together.
@@ -134,7 +148,7 @@ impl Config {
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         let within = |d: Duration, least: Duration, most: Duration| (least..=most).contains(&d);
         let rules = [
-            (within(self.goal, Duration::from_micros(10), Duration::from_secs(100)), "goal", "from 10 us to 100 s"),
+            (within(self.target, Duration::from_micros(10), Duration::from_secs(100)), "target", "from 10 us to 100 s"),
             (within(self.interval, Duration::from_millis(1), Duration::from_secs(10)), "interval", "from 1 ms to 10 s"),
             (
                 within(self.max_delay, Duration::from_nanos(1), Duration::from_secs(10)),
@@ -164,7 +178,7 @@ impl Config {
 /// Why the delays are what they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Reason {
-    /// No read has been seen yet: nobody is known to wait.
+    /// No read has been seen yet: no client is known to wait.
     #[default]
     NotEnoughData,
     /// No reads for a while: none waits, and no client is throttled. What held before is remembered.
@@ -251,7 +265,7 @@ impl Reason {
         }
     }
 
-    /// What was measured, smoothed, and what was aimed at, where the reason tells.
+    /// What was measured, smoothed, and what was aimed at, where the reason has them.
     pub const fn figures(&self) -> (Option<Duration>, Option<Duration>) {
         match *self {
             Self::UnderTarget { measured, target }
@@ -310,7 +324,7 @@ pub struct Decision<'a> {
     pub delays: &'a [ClientDelay],
 }
 
-/// The controller of one resource.
+/// The controller of one pool.
 pub struct Controller {
     config: Config,
     inner: Inner,
@@ -341,7 +355,7 @@ impl Controller {
 
     /// Takes what happened since the last sample. O(clients · log clients).
     pub fn observe(&mut self, now: Instant, sample: &Sample<'_>) {
-        // The first sample is about an interval whose beginning nobody told.
+        // The first sample is about an interval of unknown beginning.
         let length = self.sampled_at.map_or(self.config.interval, |before| now.since(before));
         match &mut self.inner {
             Inner::Pid(pid) => pid.observe(now, sample),
@@ -411,15 +425,15 @@ impl Controller {
         }
     }
 
-    /// Another goal, from the next decision on. What was learned stays.
+    /// Another target, from the next decision on. What was learned stays.
     ///
     /// # Errors
-    /// When the goal makes no sense; the old one stays.
-    pub fn set_goal(&mut self, goal: Duration) -> Result<(), InvalidConfig> {
-        Config::adaptive(goal).validate()?;
+    /// When the target makes no sense; the old one stays.
+    pub fn set_target(&mut self, target: Duration) -> Result<(), InvalidConfig> {
+        Config::adaptive(target).validate()?;
         match &mut self.inner {
-            Inner::Pid(pid) => pid.set_goal(goal),
-            Inner::Adaptive(adaptive) => adaptive.set_goal(goal),
+            Inner::Pid(pid) => pid.set_target(target),
+            Inner::Adaptive(adaptive) => adaptive.set_target(target),
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use alloc::vec::Vec;
 
 use super::clients::Clients;
 use super::gain::PRIOR;
-use super::{ClientDelay, ClientId, ClientReason, Config, Decision, InvalidConfig, Reason, Sample, Standing, from_ms};
+use super::{ClientDelay, ClientId, ClientReason, Config, Decision, InvalidConfig, Reason, Sample, Throttle, from_ms};
 use crate::time::{Duration, Instant};
 
 /// Distance of the delay classes in the paper.
@@ -78,7 +78,7 @@ impl Default for PidConfig {
 #[derive(Debug)]
 pub(super) struct Pid {
     config: PidConfig,
-    goal_ms: f64,
+    target_ms: f64,
     interval_s: f64,
     step: Duration,
     classes: f64,
@@ -101,7 +101,7 @@ impl Pid {
         let step = if config.step == Duration::ZERO { PUBLISHED_STEP } else { config.step };
         Self {
             config: *pid,
-            goal_ms: config.goal.as_millis_f64(),
+            target_ms: config.target.as_millis_f64(),
             interval_s: config.interval.as_secs_f64(),
             step,
             classes: (config.max_delay.as_nanos() / step.as_nanos()) as f64,
@@ -122,8 +122,8 @@ impl Pid {
         self.clients.is_noisy(client)
     }
 
-    pub(super) fn set_goal(&mut self, goal: Duration) {
-        self.goal_ms = goal.as_millis_f64();
+    pub(super) fn set_target(&mut self, target: Duration) {
+        self.target_ms = target.as_millis_f64();
     }
 
     pub(super) fn limit_delay(&mut self, most: Duration) {
@@ -134,7 +134,7 @@ impl Pid {
         let length = self.sampled_at.map_or(from_ms(self.interval_s * 1e3), |before| now.since(before));
         self.sampled_at = Some(now);
         // Measured now: the average comes after the loads.
-        let latency = sample.read_response.map(Duration::as_millis_f64).or(self.response_ms).unwrap_or(self.goal_ms);
+        let latency = sample.read_response.map(Duration::as_millis_f64).or(self.response_ms).unwrap_or(self.target_ms);
         self.clients.observe(length, sample.clients, latency, PRIOR.0);
         self.since_set = self.since_set + length;
         if self.since_set >= self.config.set_interval {
@@ -152,7 +152,7 @@ impl Pid {
     pub(super) fn decide(&mut self, _now: Instant) {
         let Some(response_ms) = self.response_ms else { return };
         let Self { config, classes, interval_s, .. } = *self;
-        let error = response_ms - self.goal_ms;
+        let error = response_ms - self.target_ms;
         let proportional = config.gain_classes_per_ms * error;
         let growth = proportional * interval_s / config.integral_time.as_secs_f64();
         self.integral = (self.integral + growth).clamp(0.0, classes);
@@ -165,8 +165,8 @@ impl Pid {
         let delay = self.delay();
         let (delay_ms, step_ms) = (delay.as_millis_f64(), self.step.as_millis_f64());
         for client in &mut self.clients.all {
-            // The published method knows no important clients; never to throttle them comes nearest.
-            let throttled = client.noisy && client.standing != Standing::Important;
+            // The published method knows no clients that are throttled last; never to throttle them comes nearest.
+            let throttled = client.noisy && client.throttle != Throttle::Last;
             client.delay_ms = if throttled { client.most_of(delay_ms, step_ms) } else { 0.0 };
             if client.delay_ms > 0.0 {
                 let same = client.delay_ms >= delay_ms;
@@ -177,7 +177,7 @@ impl Pid {
                 self.delays.push(ClientDelay { client: client.id, delay, reason });
             }
         }
-        let (measured, target) = (from_ms(response_ms), from_ms(self.goal_ms));
+        let (measured, target) = (from_ms(response_ms), from_ms(self.target_ms));
         self.reason = match () {
             () if self.class == 0 => Reason::UnderTarget { measured, target },
             () if self.delays.is_empty() => Reason::NoNoisy { measured, target },
@@ -187,7 +187,7 @@ impl Pid {
         };
     }
 
-    /// Everyone is let go; the next sample begins anew.
+    /// Releases all clients; the next sample begins anew.
     pub(super) fn signal_lost(&mut self) {
         (self.integral, self.previous_error, self.class, self.response_ms) = (0.0, None, 0, None);
         self.reason = Reason::SignalLost;

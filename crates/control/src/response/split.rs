@@ -2,11 +2,11 @@
 //!
 //! The effect of delays is that of their mean, weighted by load (see [`super::gain`]). That leaves free who has how much.
 //! Here each noisy client's delay is in proportion to its share of the load, so that the one who causes most of it gives up
-//! most; none exceeds the largest, or its own if its tenant is owed something, and what that takes away goes to the others. Those who are important come in only when
-//! all others have the largest.
+//! most; none exceeds the largest, or its own if its tenant is owed something, and what that takes away goes to the others.
+//! Clients that are throttled last come in only when all others have the largest.
 
 use super::clients::Client;
-use super::{Standing, nearest, whole};
+use super::{Throttle, nearest, whole};
 
 /// Gives each noisy client its delay so that their mean, weighted by load, is `mean_ms`, or as near as `most_ms` allows; all
 /// others get none. Delays are multiples of `step_ms`, or any with 0. O(clients²) at worst.
@@ -18,7 +18,7 @@ pub(super) fn split(clients: &mut [Client], mean_ms: f64, step_ms: f64, most_ms:
     }
     let (mut left, mut owed) = (mean_ms, 0.0);
     for spared in [false, true] {
-        let group = |client: &Client| client.share > 0.0 && (client.standing == Standing::Important) == spared;
+        let group = |client: &Client| client.share > 0.0 && (client.throttle == Throttle::Last) == spared;
         // The slope grows as clients reach the largest delay.
         let mut slope = 0.0;
         left = loop {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn others_bear_the_rest_of_the_largest_delay_and_the_important_last() {
-        let mut clients = vec![noisy(2e6), noisy(1e6), Client { standing: Standing::Important, ..noisy(1e6) }];
+        let mut clients = vec![noisy(2e6), noisy(1e6), Client { throttle: Throttle::Last, ..noisy(1e6) }];
         for (mean_ms, expected) in [(5.0, [8.0, 4.0, 0.0]), (7.0, [8.0, 8.0, 4.0]), (1e9, [8.0; 3])] {
             split(&mut clients, mean_ms, 0.0, 8.0);
             assert!(delays(&clients).iter().zip(expected).all(|(is, due)| (is - due).abs() < 1e-5), "{clients:?}");
@@ -104,9 +104,9 @@ mod tests {
         ) {
             let most_ms = 0.5 * f64::from(steps);
             prop_assume!(raw.iter().any(|&(load, _)| load > 0.0));
-            let standing = |spared| if spared { Standing::Important } else { Standing::Ordinary };
+            let throttle = |spared| if spared { Throttle::Last } else { Throttle::Normal };
             let mut clients: Vec<Client> =
-                raw.iter().map(|&(load, spared)| Client { standing: standing(spared), ..noisy(load) }).collect();
+                raw.iter().map(|&(load, spared)| Client { throttle: throttle(spared), ..noisy(load) }).collect();
             split(&mut clients, mean_ms, 0.0, most_ms);
             let (exact, expected) = (mean(&clients), mean_ms.min(most_ms));
             prop_assert!((exact - expected).abs() < 2e-6 * (1.0 + expected), "{} {}", exact, expected);

@@ -39,7 +39,7 @@ impl Trial {
         matches!(self.intervals / Self::BLOCK % 4, 0 | 3)
     }
 
-    /// Takes an interval in which the delay was as [`Self::holds`] said before it; the verdict: whether the throttle bites.
+    /// Takes an interval in which the delay was as [`Self::holds`] said before it; the verdict: whether the throttle is effective.
     pub(super) fn take(&mut self, point: &Point) -> Option<bool> {
         let sums = if self.holds() { &mut self.held } else { &mut self.lifted };
         if !self.intervals.is_multiple_of(Self::BLOCK) {
@@ -56,8 +56,8 @@ impl Trial {
         self.errors = [self.errors[0] + y * y, self.errors[1] + (y - q) * (y - q)];
         let pairs = f64::from(self.intervals / (2 * Self::BLOCK));
         let evidence = 0.5 * pairs * libm::log(self.errors[1] / self.errors[0]);
-        let bites = evidence < libm::log(ERROR) || pairs >= 2.0 * PATIENCE;
-        if evidence > -libm::log(ERROR) { Some(false) } else { bites.then_some(true) }
+        let effective = evidence < libm::log(ERROR) || pairs >= 2.0 * PATIENCE;
+        if evidence > -libm::log(ERROR) { Some(false) } else { effective.then_some(true) }
     }
 }
 
@@ -97,7 +97,7 @@ mod tests {
     fn one_that_bites_is_not_accused() {
         for (k, drift) in [(1.0, 0.0), (1.0, 0.002), (1.0, -0.002), (2.0, 0.0), (5.0, 0.0)] {
             let runs = (0..5_000).map(|seed| trial(k, 0.3, drift, seed));
-            let accused = runs.filter(|&bites| !bites).count();
+            let accused = runs.filter(|&effective| !effective).count();
             assert!(accused <= 5, "k {k}, drift {drift}: {accused} of 5000");
         }
     }

@@ -6,7 +6,7 @@ use crate::time::Duration;
 /// How slots are shared out, by the names that users give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Method {
-    /// Nobody has a bound.
+    /// No workload has a bound.
     None,
     /// RW(D): a fixed total in proportion to weights (Jin and Chase).
     Rwd,
@@ -16,7 +16,7 @@ pub enum Method {
     SfqD,
     /// As published (Liu, Xu and Yang).
     Drg,
-    /// Ours: goals kept with equal margins while that can be done.
+    /// Ours: targets met with equal margins while that can be done.
     Needs,
 }
 
@@ -50,7 +50,7 @@ pub struct Config {
     /// How often (10 ms to 60 s).
     pub period: Duration,
     /// Mean latency of the device that the total aims at (10 us to 100 s). `None`: found ([`Method::Needs`]), or half of the
-    /// smallest goal.
+    /// smallest target.
     pub latency: Option<Duration>,
     /// All slots together: never fewer, and with how many to begin (1 to 1e6).
     pub least: f64,

@@ -1,4 +1,4 @@
-//! How slots become the length of a queue that is somebody else's: whole numbers, changed seldom.
+//! How slots become the length of a queue of another program: whole numbers, changed seldom.
 
 use core::num::NonZeroU32;
 

@@ -3,7 +3,7 @@
 //! Hosts share an array that queues whatever it gets. Each *workload* (a tenant on that device) may have so many I/Os inside
 //! the array, its *slots*; the rest waits at its host, where it can still be throttled. Latency is then waiting at the
 //! host plus latency of the device. Once a period this module decides how many slots there are, and who has how many of
-//! them, so that as many response-time goals as possible are kept.
+//! them, so that as many latency targets as possible are met.
 //!
 //! | answer | slots |
 //! |---|---|
@@ -12,9 +12,9 @@
 //! | [`Method::Parda`] | a window each, which follows the device's latency (Gulati, Ahmad and Waldspurger) |
 //! | [`Method::SfqD`] | a fixed total for all together (SFQ(D), Jin and Chase) |
 //! | [`Method::Drg`] | by need, smallest first (DRG; Liu, Xu and Yang) |
-//! | [`Method::Needs`] | ours: all goals kept with equal margins; where that cannot be done each what it needs, up to one level for all; without a goal within reach as many as each likes |
+//! | [`Method::Needs`] | ours: all targets met with equal margins; where that cannot be done each what it needs, up to one level for all; without a target within reach as many as each likes |
 //!
-//! **Decentralised.** Every host calls [`Controller::observe`] with what its own workloads did in period k and tells the others
+//! **Decentralised.** Every host calls [`Controller::observe`] with what its own workloads did in period k and sends the others
 //! the [`Summary`] that comes back. When the summaries of all hosts are there, each adds them up in the same order and
 //! calls [`Controller::tick`] with the sum: from the same sum all hosts draw the same conclusions, each takes its part, and
 //! the parts add up. No host leads, and what is exchanged does not grow with the number of workloads. A host that is alone
@@ -41,24 +41,24 @@ pub use report::Report;
 use split::Claim;
 pub use summary::{CLASSES, Class, SCALES, Summary, scale};
 
-/// The part of the tightest goal that the device may take where no latency is configured: at ease, and under pressure.
-const PART_OF_GOAL: f64 = 0.5;
-const MOST_OF_GOAL: f64 = 0.7;
+/// The part of the tightest target that the device may take where no latency is configured: at ease, and under pressure.
+const PART_OF_TARGET: f64 = 0.5;
+const MOST_OF_TARGET: f64 = 0.7;
 /// The same where more slots bring nothing but latency: what waits at its host can still be throttled.
 const PART_BEYOND_KNEE: f64 = 0.25;
-/// From this elasticity of the throughput on, more slots are worth the latency that goals allow.
-const WORTH_A_GOAL: f64 = 0.15;
-/// For how long there is a bound after the last workload with a goal has asked for something: as long as what was seen of the
+/// From this elasticity of the throughput on, more slots are worth the latency that targets allow.
+const WORTH_A_TARGET: f64 = 0.15;
+/// For how long there is a bound after the last workload with a target has asked for something: as long as what was seen of the
 /// device counts.
-const GOAL_LASTS: Duration = Duration::from_secs(30);
+const TARGET_LASTS: Duration = Duration::from_secs(30);
 /// A group that changes by more than this part is another one: who has left may still load the device.
 const OTHERS: f64 = 0.05;
-/// Latency that PARDA, and a host that is alone, aims at where nothing has a goal and none is configured.
-const WITHOUT_GOALS_S: f64 = 0.02;
-/// Everyone may have this many out, while there are that many for everyone.
+/// Latency that PARDA, and a host that is alone, aims at where nothing has a target and none is configured.
+const WITHOUT_TARGETS_S: f64 = 0.02;
+/// Every workload may have this many out, while there are that many for each.
 const LEAST: f64 = 1.0;
-/// A workload without a goal of its own counts as if it had the smallest one times this.
-const WITHOUT_GOAL: f64 = 10.0;
+/// A workload without a target of its own counts as if it had the smallest one times this.
+const WITHOUT_TARGET: f64 = 10.0;
 /// Weight of the newest period in what is remembered of arrivals and latency.
 const NEWEST: f64 = 0.5;
 /// α of equation (4.1).
@@ -83,8 +83,8 @@ pub struct Workload {
     /// Which.
     pub id: WorkloadId,
     /// What its mean latency is to stay below.
-    pub goal: Option<Duration>,
-    /// Its worth where not all goals can be kept, and its share by weight (above 0, at most 1e6).
+    pub target: Option<Duration>,
+    /// Its worth where not all targets can be met, and its share by weight (above 0, at most 1e6).
     pub weight: f64,
     /// Requests per second that it was guaranteed while it asks for them; 0 for none.
     pub guaranteed_iops: f64,
@@ -99,19 +99,19 @@ pub enum Reason {
     Unbounded,
     /// A share of the total by weight.
     ByWeight,
-    /// Nothing arrives: what everyone has.
+    /// Nothing arrives: it has the least.
     Idle,
-    /// It gets what keeps all goals with equal margins.
+    /// It gets what meets all targets with equal margins.
     EqualMargin {
-        /// All could be kept with goals as small as this part of what they are.
+        /// All could be met with targets as small as this part of what they are.
         tightness: f64,
     },
-    /// It gets what its goal needs; not all goals can be kept.
-    Kept,
-    /// Its goal cannot be kept beside the others; it gets what is left.
+    /// It gets what its target needs; not all targets can be met.
+    Met,
+    /// Its target cannot be met beside the others; it gets what is left.
     Unachievable {
-        /// All could be kept with goals this many times as large; `None` if not even ten times would do.
-        feasible_at: Option<f64>,
+        /// All could be met with targets this many times as large; `None` if not even ten times would do.
+        achievable_at: Option<f64>,
     },
     /// The window follows the device's latency.
     ByLatency,
@@ -125,7 +125,7 @@ impl Reason {
             Self::ByWeight => "by_weight",
             Self::Idle => "idle",
             Self::EqualMargin { .. } => "equal_margin",
-            Self::Kept => "kept",
+            Self::Met => "met",
             Self::Unachievable { .. } => "unachievable",
             Self::ByLatency => "by_latency",
         }
@@ -139,7 +139,7 @@ pub struct Share {
     pub id: WorkloadId,
     /// I/Os that it may have out; a fraction is a slot for part of the time. `None`: no bound.
     pub slots: Option<f64>,
-    /// What its goal needs, in slots; 0 without a goal.
+    /// What its target needs, in slots; 0 without a target.
     pub need: f64,
     /// Why.
     pub reason: Reason,
@@ -150,7 +150,7 @@ pub struct Share {
 pub struct Plan<'a> {
     /// All slots of the group together; `None`: no bound.
     pub total: Option<f64>,
-    /// By how much all goals could be scaled and still be kept: up to 1 they are kept. `None`: not even ten times.
+    /// By how much all targets could be scaled and still be met: up to 1 they are met. `None`: not even ten times.
     pub tightness: Option<f64>,
     /// One for each workload of the last [`Controller::observe`], in its order.
     pub shares: &'a [Share],
@@ -160,8 +160,8 @@ pub struct Plan<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     workload: Workload,
-    /// Its goal, if that is within reach; else by how many times it is not.
-    goal: Option<Duration>,
+    /// Its target, if that is within reach; else by how many times it is not.
+    target: Option<Duration>,
     beyond: Option<f64>,
     /// For how long it has been idle; for ever, if nothing was seen of it.
     idle: Duration,
@@ -185,11 +185,11 @@ pub struct Controller {
     /// The host's own part of the group.
     own: Summary,
     total: f64,
-    target_s: f64,
+    aim_s: f64,
     /// Latency of the device for the whole group, lately.
     latency_s: Option<f64>,
-    /// What counts as the goal of those that have none, in seconds.
-    no_goal_s: f64,
+    /// What counts as the target of those that have none, in seconds.
+    no_target_s: f64,
     tightness: Option<f64>,
     knee: Knee,
     /// The elasticity of throughput by what the group knows; 1 while alone.
@@ -218,9 +218,9 @@ impl Controller {
                 Method::Rwd | Method::SfqD => config.most,
                 Method::None | Method::Parda | Method::Drg | Method::Needs => config.least,
             },
-            target_s: config.latency.map_or(WITHOUT_GOALS_S, Duration::as_secs_f64),
+            aim_s: config.latency.map_or(WITHOUT_TARGETS_S, Duration::as_secs_f64),
             latency_s: None,
-            no_goal_s: WITHOUT_GOALS_S * WITHOUT_GOAL,
+            no_target_s: WITHOUT_TARGETS_S * WITHOUT_TARGET,
             tightness: None,
             knee: Knee::default(),
             elasticity: 0.0,
@@ -237,8 +237,8 @@ impl Controller {
     }
 
     /// Whether nothing is heard of the others that load the device. Then it forgets how many slots the group has together, and
-    /// finds out anew how many the device can take, from the least, by latency alone: what the others do cannot be told from
-    /// what the device does. What is known of its workloads stays, and so do fixed totals.
+    /// finds out anew how many the device can take, from the least, by latency alone: what the others do cannot be told apart
+    /// from what the device does. What is known of its workloads stays, and so do fixed totals.
     pub fn set_alone(&mut self, alone: bool) {
         if alone && !self.alone {
             self.forget();
@@ -260,7 +260,7 @@ impl Controller {
         self.alone
     }
 
-    /// What the workloads of this host did in a period; who is missing is gone. Answers what to tell the other hosts.
+    /// What the workloads of this host did in a period; who is missing is gone. Returns the summary for the other hosts.
     /// O(n) where the order is that of the call before.
     pub fn observe(&mut self, workloads: &[Workload]) -> &Summary {
         let before = core::mem::take(&mut self.known);
@@ -282,10 +282,10 @@ impl Controller {
             let before = self.latency_s.unwrap_or(latency);
             self.latency_s = Some(before + NEWEST * (latency - before));
         }
-        self.target_s = match (self.config.latency, group.smallest_goal) {
+        self.aim_s = match (self.config.latency, group.smallest_target) {
             (Some(latency), _) => latency.as_secs_f64(),
-            (None, Some(goal)) => goal.as_secs_f64() * PART_OF_GOAL,
-            (None, None) => WITHOUT_GOALS_S,
+            (None, Some(target)) => target.as_secs_f64() * PART_OF_TARGET,
+            (None, None) => WITHOUT_TARGETS_S,
         };
         let (mut total, mut tightness) = (Some(self.total), None);
         match self.config.method {
@@ -307,7 +307,7 @@ impl Controller {
             }
             Method::Needs if !self.is_bounded(group) => {
                 self.learn(group, false);
-                // Where a goal appears, the total begins with what is in use.
+                // Where a target appears, the total begins with what is in use.
                 self.total = group.used.clamp(self.config.least, self.config.most);
                 self.share(|known| (None, 0.0, known.unachievable().unwrap_or(Reason::Unbounded)));
                 total = None;
@@ -316,7 +316,7 @@ impl Controller {
                 self.learn(group, true);
                 self.needs(group);
                 total = Some(self.total);
-                tightness = self.tightness.filter(|_| group.smallest_goal.is_some());
+                tightness = self.tightness.filter(|_| group.smallest_target.is_some());
             }
         }
         Plan { total, tightness, shares: &self.shares }
@@ -334,11 +334,11 @@ impl Controller {
 
     /// A window each, by the latency that all see together.
     fn parda(&mut self, group: &Summary) {
-        let (target_s, most) = (self.target_s, self.config.most);
-        let latency_s = self.latency_s.unwrap_or(target_s);
+        let (aim_s, most) = (self.aim_s, self.config.most);
+        let latency_s = self.latency_s.unwrap_or(aim_s);
         let mean_weight = if group.workloads > 0.0 { group.active_weight / group.workloads } else { 1.0 };
         for known in &mut self.known {
-            known.follow_latency(target_s, latency_s, mean_weight, most);
+            known.follow_latency(aim_s, latency_s, mean_weight, most);
         }
         self.share(|known| (Some(known.window), 0.0, Reason::ByLatency));
     }
@@ -348,13 +348,13 @@ impl Controller {
         let active = || self.known.iter().filter(|known| known.workload.report.completed > 0);
         let (count, sum) = active().fold((0.0, 0.0), |(count, sum), known| (count + 1.0, sum + known.published_s()));
         if count > 0.0 {
-            self.total = fast::total(group.used, self.target_s, sum / count, self.config.least, self.config.most);
+            self.total = fast::total(group.used, self.aim_s, sum / count, self.config.least, self.config.most);
         }
-        let (target_s, window_s) = (self.target_s, self.config.period.as_secs_f64());
+        let (aim_s, window_s) = (self.aim_s, self.config.period.as_secs_f64());
         let need = |known: &Known| {
-            let Some(goal) = known.workload.goal else { return 0.0 };
-            let rate = need::published(&known.workload.report, goal.as_secs_f64(), target_s, window_s);
-            rate.map_or(f64::INFINITY, |rate| rate * target_s)
+            let Some(target) = known.workload.target else { return 0.0 };
+            let rate = need::published(&known.workload.report, target.as_secs_f64(), aim_s, window_s);
+            rate.map_or(f64::INFINITY, |rate| rate * aim_s)
         };
         let claim = |known: &Known| {
             let report = &known.workload.report;
@@ -365,15 +365,15 @@ impl Controller {
         let mut slots = split::smallest_first(&claims, self.total, LEAST).into_iter();
         self.share(|known| {
             let (slots, need) = (slots.next().unwrap_or(LEAST), need(known));
-            let kept = slots + 1e-9 >= need;
-            (Some(slots), need, if kept { Reason::Kept } else { Reason::Unachievable { feasible_at: None } })
+            let met = slots + 1e-9 >= need;
+            (Some(slots), need, if met { Reason::Met } else { Reason::Unachievable { achievable_at: None } })
         });
     }
 
-    /// Whether there is anything to bound slots for: without a latency that is to be kept and without goals that count, fewer
-    /// slots would cost throughput and bring nothing. A host that is alone does not know the others' goals.
+    /// Whether there is anything to bound slots for: without a latency that is to be met and without targets that count, fewer
+    /// slots would cost throughput and bring nothing. A host that is alone does not know the others' targets.
     fn is_bounded(&self, group: &Summary) -> bool {
-        group.goals > 0.0 || self.config.latency.is_some() || self.alone
+        group.targets > 0.0 || self.config.latency.is_some() || self.alone
     }
 
     /// Learns of the device from the period, in which slots were bounded or not.
@@ -390,23 +390,23 @@ impl Controller {
         self.is_sure = !self.alone && group.known > knee::DOUBT;
     }
 
-    /// The total goes where the latency is what goals leave the device.
+    /// The total goes where the latency is what targets leave the device.
     fn follow_device(&mut self, group: &Summary) {
-        // While those with a goal are idle, the total stays what it is.
-        let aims = group.smallest_goal.is_some() || self.config.latency.is_some() || self.alone;
+        // While those with a target are idle, the total stays what it is.
+        let aims = group.smallest_target.is_some() || self.config.latency.is_some() || self.alone;
         if group.completed <= 0.0 || !aims {
             return;
         }
-        let factor = match (self.config.latency, group.smallest_goal) {
+        let factor = match (self.config.latency, group.smallest_target) {
             (None, Some(_)) if group.device_part > 0.0 => {
-                let most = self.tightness.unwrap_or(MOST_OF_GOAL).clamp(PART_OF_GOAL, MOST_OF_GOAL);
-                let worth = (self.elasticity / WORTH_A_GOAL).min(1.0);
+                let most = self.tightness.unwrap_or(MOST_OF_TARGET).clamp(PART_OF_TARGET, MOST_OF_TARGET);
+                let worth = (self.elasticity / WORTH_A_TARGET).min(1.0);
                 (PART_BEYOND_KNEE + worth * (most - PART_BEYOND_KNEE)) / group.device_part
             }
             // Little's law tells what the latency will be while those inside have not all come out yet.
-            _ => self.target_s / (group.used * self.config.period.as_secs_f64() / group.completed).max(1e-9),
+            _ => self.aim_s / (group.used * self.config.period.as_secs_f64() / group.completed).max(1e-9),
         };
-        // What everyone has and does not use loads nothing.
+        // The least that a workload has and does not use loads nothing.
         let total = (group.used * factor + group.unused).clamp(self.config.least, self.config.most);
         if total < self.total {
             self.total += DOWN * (total - self.total);
@@ -417,27 +417,27 @@ impl Controller {
 
     fn needs(&mut self, group: &Summary) {
         self.follow_device(group);
-        // Everyone has the least; what is left is shared by need.
+        // Every workload has the least; what is left is shared by need.
         let least = LEAST.min(0.5 * self.total / group.workloads.max(1.0));
         let total = self.total - least * group.workloads;
-        let (horizon_s, no_goal_s) = (self.horizon_s(), self.no_goal_s);
-        if let Some(goal) = group.smallest_goal {
-            self.no_goal_s = goal.as_secs_f64() * WITHOUT_GOAL;
+        let (horizon_s, no_target_s) = (self.horizon_s(), self.no_target_s);
+        if let Some(target) = group.smallest_target {
+            self.no_target_s = target.as_secs_f64() * WITHOUT_TARGET;
         }
         let fit = group.fit(total);
         self.tightness = fit.map(|fit| fit.scale());
-        let kept = fit.filter(|fit| fit.place <= summary::OWN || group.smallest_goal.is_none());
+        let met = fit.filter(|fit| fit.place <= summary::OWN || group.smallest_target.is_none());
         let level = group.level(total);
-        let feasible_at = self.tightness;
+        let achievable_at = self.tightness;
         self.share(|known| {
             let weight = known.workload.weight;
             if known.workload.report.is_idle() {
-                // It takes nothing from anyone while it is.
+                // It takes nothing from the others while it is.
                 return (Some(least + total * weight / (group.active_weight + weight)), 0.0, Reason::Idle);
             }
-            let at = |place: usize| known.need(scale(place), no_goal_s, horizon_s);
+            let at = |place: usize| known.need(scale(place), no_target_s, horizon_s);
             let need = at(summary::OWN);
-            let (more, reason) = match kept {
+            let (more, reason) = match met {
                 Some(fit) => {
                     let more = match fit.place.checked_sub(1) {
                         Some(before) => at(before) * (1.0 - fit.part) + at(fit.place) * fit.part,
@@ -445,8 +445,8 @@ impl Controller {
                     };
                     (more, Reason::EqualMargin { tightness: fit.scale() })
                 }
-                None if need <= least + level * weight => (need.min(level * weight), Reason::Kept),
-                None => (level * weight, Reason::Unachievable { feasible_at }),
+                None if need <= least + level * weight => (need.min(level * weight), Reason::Met),
+                None => (level * weight, Reason::Unachievable { achievable_at }),
             };
             (Some(least + more), need, known.unachievable().unwrap_or(reason))
         });
@@ -464,7 +464,7 @@ impl Controller {
             known.judge(elasticity);
             let (workload, report) = (&known.workload, &known.workload.report);
             own.weight += workload.weight;
-            own.goals += f64::from(u8::from(known.goal.is_some() && known.idle < GOAL_LASTS));
+            own.targets += f64::from(u8::from(known.target.is_some() && known.idle < TARGET_LASTS));
             if report.is_idle() {
                 continue;
             }
@@ -478,18 +478,18 @@ impl Controller {
             own.completed += report.completed as f64;
             own.device_s += report.device_time.as_secs_f64();
             own.queued += report.queued as f64;
-            if let Some(goal) = known.goal {
-                own.device_part = own.device_part.max(known.latency_s / goal.as_secs_f64().max(1e-9));
-                own.smallest_goal = Some(own.smallest_goal.map_or(goal, |smallest| smallest.min(goal)));
+            if let Some(target) = known.target {
+                own.device_part = own.device_part.max(known.latency_s / target.as_secs_f64().max(1e-9));
+                own.smallest_target = Some(own.smallest_target.map_or(target, |smallest| smallest.min(target)));
             }
         }
         if self.config.method == Method::Needs {
             let horizon_s = self.horizon_s();
             for known in self.known.iter().filter(|known| !known.workload.report.is_idle()) {
                 for (place, sum) in own.needs.iter_mut().enumerate() {
-                    *sum += known.need(scale(place), self.no_goal_s, horizon_s);
+                    *sum += known.need(scale(place), self.no_target_s, horizon_s);
                 }
-                own.count(known.need(scale(summary::OWN), self.no_goal_s, horizon_s), known.workload.weight);
+                own.count(known.need(scale(summary::OWN), self.no_target_s, horizon_s), known.workload.weight);
             }
         }
         self.own = own;
@@ -497,17 +497,17 @@ impl Controller {
 }
 
 impl Known {
-    /// Takes note whether its goal is within reach: what exceeds it even for one request alone, as far as that is known, no
+    /// Takes note whether its target is within reach: what exceeds it even for one request alone, as far as that is known, no
     /// number of slots keeps.
     fn judge(&mut self, elasticity: f64) {
-        let goal_s = self.workload.goal.map_or(f64::INFINITY, Duration::as_secs_f64);
-        let times = self.latency_s * elasticity / goal_s.max(1e-9);
+        let target_s = self.workload.target.map_or(f64::INFINITY, Duration::as_secs_f64);
+        let times = self.latency_s * elasticity / target_s.max(1e-9);
         self.beyond = (times >= 1.0).then_some(times);
-        self.goal = self.workload.goal.filter(|_| self.beyond.is_none());
+        self.target = self.workload.target.filter(|_| self.beyond.is_none());
     }
 
     fn unachievable(&self) -> Option<Reason> {
-        self.beyond.map(|times| Reason::Unachievable { feasible_at: Some(times) })
+        self.beyond.map(|times| Reason::Unachievable { achievable_at: Some(times) })
     }
 
     /// After another period.
@@ -521,9 +521,9 @@ impl Known {
             let raw_s = report.device_latency_s().unwrap_or(0.0);
             return Self {
                 workload: *workload,
-                goal: None,
+                target: None,
                 beyond: None,
-                idle: if report.is_idle() { GOAL_LASTS } else { Duration::ZERO },
+                idle: if report.is_idle() { TARGET_LASTS } else { Duration::ZERO },
                 arrivals,
                 spread: 0.0,
                 latency_s,
@@ -535,7 +535,7 @@ impl Known {
         let differs = (arrivals - before.arrivals).abs();
         Self {
             workload: *workload,
-            goal: None,
+            target: None,
             beyond: None,
             idle: if report.is_idle() { before.idle + report.length } else { Duration::ZERO },
             arrivals: before.arrivals + NEWEST * (arrivals - before.arrivals),
@@ -557,11 +557,11 @@ impl Known {
     }
 
     /// w(t) = (1 − γ)·w + γ·(L / L(t)·w + β), β by weight, unless idle.
-    fn follow_latency(&mut self, target_s: f64, latency_s: f64, mean_weight: f64, most: f64) {
+    fn follow_latency(&mut self, aim_s: f64, latency_s: f64, mean_weight: f64, most: f64) {
         if self.workload.report.is_idle() {
             return;
         }
-        let factor = if latency_s > 0.0 { (target_s / latency_s).min(1e6) } else { 1.0 };
+        let factor = if latency_s > 0.0 { (aim_s / latency_s).min(1e6) } else { 1.0 };
         let step = PARDA_STEP * self.workload.weight / mean_weight;
         let next = (1.0 - PARDA_GAIN) * self.window + PARDA_GAIN * (factor * self.window + step);
         self.window = next.clamp(LEAST, most);
@@ -572,10 +572,10 @@ impl Known {
         if self.workload.report.queued > 0 { self.workload.guaranteed_iops * self.latency_s } else { 0.0 }
     }
 
-    /// Slots needed to keep the goal times `scale`. Not increasing in `scale`.
-    fn need(&self, scale: f64, no_goal_s: f64, horizon_s: f64) -> f64 {
-        let goal_s = self.goal.map_or(no_goal_s, Duration::as_secs_f64);
-        let allowance = goal_s * scale - self.latency_s;
+    /// Slots needed to meet the target times `scale`. Not increasing in `scale`.
+    fn need(&self, scale: f64, no_target_s: f64, horizon_s: f64) -> f64 {
+        let target_s = self.target.map_or(no_target_s, Duration::as_secs_f64);
+        let allowance = target_s * scale - self.latency_s;
         let mut rate = need::rate(&self.workload.report, self.arrivals + self.spread, allowance, horizon_s);
         if self.workload.report.queued > 0 {
             rate = rate.max(self.workload.guaranteed_iops);

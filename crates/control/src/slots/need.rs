@@ -1,4 +1,4 @@
-//! How many slots does a goal need?
+//! How many slots does a target need?
 
 use super::report::Report;
 
@@ -19,7 +19,7 @@ pub(super) fn rate(report: &Report, arrival_rate: f64, allowance_s: f64, horizon
         return later;
     }
     let waited = report.waited.as_secs_f64() / queued;
-    // Nobody is served faster than all of them within the shortest allowance.
+    // No request is served faster than all of them within the shortest allowance.
     let now = queued / (2.0 * (allowance_s - waited).max(least));
     later.max(now.min(queued / least))
 }
@@ -28,15 +28,15 @@ pub(super) fn rate(report: &Report, arrival_rate: f64, allowance_s: f64, horizon
 /// window `window_s`, Little's law, and the waiting that is already done. `None` where no rate is enough.
 ///
 /// With the sign of (4.3) corrected and D⁰/(λw) for the last term of (4.6), as the dimensions demand.
-pub(super) fn published(report: &Report, goal_s: f64, latency_s: f64, window_s: f64) -> Option<f64> {
+pub(super) fn published(report: &Report, target_s: f64, latency_s: f64, window_s: f64) -> Option<f64> {
     let (queued, arrivals) = (report.queued as f64, report.arrival_rate());
     if arrivals <= 0.0 {
         // Nothing is known of what comes; what waits is to go within the window.
-        return (goal_s > latency_s).then_some(queued / window_s);
+        return (target_s > latency_s).then_some(queued / window_s);
     }
-    let allowance = goal_s - latency_s - report.waited.as_secs_f64() / (arrivals * window_s);
+    let allowance = target_s - latency_s - report.waited.as_secs_f64() / (arrivals * window_s);
     if allowance <= 0.0 {
-        return (queued == 0.0 && goal_s > latency_s).then_some(arrivals);
+        return (queued == 0.0 && target_s > latency_s).then_some(arrivals);
     }
     // Whether the queue runs empty within the window.
     if allowance < queued / (2.0 * arrivals) {

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 /// One claim on slots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Claim {
-    /// What is asked; infinite for a goal that cannot be kept.
+    /// What is asked; infinite for a target that cannot be kept.
     pub need: f64,
     /// What it is worth (above 0).
     pub weight: f64,
@@ -14,7 +14,7 @@ pub(super) struct Claim {
 }
 
 /// Shares `total` so that the claims that are met weigh as much as can be, as far as taking the smallest for their weight
-/// first finds it (for equal weights that is the best); everyone gets `least`, and what is left goes where it can be used:
+/// first finds it (for equal weights that is the best); every claim gets `least`, and what is left goes where it can be used:
 /// to those that could not be met if there are some. O(n log n).
 pub(super) fn smallest_first(claims: &[Claim], total: f64, least: f64) -> Vec<f64> {
     let least = least.min(total / claims.len().max(1) as f64);

@@ -5,7 +5,7 @@
 
 use crate::time::Duration;
 
-/// Scales of the goals at which needs are added up: from a tenth of each goal to ten times, evenly in the logarithm.
+/// Scales of the targets at which needs are added up: from a tenth of each target to ten times, evenly in the logarithm.
 pub const SCALES: usize = 25;
 /// How many of them are below 1: `scale(OWN)` is 1.
 pub(super) const OWN: usize = 12;
@@ -26,7 +26,7 @@ pub fn scale(n: usize) -> f64 {
 pub struct Class {
     /// Their weights together.
     pub weight: f64,
-    /// What they need for their goals, in slots.
+    /// What they need for their targets, in slots.
     pub need: f64,
 }
 
@@ -61,13 +61,13 @@ pub struct Summary {
     pub used: f64,
     /// Of the slot that each who is not idle has in any case, what was not used.
     pub unused: f64,
-    /// Workloads with a goal within reach that have asked for something lately.
-    pub goals: f64,
+    /// Workloads with a target within reach that have asked for something lately.
+    pub targets: f64,
     /// Requests completed in the period.
     pub completed: f64,
     /// Their time inside the device, in seconds, added up.
     pub device_s: f64,
-    /// The largest part of a goal that the device takes: its latency for a workload over that workload's goal.
+    /// The largest part of a target that the device takes: its latency for a workload over that workload's target.
     pub device_part: f64,
     /// Requests waiting at hosts.
     pub queued: f64,
@@ -75,11 +75,11 @@ pub struct Summary {
     pub known: f64,
     /// The same times the elasticity of throughput that it speaks for.
     pub elasticity: f64,
-    /// The smallest goal within reach of a workload that is not idle.
-    pub smallest_goal: Option<Duration>,
-    /// Slots needed to keep every goal times [`scale`].
+    /// The smallest target within reach of a workload that is not idle.
+    pub smallest_target: Option<Duration>,
+    /// Slots needed to meet every target times [`scale`].
     pub needs: [f64; SCALES],
-    /// The needs for the goals themselves, by size.
+    /// The needs for the targets themselves, by size.
     pub classes: [Class; CLASSES],
 }
 
@@ -91,14 +91,14 @@ impl Default for Summary {
             weight: 0.0,
             used: 0.0,
             unused: 0.0,
-            goals: 0.0,
+            targets: 0.0,
             completed: 0.0,
             device_s: 0.0,
             device_part: 0.0,
             queued: 0.0,
             known: 0.0,
             elasticity: 0.0,
-            smallest_goal: None,
+            smallest_target: None,
             needs: [0.0; SCALES],
             classes: [Class::default(); CLASSES],
         }
@@ -113,14 +113,14 @@ impl Summary {
         self.weight += other.weight;
         self.used += other.used;
         self.unused += other.unused;
-        self.goals += other.goals;
+        self.targets += other.targets;
         self.completed += other.completed;
         self.device_s += other.device_s;
         self.device_part = self.device_part.max(other.device_part);
         self.queued += other.queued;
         self.known += other.known;
         self.elasticity += other.elasticity;
-        self.smallest_goal = match (self.smallest_goal, other.smallest_goal) {
+        self.smallest_target = match (self.smallest_target, other.smallest_target) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
@@ -133,7 +133,7 @@ impl Summary {
         }
     }
 
-    /// Counts a workload that needs `need` slots for its own goal.
+    /// Counts a workload that needs `need` slots for its own target.
     pub(super) fn count(&mut self, need: f64, weight: f64) {
         let class = &mut self.classes[class(need, weight)];
         class.weight += weight;
@@ -145,7 +145,7 @@ impl Summary {
         (self.completed > 0.0).then(|| self.device_s / self.completed)
     }
 
-    /// With which needs `total` slots are just enough; `None` when even ten times the goals cannot be kept.
+    /// With which needs `total` slots are just enough; `None` when even ten times the targets cannot be met.
     pub(super) fn fit(&self, total: f64) -> Option<Fit> {
         let place = self.needs.iter().position(|&need| need <= total)?;
         let Some(before) = place.checked_sub(1) else {

@@ -16,7 +16,7 @@
 //!
 //! At the end of a window: who got less than was due and had no misses to show for it was limited by itself; nothing is
 //! owed and nothing learned. What is owed is bounded, and so is what a window repays. While the slow device is saturated
-//! for long and somebody is short of its guarantee, nothing is learned or owed by those who miss; see `share`.
+//! for long and a tenant is short of its guarantee, nothing is learned or owed by those who miss; see `share`.
 
 use alloc::vec::Vec;
 
@@ -31,7 +31,7 @@ const REPAY: f64 = 0.05;
 const REPAY_MOST: f64 = 0.25;
 /// What is owed is remembered up to the guarantee of this many seconds; more is forgotten.
 const REMEMBERED_S: f64 = 5.0;
-/// A limit is at least this part of the guarantee, however far ahead a stream is: nobody is stopped.
+/// A limit is at least this part of the guarantee, however far ahead a stream is: no stream is stopped.
 const LEAST: f64 = 0.1;
 /// A stream runs ahead for this many times the part of a window that misses usually take: bursts come singly, so that the
 /// next window may well hold twice as much ...
@@ -62,11 +62,11 @@ pub(super) struct Memory {
     /// It is limited to its share of what is short.
     pub(super) cut: bool,
     /// The last whole window was one in which the tenant asked for nothing, or for less than it could have.
-    standing: Standing,
+    activity: Activity,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Standing {
+enum Activity {
     #[default]
     Backlogged,
     Idle,
@@ -169,14 +169,14 @@ fn close(memory: &mut Memory, guaranteed: f64, length: f64, backlogged: bool, mi
     let shortage = 1.0 - window.got / could;
     let explained = misses_known && shortage <= EXPLAINED.0 * share(window.busy) + EXPLAINED.1 && window.busy > 0.0;
     let short = window.got < NOT_SHORT * could;
-    memory.standing = match () {
-        () if window.got <= 0.0 => Standing::Idle,
+    memory.activity = match () {
+        () if window.got <= 0.0 => Activity::Idle,
         () if window.app_limited || (short && !backlogged && !explained) => {
-            Standing::AppLimited { measured: share(window.got), limit: share(window.assigned) }
+            Activity::AppLimited { measured: share(window.got), limit: share(window.assigned) }
         }
-        () => Standing::Backlogged,
+        () => Activity::Backlogged,
     };
-    if memory.standing == Standing::Backlogged && !window.void {
+    if memory.activity == Activity::Backlogged && !window.void {
         // Measured, not planned: windows are not all equally long.
         let rest = window.due + guaranteed * (window.elapsed - length) - window.got;
         let bound = guaranteed * REMEMBERED_S;
@@ -202,11 +202,11 @@ fn reason(stream: &Stream, seen: &Seen, limit: f64) -> Reason {
     if let Some(in_force) = seen.other_limit {
         return Reason::OtherLimit { in_force };
     }
-    match memory.standing {
-        Standing::Idle if measured <= 0.0 => Reason::Idle,
+    match memory.activity {
+        Activity::Idle if measured <= 0.0 => Reason::Idle,
         // Before the window is over.
         _ if measured <= 0.0 && seen.demand == Demand::AppLimited => Reason::Idle,
-        Standing::AppLimited { measured, limit } => Reason::AppLimited { measured, limit },
+        Activity::AppLimited { measured, limit } => Reason::AppLimited { measured, limit },
         _ if limit >= stream.most && measured < guaranteed => Reason::AtCeiling { measured, guaranteed },
         _ if limit < 0.98 * guaranteed => Reason::GivingBack { measured, guaranteed, ahead: -behind - memory.owed },
         _ if memory.owed > MUCH_OWED_S * guaranteed => Reason::Repaying { measured, guaranteed, owed: memory.owed },

@@ -17,7 +17,7 @@ const TRUSTED_FOR: Duration = Duration::from_secs(600);
 /// What the slow device has done since some beginning (`/proc/diskstats`); every field only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowDevice {
-    /// Bytes and requests, of everyone.
+    /// Bytes and requests, of all that use it.
     pub counters: Counters,
     /// Time during which it had at least one request (`io_ticks`).
     pub busy: Duration,

@@ -2,7 +2,7 @@
 
 pub use crate::invalid::InvalidConfig;
 
-use super::{Goal, Guarantee};
+use super::{Bounds, Guarantee};
 use crate::time::Duration;
 
 /// How limits are assigned.
@@ -31,7 +31,7 @@ impl Method {
     }
 }
 
-/// Settings of the controller of one hybrid device.
+/// Settings of the controller of one cached device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// How limits are assigned.
@@ -41,7 +41,7 @@ pub struct Config {
     pub interval: Duration,
     /// Our method: over how long the guarantee is to hold (50 ms to 60 s); not shorter than an interval has an effect.
     pub window: Duration,
-    /// Bytes per second that the slow device gives, if someone has measured it (1 or more); estimated otherwise.
+    /// Bytes per second that the slow device gives, if that was measured (1 or more); estimated otherwise.
     pub slow_bytes_per_s: Option<u64>,
     /// An assigned limit is at most this many times the guarantee (1 to 100).
     pub max_raise: f64,
@@ -79,11 +79,11 @@ impl Default for Config {
 }
 
 pub(super) fn validate_guarantee(guarantee: &Guarantee) -> Result<(), InvalidConfig> {
-    let goals = || [guarantee.read, guarantee.write].into_iter().flatten();
-    let above = |goal: &Goal| goal.ceiling.is_none_or(|ceiling| ceiling >= goal.guaranteed.value());
+    let bounds = || [guarantee.read, guarantee.write].into_iter().flatten();
+    let above = |bounds: &Bounds| bounds.ceiling.is_none_or(|ceiling| ceiling >= bounds.guaranteed.value());
     first_broken(&[
-        (goals().all(|goal| goal.guaranteed.value() > 0), "guarantee", "above 0"),
-        (goals().all(|goal| above(&goal)), "ceiling", "at least the guarantee"),
+        (bounds().all(|bounds| bounds.guaranteed.value() > 0), "guarantee", "above 0"),
+        (bounds().all(|bounds| above(&bounds)), "ceiling", "at least the guarantee"),
         (guarantee.weight > 0.0 && guarantee.weight <= 1e6, "weight", "above 0 and at most 1000000"),
     ])
 }

@@ -1,9 +1,9 @@
 //! Throughput: which limit gives the throughput that was guaranteed?
 //!
-//! A tenant on a *hybrid* device (a fast one that caches a slow one) under a limit of exactly what it was guaranteed gets
+//! A tenant on a *cached device* (a slow one behind a fast one) under a limit of exactly what it was guaranteed gets
 //! less: while its requests miss the cache the slow device cannot keep up, and while they hit the limit forbids to catch
 //! up. So the *assigned* limit has to stand above the guarantee, by as much as the misses cost. This module decides it, once
-//! an interval, for the tenants of one hybrid device.
+//! an interval, for the tenants of one cached device.
 //!
 //! | answer | assigned limit |
 //! |---|---|
@@ -18,13 +18,13 @@
 //! use evenkeel_control::{Duration, Instant};
 //!
 //! let mut controller = Controller::new(&Config::DEFAULT)?;
-//! let guarantee = Guarantee { read: Some(Goal::new(Rate::BytesPerS(100_000_000))), write: None, weight: 1.0 };
+//! let guarantee = Guarantee { read: Some(Bounds::new(Rate::BytesPerS(100_000_000))), write: None, weight: 1.0 };
 //! let tenant = controller.join(&guarantee)?;
 //! for second in 0..3 {
-//!     let hybrid = Counters { read_bytes: second * 90_000_000, reads: second * 900, ..Counters::ZERO };
+//!     let cached = Counters { read_bytes: second * 90_000_000, reads: second * 900, ..Counters::ZERO };
 //!     let slow = Counters { read_bytes: second * 5_000_000, reads: second * 50, ..Counters::ZERO };
 //!     let now = Instant::ZERO + Duration::from_secs(second);
-//!     let sample = TenantSample { hybrid, slow: Some(slow), ..TenantSample::new(tenant) };
+//!     let sample = TenantSample { cached, slow: Some(slow), ..TenantSample::new(tenant) };
 //!     controller.observe(now, None, &[sample]);
 //!     for assignment in controller.tick(now).assignments {
 //!         // write assignment.read.limit to io.max, log assignment.read.reason.name()
@@ -89,7 +89,7 @@ impl Rate {
 
 /// What was guaranteed in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Goal {
+pub struct Bounds {
     /// The throughput, above 0.
     pub guaranteed: Rate,
     /// The assigned limit never exceeds this, in the unit of the guarantee; at least the guarantee. `None`: only
@@ -97,20 +97,20 @@ pub struct Goal {
     pub ceiling: Option<u64>,
 }
 
-impl Goal {
+impl Bounds {
     /// A guarantee without a ceiling of its own.
     pub const fn new(guaranteed: Rate) -> Self {
         Self { guaranteed, ceiling: None }
     }
 }
 
-/// What a tenant was guaranteed. A direction without a goal gets no limit from here.
+/// What a tenant was guaranteed. A direction without bounds gets no limit from here.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Guarantee {
     /// For reads.
-    pub read: Option<Goal>,
+    pub read: Option<Bounds>,
     /// For writes.
-    pub write: Option<Goal>,
+    pub write: Option<Bounds>,
     /// Share of what is short, relative to other tenants (above 0, at most 1e6).
     pub weight: f64,
 }
@@ -136,7 +136,7 @@ impl Counters {
 /// Whether a tenant had requests waiting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Demand {
-    /// Nobody knows: inferred from what it did.
+    /// Not known: inferred from what it did.
     #[default]
     Unknown,
     /// All the time: what it did not get was kept from it.
@@ -148,9 +148,9 @@ pub enum Demand {
 /// The limits that hold for a tenant, as found; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InForce {
-    /// On reads, in the unit of the goal.
+    /// On reads, in the unit of the guarantee.
     pub read: Option<u64>,
-    /// On writes, in the unit of the goal.
+    /// On writes, in the unit of the guarantee.
     pub write: Option<u64>,
 }
 
@@ -159,12 +159,12 @@ pub struct InForce {
 pub struct TenantSample {
     /// Who.
     pub tenant: TenantId,
-    /// What it has done on the hybrid device (its cgroup's row of `io.stat`; zero if there is none yet).
-    pub hybrid: Counters,
-    /// What of it reached the slow device (the same file's row of that device): the misses. `None` if nobody can tell.
+    /// What it has done on the cached device (its cgroup's row of `io.stat`; zero if there is none yet).
+    pub cached: Counters,
+    /// What of it reached the slow device (the same file's row of that device): the misses. `None` if that is not known.
     pub slow: Option<Counters>,
     /// The limits that were found in force since the last sample. `None`: those that were assigned. Others than those
-    /// assigned were set by someone else: what they yield is not learned from.
+    /// assigned were set by another program: what they yield is not learned from.
     pub in_force: Option<InForce>,
     /// Whether it had requests waiting since the last sample.
     pub demand: Demand,
@@ -173,14 +173,14 @@ pub struct TenantSample {
 impl TenantSample {
     /// Nothing done, misses unknown, assigned limits in force, demand unknown.
     pub const fn new(tenant: TenantId) -> Self {
-        Self { tenant, hybrid: Counters::ZERO, slow: None, in_force: None, demand: Demand::Unknown }
+        Self { tenant, cached: Counters::ZERO, slow: None, in_force: None, demand: Demand::Unknown }
     }
 }
 
 /// The limit of one direction until the next decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
-    /// What to set, in the unit of the goal; above 0 and at most the ceiling.
+    /// What to set, in the unit of the guarantee; above 0 and at most the ceiling.
     pub limit: Rate,
     /// Why.
     pub reason: Reason,
@@ -191,9 +191,9 @@ pub struct Limit {
 pub struct Assignment {
     /// Who.
     pub tenant: TenantId,
-    /// For reads, if a goal was given.
+    /// For reads, if a guarantee was given.
     pub read: Option<Limit>,
-    /// For writes, if a goal was given.
+    /// For writes, if a guarantee was given.
     pub write: Option<Limit>,
 }
 
@@ -228,7 +228,7 @@ impl Tenant {
     }
 }
 
-/// The controller of the tenants of one hybrid device.
+/// The controller of the tenants of one cached device.
 pub struct Controller {
     config: Config,
     tenants: Vec<Option<Tenant>>,
@@ -265,7 +265,8 @@ impl Controller {
     /// What of the guarantee makes no sense.
     pub fn join(&mut self, guarantee: &Guarantee) -> Result<TenantId, InvalidConfig> {
         config::validate_guarantee(guarantee)?;
-        let stream = |goal: Option<Goal>| goal.map(|goal| Stream::new(goal, guarantee.weight, self.config.max_raise));
+        let stream =
+            |bounds: Option<Bounds>| bounds.map(|bounds| Stream::new(bounds, guarantee.weight, self.config.max_raise));
         let tenant = Tenant { seen: None, read: stream(guarantee.read), write: stream(guarantee.write) };
         let free = self.tenants.iter().position(Option::is_none);
         let index = free.unwrap_or_else(|| {
@@ -293,8 +294,8 @@ impl Controller {
     pub fn guarantee(&mut self, tenant: TenantId, guarantee: &Guarantee) -> Result<(), InvalidConfig> {
         config::validate_guarantee(guarantee)?;
         if let Some(Some(known)) = self.tenants.get_mut(tenant.0 as usize) {
-            let changed = |stream: &mut Option<Stream>, goal: Option<Goal>| {
-                let next = goal.map(|goal| Stream::new(goal, guarantee.weight, self.config.max_raise));
+            let changed = |stream: &mut Option<Stream>, bounds: Option<Bounds>| {
+                let next = bounds.map(|bounds| Stream::new(bounds, guarantee.weight, self.config.max_raise));
                 *stream = match (stream.take(), next) {
                     (Some(old), Some(next)) => Some(next.learned_from(&old)),
                     (_, next) => next,
@@ -307,7 +308,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Takes what is known now: of the slow device (`None` if nobody can tell) and of the tenants. A tenant that is missing
+    /// Takes what is known now: of the slow device (`None` if it cannot be measured) and of the tenants. A tenant that is missing
     /// keeps its limits; when it is back, what it did meanwhile counts as one interval. O(tenants).
     pub fn observe(&mut self, now: Instant, slow: Option<SlowDevice>, tenants: &[TenantSample]) {
         let slow_device = slow.and_then(|slow| self.estimator.observe(now, slow));
@@ -315,8 +316,8 @@ impl Controller {
         let mut tenants_slow = 0.0;
         for sample in tenants {
             let Some(Some(tenant)) = self.tenants.get_mut(sample.tenant.0 as usize) else { continue };
-            let before = tenant.seen.replace((now, sample.hybrid, sample.slow));
-            let Some((at, hybrid, slow)) = before else { continue };
+            let before = tenant.seen.replace((now, sample.cached, sample.slow));
+            let Some((at, cached, slow)) = before else { continue };
             let seconds = now.since(at).as_secs_f64();
             if seconds <= 0.0 {
                 tenant.seen = before;
@@ -326,7 +327,7 @@ impl Controller {
             let paused = now.since(at).as_nanos() > interval.as_nanos().saturating_mul(SIGNAL_LOST_AFTER_INTERVALS);
             tenants_slow += stream::observe(
                 [&mut tenant.read, &mut tenant.write],
-                &stream::Change::between(&hybrid, slow.as_ref(), sample, seconds, paused),
+                &stream::Change::between(&cached, slow.as_ref(), sample, seconds, paused),
             );
         }
         self.device.observe(slow_device, tenants_slow, self.sampled_at.map_or(interval, |at| now.since(at)));

@@ -1,6 +1,6 @@
 //! Why a limit is what it is.
 
-/// Why a limit is what it is. Rates are in the unit of the goal, per second.
+/// Why a limit is what it is. Rates are in the unit of the guarantee, per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reason {
     /// No interval has been seen yet: the guarantee is the limit.
@@ -70,7 +70,7 @@ pub enum Reason {
     },
     /// The published method needs the bandwidth of the slow device or the miss rate, and does not know it: the limit stays.
     SlowDeviceUnknown,
-    /// Someone else's limit was in force: respected, and nothing is learned from it.
+    /// A limit of another program was in force: respected, and nothing is learned from it.
     OtherLimit {
         /// That limit; infinite if it was none.
         in_force: f64,
@@ -107,7 +107,7 @@ impl Reason {
         }
     }
 
-    /// What was measured and what was aimed at, per second, where the reason tells.
+    /// What was measured and what was aimed at, per second, where the reason has them.
     pub const fn figures(&self) -> (Option<f64>, Option<f64>) {
         match *self {
             Self::Compensating { measured, guaranteed, .. }

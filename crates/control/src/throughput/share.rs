@@ -1,8 +1,8 @@
 //! What is short is shared by weight.
 //!
 //! When the slow device has been saturated for long and tenants that miss get less than they were guaranteed, their guarantees
-//! are unachievable at their present miss rates, and no limit changes that. Left alone, whoever has most requests out gets
-//! most of the slow device. So its bytes are dealt out by weight, to nobody more than it needs for its guarantee (weighted
+//! are unachievable at their present miss rates, and no limit changes that. Left alone, the tenant with most requests out gets
+//! most of the slow device. So its bytes are dealt out by weight, to no tenant more than it needs for its guarantee (weighted
 //! max-min fairness), and who takes more than that from others is limited to it. Who does not need the slow device is not
 //! concerned.
 
@@ -19,11 +19,11 @@ const NOT_SHORT: f64 = 0.95;
 const PROBE: f64 = 1.05;
 /// A stream that gets this part of its share is not robbed of it.
 const NOT_ROBBED: f64 = 0.9;
-/// Nobody is limited to less than this part of its guarantee.
+/// No tenant is limited to less than this part of its guarantee.
 const LEAST: f64 = 0.05;
 
 pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream]) {
-    // Once cut, cut until nothing is short: or who is cut would be let go as soon as it helps.
+    // Once cut, cut until nothing is short: otherwise a tenant that is cut would be released as soon as it helps.
     let was_cut = streams.iter_mut().fold(false, |any, stream| any | core::mem::take(&mut stream.memory.cut));
     if device.usual_utilisation.is_none_or(|busy| busy < SATURATED) {
         return;
@@ -61,7 +61,7 @@ pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream]) {
     }
 }
 
-/// Deals `all` out to `needs` (need, weight): by weight, to nobody more than it needs.
+/// Deals `all` out to `needs` (need, weight): by weight, to none more than it needs.
 fn deal(all: f64, needs: &[(f64, f64)]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..needs.len()).collect();
     // Who needs least for its weight is satisfied first.

@@ -2,9 +2,9 @@
 
 use crate::time::Duration;
 
-use super::{Bandwidth, Counters, Demand, Goal, Limit, Rate, Reason, TenantSample, accurate};
+use super::{Bandwidth, Bounds, Counters, Demand, Limit, Rate, Reason, TenantSample, accurate};
 
-/// A limit that differs from the assigned one by more than this part was set by someone else; less is rounding.
+/// A limit that differs from the assigned one by more than this part was set by another program; less is rounding.
 const SAME_LIMIT: f64 = 0.001;
 
 /// What is known of the device.
@@ -12,7 +12,7 @@ const SAME_LIMIT: f64 = 0.001;
 pub(super) struct Device {
     pub(super) bandwidth: Bandwidth,
     pub(super) background_bytes_per_s: f64,
-    /// Part of the last interval in which the slow device was busy, if someone can tell.
+    /// Part of the last interval in which the slow device was busy, if that is known.
     pub(super) utilisation: Option<f64>,
     /// The same over the last ten seconds or so.
     pub(super) usual_utilisation: Option<f64>,
@@ -40,7 +40,7 @@ impl Device {
     }
 }
 
-/// What a stream did in an interval. Rates are in the unit of the goal, per second.
+/// What a stream did in an interval. Rates are in the unit of the guarantee, per second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) seconds: f64,
@@ -48,10 +48,10 @@ pub(super) struct Seen {
     pub(super) rate: f64,
     /// Bytes in one unit: 1, or the mean size of a request.
     pub(super) unit_bytes: f64,
-    /// What of it reached the slow device, in bytes per second; `None` if nobody can tell.
+    /// What of it reached the slow device, in bytes per second; `None` if that is not known.
     pub(super) slow_bytes_per_s: Option<f64>,
     pub(super) demand: Demand,
-    /// The limit that someone else had set; infinite for none.
+    /// The limit that another program had set; infinite for none.
     pub(super) other_limit: Option<f64>,
 }
 
@@ -87,12 +87,12 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(goal: Goal, weight: f64, max_raise: f64) -> Self {
-        let guaranteed = goal.guaranteed.value() as f64;
+    pub(super) fn new(bounds: Bounds, weight: f64, max_raise: f64) -> Self {
+        let guaranteed = bounds.guaranteed.value() as f64;
         Self {
-            unit: goal.guaranteed,
+            unit: bounds.guaranteed,
             guaranteed,
-            most: goal.ceiling.map_or(f64::INFINITY, |ceiling| ceiling as f64).min(guaranteed * max_raise),
+            most: bounds.ceiling.map_or(f64::INFINITY, |ceiling| ceiling as f64).min(guaranteed * max_raise),
             weight,
             assigned: guaranteed,
             reason: Reason::NotEnoughData,
@@ -166,14 +166,14 @@ pub(super) struct Change {
     seconds: f64,
     demand: Demand,
     /// `None` if a counter began anew, or there was a pause.
-    hybrid: Option<Counters>,
+    cached: Option<Counters>,
     slow: Option<Counters>,
     in_force: Option<super::InForce>,
 }
 
 impl Change {
     pub(super) fn between(
-        hybrid: &Counters,
+        cached: &Counters,
         slow: Option<&Counters>,
         sample: &TenantSample,
         seconds: f64,
@@ -186,7 +186,7 @@ impl Change {
         Self {
             seconds,
             demand: sample.demand,
-            hybrid: difference(hybrid, &sample.hybrid).filter(|_| whole),
+            cached: difference(cached, &sample.cached).filter(|_| whole),
             slow: slow.flatten(),
             in_force: sample.in_force,
         }
@@ -204,18 +204,18 @@ fn difference(before: &Counters, after: &Counters) -> Option<Counters> {
 
 /// Tells the streams of a tenant what it did; answers its bytes per second at the slow device.
 pub(super) fn observe([read, write]: [&mut Option<Stream>; 2], change: &Change) -> f64 {
-    let Some(hybrid) = change.hybrid else {
+    let Some(cached) = change.cached else {
         [read, write].into_iter().flatten().for_each(|stream| stream.interval = Interval::Reset);
         return 0.0;
     };
     let slow = change.slow;
     if let Some(read) = read {
         let limit = change.in_force.map(|found| found.read);
-        read.observe(hybrid.read_bytes, hybrid.reads, slow.map(|slow| slow.read_bytes), limit, change);
+        read.observe(cached.read_bytes, cached.reads, slow.map(|slow| slow.read_bytes), limit, change);
     }
     if let Some(write) = write {
         let limit = change.in_force.map(|found| found.write);
-        write.observe(hybrid.written_bytes, hybrid.writes, slow.map(|slow| slow.written_bytes), limit, change);
+        write.observe(cached.written_bytes, cached.writes, slow.map(|slow| slow.written_bytes), limit, change);
     }
     slow.map_or(0.0, |slow| (slow.read_bytes.saturating_add(slow.written_bytes)) as f64 / change.seconds)
 }

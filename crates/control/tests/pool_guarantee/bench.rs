@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::guarantee::{Binding, Goals, Scope};
+use evenkeel_control::pool::guarantee::{Binding, Scope, Throughputs};
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::throughput::{Rate, Reason};
@@ -22,7 +22,7 @@ pub(crate) const CONFIG: Config = Config {
     cost: CostModel { base_bytes: 4_096, write_percent: 100 },
     limit: Rates::UNSET,
     limit_burst: Duration::from_millis(10),
-    goal: None,
+    target: None,
     slots: None,
 };
 
@@ -106,11 +106,11 @@ impl Bench {
     }
 
     /// A tenant that keeps so many reads and so many writes in the pool.
-    pub(crate) fn join(&mut self, qos: Qos, goals: Goals, reads: usize, writes: usize) -> TenantId {
+    pub(crate) fn join(&mut self, qos: Qos, targets: Throughputs, reads: usize, writes: usize) -> TenantId {
         let id = self.pool.join(self.now, qos);
         let client = |kind, depth| Client { id, kind, depth, there: 0 };
         self.clients.extend([client(Kind::Read, reads), client(Kind::Write, writes)]);
-        self.guarantee(id, goals);
+        self.guarantee(id, targets);
         id
     }
 
@@ -120,8 +120,8 @@ impl Bench {
         self.pool.leave(id).len()
     }
 
-    pub(crate) fn guarantee(&mut self, id: TenantId, goals: Goals) {
-        self.pool.set_guarantees(self.now, id, &goals);
+    pub(crate) fn guarantee(&mut self, id: TenantId, targets: Throughputs) {
+        self.pool.set_guarantees(self.now, id, &targets);
     }
 
     /// From now on it keeps so many requests of a kind in the pool.

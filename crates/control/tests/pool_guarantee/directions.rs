@@ -1,10 +1,10 @@
-//! Guarantees to reads alone and to writes alone: each is kept, and neither holds the other back.
+//! Guarantees to reads alone and to writes alone: each is met, and neither throttles the other.
 
 use std::collections::BTreeMap;
 
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::Qos;
-use evenkeel_control::pool::guarantee::{Binding, Goals, Scope};
+use evenkeel_control::pool::guarantee::{Binding, Scope, Throughputs};
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
 use evenkeel_control::throughput::{Rate, Reason};
 use evenkeel_control::units::{Direction, Kind, Rates, Work};
@@ -24,10 +24,12 @@ fn moved(bench: &mut Bench, seconds: u64, tenant: TenantId) -> [f64; 2] {
 
 #[test]
 fn a_guarantee_to_one_direction_holds_nothing_else_back() {
-    for (goals, guaranteed) in [(Goals { read: mb(50), ..Goals::NONE }, 0), (Goals { write: mb(50), ..Goals::NONE }, 1)]
-    {
+    for (targets, guaranteed) in [
+        (Throughputs { read: mb(50), ..Throughputs::NONE }, 0),
+        (Throughputs { write: mb(50), ..Throughputs::NONE }, 1),
+    ] {
         let mut bench = Bench::new(1, 0.0);
-        let tenant = bench.join(qos(), goals, 16, 16);
+        let tenant = bench.join(qos(), targets, 16, 16);
         bench.run(2_000);
         for second in 0..10 {
             let rates = moved(&mut bench, 1, tenant);
@@ -46,7 +48,7 @@ fn a_guarantee_to_one_direction_holds_nothing_else_back() {
 fn both_are_kept_on_a_device_that_is_slow_now_and_then() {
     for seed in 1..=5 {
         let mut bench = Bench::new(seed, 0.3);
-        let tenant = bench.join(qos(), Goals { read: mb(20), write: mb(50), ..Goals::NONE }, 8, 8);
+        let tenant = bench.join(qos(), Throughputs { read: mb(20), write: mb(50), ..Throughputs::NONE }, 8, 8);
         bench.run(5_000);
         let rates = moved(&mut bench, 60, tenant);
         assert!(off(rates[0], 20) < 0.005 && off(rates[1], 50) < 0.005, "seed {seed}: {rates:?}");
@@ -56,8 +58,8 @@ fn both_are_kept_on_a_device_that_is_slow_now_and_then() {
 #[test]
 fn directions_have_units_of_their_own() {
     let mut bench = Bench::new(1, 0.2);
-    let goals = Goals { read: Some(Rate::RequestsPerS(300)), write: mb(40), ..Goals::NONE };
-    let tenant = bench.join(qos(), goals, 8, 8);
+    let targets = Throughputs { read: Some(Rate::RequestsPerS(300)), write: mb(40), ..Throughputs::NONE };
+    let tenant = bench.join(qos(), targets, 8, 8);
     bench.run(5_000);
     let rates = moved(&mut bench, 40, tenant);
     assert!(off(rates[0] * 1e6 / f64::from(BLOCK), 300) < 0.01 && off(rates[1], 40) < 0.01, "{rates:?}");
@@ -66,7 +68,7 @@ fn directions_have_units_of_their_own() {
 #[test]
 fn a_direction_that_asks_for_less_is_not_short_because_the_other_asks() {
     let mut bench = Bench::new(1, 0.0);
-    let tenant = bench.join(qos(), Goals { read: mb(50), write: mb(50), ..Goals::NONE }, 8, 0);
+    let tenant = bench.join(qos(), Throughputs { read: mb(50), write: mb(50), ..Throughputs::NONE }, 8, 0);
     bench.run(2_000);
     for _ in 0..100 {
         // A write every 50 ms.
@@ -87,7 +89,7 @@ fn a_direction_that_asks_for_less_is_not_short_because_the_other_asks() {
 fn a_reservation_passes_the_limit_of_a_direction_only_when_nothing_else_waits() {
     let mut bench = Bench::new(1, 0.0);
     let qos = Qos { reservation: limit(120), ..qos() };
-    let tenant = bench.join(qos, Goals { write: mb(20), ..Goals::NONE }, 0, 16);
+    let tenant = bench.join(qos, Throughputs { write: mb(20), ..Throughputs::NONE }, 0, 16);
     bench.run(1_000);
     let rates = moved(&mut bench, 3, tenant);
     assert!(rates[1] > 115.0, "{rates:?}");
@@ -103,7 +105,7 @@ fn a_reservation_passes_the_limit_of_a_direction_only_when_nothing_else_waits() 
 #[test]
 fn a_smaller_limit_on_both_binds_and_nothing_is_owed_for_it() {
     let mut bench = Bench::new(1, 0.0);
-    let tenant = bench.join(qos(), Goals { read: mb(50), ..Goals::NONE }, 8, 24);
+    let tenant = bench.join(qos(), Throughputs { read: mb(50), ..Throughputs::NONE }, 8, 24);
     bench.run(2_000);
     for (operator, of_reads) in [(60, 5.0..45.0), (30, 2.0..29.0)] {
         // The larger one leaves reads less than their guarantee because writes take most of it.
@@ -121,7 +123,7 @@ fn a_smaller_limit_on_both_binds_and_nothing_is_owed_for_it() {
     assert!(off(rates[0], 50) < 0.02, "not repaid: {rates:?}");
     // Nor for slots.
     bench.pool.set_slots(bench.now, tenant, Owner::Slots, Some(1));
-    let rival = bench.join(qos(), Goals::NONE, 32, 0);
+    let rival = bench.join(qos(), Throughputs::NONE, 32, 0);
     bench.run(3_000);
     assert_eq!(bench.state(tenant, READ).0, Binding::Limit(Owner::Slots));
     bench.pool.set_slots(bench.now, tenant, Owner::Slots, None);
@@ -135,7 +137,7 @@ fn a_smaller_limit_on_both_binds_and_nothing_is_owed_for_it() {
 fn a_limit_in_another_unit_is_seen_to_bind() {
     let mut bench = Bench::new(1, 0.0);
     // 300 requests of 64 KiB are 19.7 MB.
-    let tenant = bench.join(qos(), Goals { all: mb(50), ..Goals::NONE }, 0, 8);
+    let tenant = bench.join(qos(), Throughputs { all: mb(50), ..Throughputs::NONE }, 0, 8);
     bench.pool.set_limit(bench.now, tenant, Owner::Operator, Rates { iops: 300, bytes_per_s: 0 });
     bench.run(5_000);
     let (binding, reason) = bench.state(tenant, Scope::All);
@@ -146,20 +148,20 @@ fn a_limit_in_another_unit_is_seen_to_bind() {
 #[test]
 fn guarantees_of_different_scopes_come_change_and_go() {
     let mut bench = Bench::new(1, 0.0);
-    let tenant = bench.join(qos(), Goals { read: mb(50), write: mb(20), ..Goals::NONE }, 8, 8);
+    let tenant = bench.join(qos(), Throughputs { read: mb(50), write: mb(20), ..Throughputs::NONE }, 8, 8);
     bench.run(2_000);
-    let mut expect = |goals: Goals, expected: [u64; 2]| {
-        bench.guarantee(tenant, goals);
+    let mut expect = |targets: Throughputs, expected: [u64; 2]| {
+        bench.guarantee(tenant, targets);
         bench.run(2_000);
         let rates = moved(&mut bench, 5, tenant);
-        assert!(off(rates[0], expected[0]) < 0.02 && off(rates[1], expected[1]) < 0.02, "{goals:?}: {rates:?}");
+        assert!(off(rates[0], expected[0]) < 0.02 && off(rates[1], expected[1]) < 0.02, "{targets:?}: {rates:?}");
     };
-    expect(Goals { read: mb(20), write: mb(50), ..Goals::NONE }, [20, 50]);
-    expect(Goals { write: mb(50), ..Goals::NONE }, [150, 50]);
-    expect(Goals { all: mb(60), ..Goals::NONE }, [30, 30]);
-    expect(Goals { all: mb(60), write: mb(20), ..Goals::NONE }, [40, 20]);
-    expect(Goals::NONE, [100, 100]);
-    expect(Goals { read: mb(50), ..Goals::NONE }, [50, 150]);
+    expect(Throughputs { read: mb(20), write: mb(50), ..Throughputs::NONE }, [20, 50]);
+    expect(Throughputs { write: mb(50), ..Throughputs::NONE }, [150, 50]);
+    expect(Throughputs { all: mb(60), ..Throughputs::NONE }, [30, 30]);
+    expect(Throughputs { all: mb(60), write: mb(20), ..Throughputs::NONE }, [40, 20]);
+    expect(Throughputs::NONE, [100, 100]);
+    expect(Throughputs { read: mb(50), ..Throughputs::NONE }, [50, 150]);
     // First come, first served knows none, and afterwards they hold again.
     bench.pool.reconfigure(bench.now, Config { scheduler: Scheduler::None, ..CONFIG });
     let rates = moved(&mut bench, 3, tenant);
@@ -174,7 +176,7 @@ fn guarantees_of_different_scopes_come_change_and_go() {
 enum Event {
     Submit(usize, Kind),
     Complete(usize),
-    Guarantee(usize, Goals),
+    Guarantee(usize, Throughputs),
     Qos(usize, Qos),
     Scheduler(Scheduler),
     Slots(usize, Option<u64>),
@@ -200,7 +202,7 @@ fn an_event() -> impl Strategy<Value = Event> {
         20 => (0..3_usize, prop::sample::select(kinds)).prop_map(|(tenant, kind)| Event::Submit(tenant, kind)),
         10 => (0..8_usize).prop_map(Event::Complete),
         3 => (0..3_usize, rate(), rate(), rate())
-            .prop_map(|(tenant, all, read, write)| Event::Guarantee(tenant, Goals { all, read, write })),
+            .prop_map(|(tenant, all, read, write)| Event::Guarantee(tenant, Throughputs { all, read, write })),
         2 => (0..3_usize, rates(), rates())
             .prop_map(|(tenant, reservation, limit)| Event::Qos(tenant, Qos { reservation, limit, ..qos() })),
         1 => prop::sample::select(vec![Scheduler::Mclock, Scheduler::None]).prop_map(Event::Scheduler),
@@ -240,7 +242,7 @@ proptest! {
                     pool.complete(now, ticket, Outcome::Done);
                 }
                 Event::Complete(_) => {}
-                Event::Guarantee(tenant, goals) => pool.set_guarantees(now, tenants[tenant], &goals),
+                Event::Guarantee(tenant, targets) => pool.set_guarantees(now, tenants[tenant], &targets),
                 Event::Qos(tenant, qos) => pool.set_qos(now, tenants[tenant], qos),
                 Event::Scheduler(scheduler) => pool.reconfigure(now, Config { scheduler, ..CONFIG }),
                 Event::Slots(tenant, slots) => pool.set_slots(now, tenants[tenant], Owner::Slots, slots),

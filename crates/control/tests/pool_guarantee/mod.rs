@@ -7,8 +7,8 @@ use evenkeel_control::Duration;
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::Qos;
-use evenkeel_control::pool::guarantee::{Binding, Goals, Scope};
-use evenkeel_control::pool::{Config, Scheduler, TenantId, goal};
+use evenkeel_control::pool::guarantee::{Binding, Scope, Throughputs};
+use evenkeel_control::pool::{Config, Scheduler, TenantId, target};
 use evenkeel_control::response;
 use evenkeel_control::throughput::{Rate, Reason};
 use evenkeel_control::units::{Kind, Rates};
@@ -18,8 +18,8 @@ use bench::{BLOCK, Bench, CONFIG, Stalls, limit, mb, off, qos};
 /// Megabytes per second.
 const GUARANTEE: u64 = 50;
 
-fn of_all(rate: u64) -> Goals {
-    Goals { all: mb(rate), ..Goals::NONE }
+fn of_all(rate: u64) -> Throughputs {
+    Throughputs { all: mb(rate), ..Throughputs::NONE }
 }
 
 /// Megabytes per second that each of these writes over so long.
@@ -32,7 +32,7 @@ fn a_guarantee_is_kept_on_a_device_that_makes_a_plain_limit_lose() {
     for seed in 1..=5 {
         let mut bench = Bench::new(seed, 0.3);
         // Half as much, so that there is room for both.
-        let limited = bench.join(Qos { limit: limit(GUARANTEE / 2), ..qos() }, Goals::NONE, 0, 8);
+        let limited = bench.join(Qos { limit: limit(GUARANTEE / 2), ..qos() }, Throughputs::NONE, 0, 8);
         let guaranteed = bench.join(qos(), of_all(GUARANTEE), 0, 8);
         bench.run(5_000);
         let rates = written(&mut bench, 60, [limited, guaranteed]);
@@ -52,7 +52,7 @@ fn on_a_device_that_stalls_a_guarantee_is_met_and_changes() {
     let mut bench = Bench::stalling(1, 20.0, Stalls { every_ms: 700, stalls_ms: 250 });
     bench.pool.reconfigure(bench.now, Config { admission: Admission::None, ..CONFIG });
     // As many bytes as 16 writes of 16 KiB.
-    let limited = bench.join(Qos { limit: limit(RATE), ..qos() }, Goals::NONE, 0, 4);
+    let limited = bench.join(Qos { limit: limit(RATE), ..qos() }, Throughputs::NONE, 0, 4);
     let guaranteed = bench.join(qos(), of_all(RATE), 0, 4);
     let measure = |bench: &mut Bench| {
         bench.run(SETTLES_MS);
@@ -70,10 +70,10 @@ fn on_a_device_that_stalls_a_guarantee_is_met_and_changes() {
     bench.guarantee(guaranteed, of_all(RATE / 2));
     let rates = measure(&mut bench);
     assert!(off(rates[1], RATE / 2) < 0.005, "half the guarantee: {rates:?}");
-    bench.guarantee(guaranteed, Goals::NONE);
+    bench.guarantee(guaranteed, Throughputs::NONE);
     let rates = measure(&mut bench);
     assert!(rates[1] > 3.0 * RATE as f64, "no guarantee and no limit: {rates:?}");
-    bench.guarantee(guaranteed, Goals { write: mb(RATE), ..Goals::NONE });
+    bench.guarantee(guaranteed, Throughputs { write: mb(RATE), ..Throughputs::NONE });
     bench.set_depth(guaranteed, Kind::Read, 4);
     bench.run(SETTLES_MS);
     let [reads, writes] = bench.rates(PERIODS_S, [guaranteed])[0];
@@ -133,8 +133,8 @@ fn a_reservation_wins_over_the_guarantee() {
 #[test]
 fn slots_that_bind_are_named_and_nothing_is_owed_for_them() {
     let mut bench = Bench::new(1, 0.0);
-    let tenant = bench.join(qos(), Goals::NONE, 0, 8);
-    let other = bench.join(qos(), Goals::NONE, 0, 32);
+    let tenant = bench.join(qos(), Throughputs::NONE, 0, 8);
+    let other = bench.join(qos(), Throughputs::NONE, 0, 32);
     bench.guarantee(tenant, of_all(GUARANTEE));
     bench.run(2_000);
     bench.pool.set_slots(bench.now, tenant, Owner::Slots, Some(1));
@@ -150,27 +150,27 @@ fn slots_that_bind_are_named_and_nothing_is_owed_for_them() {
 #[test]
 fn a_throughput_guarantee_is_above_a_latency_target() {
     let mut bench = Bench::new(1, 0.0);
-    let tenant = bench.join(qos(), Goals::NONE, 0, 64);
+    let tenant = bench.join(qos(), Throughputs::NONE, 0, 64);
     // As much as the device gives: it is full.
     bench.guarantee(tenant, of_all(4 * GUARANTEE));
-    bench.join(qos(), Goals::NONE, 1, 0);
+    bench.join(qos(), Throughputs::NONE, 1, 0);
     // 64 writes keep a read waiting for 20 ms.
     let response = response::Config {
         step: Duration::ZERO,
         max_delay: Duration::from_secs(1),
         ..response::Config::adaptive(Duration::from_millis(5))
     };
-    let goal = goal::Config { response, statistic: goal::Statistic::Mean, load: goal::Load::Writes };
-    let config = Config { admission: Admission::None, goal: Some(goal), ..CONFIG };
+    let target = target::Config { response, statistic: target::Statistic::Mean, load: target::Load::Writes };
+    let config = Config { admission: Admission::None, target: Some(target), ..CONFIG };
     bench.pool.reconfigure(bench.now, config);
     bench.run(10_000);
     let view = bench.pool.tenant(tenant).expect("is there");
     assert!(view.hold.is_none(), "{:?}", view.hold);
     let guarantee = view.guarantee(Scope::All).expect("was guaranteed something");
-    let by_goal =
+    let by_target =
         guarantee.records.iter().filter(|record| record.decision.binding == Binding::Limit(Owner::Response)).count();
-    assert_eq!(by_goal, 0, "{:?}", guarantee.records);
-    let reason = bench.pool.goal().and_then(|goal| goal.records.last()).map(|entry| entry.decision.reason.name());
+    assert_eq!(by_target, 0, "{:?}", guarantee.records);
+    let reason = bench.pool.target().and_then(|target| target.records.last()).map(|entry| entry.decision.reason.name());
     assert_eq!(reason, Some("no_noisy"));
 }
 
@@ -209,9 +209,9 @@ fn who_never_asks_is_idle_from_the_first_moment() {
 #[test]
 fn what_the_device_cannot_give_is_said_and_the_guarantee_holds_again_after() {
     let mut bench = Bench::new(1, 0.0);
-    let tenant = bench.join(qos(), Goals::NONE, 0, 8);
+    let tenant = bench.join(qos(), Throughputs::NONE, 0, 8);
     // Eight times the weight: a ninth of the device is left, less than half of what was guaranteed.
-    let heavy = bench.join(Qos { weight: 8, ..qos() }, Goals::NONE, 0, 0);
+    let heavy = bench.join(Qos { weight: 8, ..qos() }, Throughputs::NONE, 0, 0);
     bench.guarantee(tenant, of_all(GUARANTEE));
     bench.run(3_000);
     assert_eq!(bench.pool.take_guarantee_decision(), None, "the guarantee is kept");
@@ -239,8 +239,8 @@ fn guarantees_of_requests_and_of_several_tenants_come_change_and_go() {
     let mut bench = Bench::new(3, 0.2);
     let tenants = [
         bench.join(qos(), of_all(GUARANTEE), 0, 8),
-        bench.join(qos(), Goals::of_all(Rate::RequestsPerS(300)), 0, 8),
-        bench.join(qos(), Goals::NONE, 0, 1),
+        bench.join(qos(), Throughputs::of_all(Rate::RequestsPerS(300)), 0, 8),
+        bench.join(qos(), Throughputs::NONE, 0, 1),
     ];
     bench.run(5_000);
     let rates = written(&mut bench, 40, tenants);
@@ -257,7 +257,7 @@ fn guarantees_of_requests_and_of_several_tenants_come_change_and_go() {
     bench.run(1_000);
     let rates = written(&mut bench, 40, tenants);
     assert!(off(rates[0], GUARANTEE / 2) < 0.01 && off(rates[1], GUARANTEE / 2) < 0.01, "{rates:?}");
-    bench.guarantee(tenants[0], Goals::NONE);
+    bench.guarantee(tenants[0], Throughputs::NONE);
     let view = bench.pool.tenant(tenants[0]).expect("is there");
     assert!(view.guarantees().next().is_none() && view.limit_bytes_per_s.binding().is_none());
     assert!(bench.leave(tenants[1]) > 0, "it had requests waiting");

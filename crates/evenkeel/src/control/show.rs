@@ -91,8 +91,8 @@ pub(crate) fn troubles(state: &State) -> Vec<String> {
             ));
         }
     }
-    if let Some(exchange) = state.exchange.as_ref().filter(|exchange| exchange.standing != "shared") {
-        troubles.push(format!("exchange {}: {}", exchange.standing, exchange.because));
+    if let Some(exchange) = state.exchange.as_ref().filter(|exchange| exchange.status != "shared") {
+        troubles.push(format!("exchange {}: {}", exchange.status, exchange.because));
     }
     troubles
 }
@@ -117,12 +117,16 @@ pub(crate) fn pool_facts(pool: &PoolState) -> Vec<(&'static str, String)> {
         ("why", admission.reason.clone()),
     ];
     if !admission.target_reason.is_empty() && admission.target_reason != admission.reason {
-        facts.push(("target", admission.target_reason.clone()));
+        facts.push(("why target", admission.target_reason.clone()));
     }
-    if let Some(goal) = &pool.latency_target {
-        let measured = goal.measured_ms.map_or_else(|| "nothing measured yet".into(), |ms| format!("last {ms:.2} ms"));
-        facts.push(("goal", format!("{} of reads below {} ms, {measured}", goal.percentile, short(goal.target_ms))));
-        facts.extend(goal.decision.iter().map(|decision| ("why", decision.because.clone())));
+    if let Some(target) = &pool.latency_target {
+        let measured =
+            target.measured_ms.map_or_else(|| "nothing measured yet".into(), |ms| format!("last {ms:.2} ms"));
+        facts.push((
+            "target",
+            format!("{} of reads below {} ms, {measured}", target.percentile, short(target.target_ms)),
+        ));
+        facts.extend(target.decision.iter().map(|decision| ("why", decision.because.clone())));
     }
     if let Some(slots) = &pool.slots {
         let total = slots.total.map_or_else(|| "without bound".into(), |total| format!("{total:.1}"));

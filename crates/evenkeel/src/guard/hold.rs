@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// Longest delay
     #[arg(long, default_value = "20ms")]
     maximum: Duration,
-    /// Time after which a hold ends that nobody renews
+    /// Time after which a hold ends that is not renewed
     #[arg(long, default_value = "3s")]
     timeout: Duration,
     /// End after this time; without it, at Ctrl-C

@@ -22,17 +22,17 @@ mod hold;
 mod run;
 pub(crate) mod show;
 
-/// The port of the status address, where nobody says otherwise.
+/// The default port of the status address.
 const PORT: u16 = 9810;
 
 /// What to do.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
-    /// Measure, decide and throttle, until told to stop
+    /// Measure, decide and throttle until it is stopped
     Run(run::Args),
-    /// Show which client reaches which volume, device and resource
+    /// Show which client reaches which volume, device and pool
     Discover {
-        /// A configuration whose resources have devices of their own
+        /// A configuration whose pools have devices of their own
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
         /// Print the map as JSON
@@ -77,7 +77,7 @@ pub(crate) enum Command {
     Sentinel(JournalArgs),
 }
 
-/// Where the journal is unless told otherwise: what it lists does not outlive the system that it was set in.
+/// The default place of the journal: what it lists does not outlive the system that it was set in.
 const JOURNAL: &str = "/run/evenkeel/guard.journal";
 
 /// Which journal to put back.

@@ -37,7 +37,7 @@ pub(crate) struct Args {
 
 const STATUS_CURE: &str = "choose another address with the key agent.status, or do without: agent.status = \"off\"";
 
-/// Runs until told to stop.
+/// Runs until it is stopped.
 ///
 /// # Errors
 /// A configuration that cannot be used, a kernel that lacks what is asked for, or a stop that could not put everything back.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_guard::discovery::map::{HybridEntry, ResourceEntry};
+use evenkeel_guard::discovery::map::{CachedEntry, PoolEntry};
 use evenkeel_guard::discovery::osds::OsdEntry;
 use evenkeel_guard::discovery::{Link, Map};
 use evenkeel_guard::loops::record::{
@@ -24,7 +24,7 @@ pub(super) fn map(map: &Map) -> String {
             "no targets found: neither LIO, tgt, nvmet, nbd-server, qemu-nbd nor evenkeel serves a volume here\n",
         );
     } else {
-        let head = ["client", "name", "server", "target", "volume", "device", "resource", "known by"];
+        let head = ["client", "name", "server", "target", "volume", "device", "pool", "known by"];
         let row = |link: &Link| {
             vec![
                 link.client.map_or_else(|| "-".into(), |client| client.to_string()),
@@ -33,24 +33,24 @@ pub(super) fn map(map: &Map) -> String {
                 link.target.clone(),
                 link.volume.clone(),
                 or_dash(link.device.as_deref()),
-                or_dash(link.resource.as_deref()),
+                or_dash(link.pool.as_deref()),
                 link.known_by.name().to_owned(),
             ]
         };
         text += &table(&head, &map.links.iter().map(row).collect::<Vec<_>>());
         text.push('\n');
-        let row = |entry: &ResourceEntry| vec![entry.name.clone(), entry.kind.clone(), entry.devices.join(" ")];
-        let rows: Vec<_> = map.resources.iter().map(row).collect();
-        text += &table(&["resource", "kind", "devices"], &rows);
+        let row = |entry: &PoolEntry| vec![entry.name.clone(), entry.kind.clone(), entry.devices.join(" ")];
+        let rows: Vec<_> = map.pools.iter().map(row).collect();
+        text += &table(&["pool", "kind", "devices"], &rows);
     }
-    if !map.hybrids.is_empty() {
-        let row = |entry: &HybridEntry| {
+    if !map.cached.is_empty() {
+        let row = |entry: &CachedEntry| {
             let (path, fast) = (or_dash(entry.path.as_deref()), or_dash(entry.fast.as_deref()));
             vec![entry.name.clone(), entry.kind.clone(), path, fast, entry.slow.clone()]
         };
-        let rows: Vec<_> = map.hybrids.iter().map(row).collect();
+        let rows: Vec<_> = map.cached.iter().map(row).collect();
         text.push('\n');
-        text += &table(&["hybrid device", "kind", "path", "fast", "slow"], &rows);
+        text += &table(&["cached device", "kind", "path", "fast", "slow"], &rows);
     }
     if !map.osds.is_empty() {
         let row = |entry: &OsdEntry| vec![entry.name.clone(), entry.socket.display().to_string()];
@@ -91,7 +91,7 @@ pub(super) fn state(state: &State) -> String {
     }
     if let Some(exchange) = &state.exchange {
         let hosts: Vec<&str> = exchange.hosts.iter().map(|host| host.name.as_str()).collect();
-        let _ = writeln!(text, "\nexchange {}: {} ({})", exchange.standing, exchange.because, hosts.join(", "));
+        let _ = writeln!(text, "\nexchange {}: {} ({})", exchange.status, exchange.because, hosts.join(", "));
     }
     let osds: Vec<_> = state.osds().map(|(pool, at)| osd(pool, at)).collect();
     if !osds.is_empty() {
@@ -204,18 +204,18 @@ fn groups(pool: &PoolState, at: &CgroupState) -> String {
     let head = ["group", "tenant", "", "guaranteed", "got", "missed", "limit", "because"];
     let mut rows = Vec::new();
     for tenant in &at.groups {
-        for (name, goal) in [("read", &tenant.read), ("write", &tenant.write)] {
-            let Some(goal) = goal else { continue };
+        for (name, state) in [("read", &tenant.read), ("write", &tenant.write)] {
+            let Some(state) = state else { continue };
             let foreign = foreign(tenant);
             rows.push(vec![
                 tenant.group.clone(),
                 tenant.tenant.clone(),
                 name.to_owned(),
-                goal.unit.text(goal.guaranteed),
-                goal.unit.text(goal.measured),
-                goal.miss_rate.map_or_else(|| "-".into(), |part| format!("{:.1} %", part * 100.0)),
-                if foreign.is_some() { "-".into() } else { goal.unit.text(goal.limit) },
-                foreign.unwrap_or_else(|| goal.because.clone()),
+                state.unit.text(state.guaranteed),
+                state.unit.text(state.measured),
+                state.miss_rate.map_or_else(|| "-".into(), |part| format!("{:.1} %", part * 100.0)),
+                if foreign.is_some() { "-".into() } else { state.unit.text(state.limit) },
+                foreign.unwrap_or_else(|| state.because.clone()),
             ]);
         }
     }

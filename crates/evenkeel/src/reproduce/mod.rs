@@ -27,13 +27,13 @@ use crate::parallel::{self, INTERRUPTED, Stopped};
 enum Experiment {
     /// Admission control: the SlowFast CoDel paper, and every method against the best fixed budget
     Bufferbloat,
-    /// Response time on a shared iSCSI target: the packet-delay paper, goals against bursts of writers
+    /// Response time on a shared iSCSI target: the packet-delay paper, latency targets against bursts of writers
     Iscsi,
-    /// Guaranteed throughput on a hybrid device: the SAAT paper, fourteen groups
+    /// Guaranteed throughput on a cached device: the SAAT paper, fourteen groups
     Saat,
     /// Connections of a storage cluster on worker threads: the Ceph messenger paper, every placement against round robin
     Messenger,
-    /// Response-time goals of hosts that share an array: the DRG paper, four workloads and two sets of goals
+    /// Latency targets of hosts that share an array: the DRG paper, four workloads and two sets of targets
     Drg,
     /// First, do no harm: each controller against none, on a thousand devices and loads drawn at random
     Harm,

@@ -55,7 +55,7 @@ const STATUS_CURE: &str =
     "choose another address with --status ADDR:PORT (or server.status), or do without: --status off";
 const LISTEN_CURE: &str = "choose another address with --listen or --unix (or server.listen, server.unix)";
 
-/// Serves until told to stop.
+/// Serves until it is stopped.
 ///
 /// # Errors
 /// A configuration that cannot be used, addresses or volumes that are taken, or a stop that could not make everything durable.
@@ -208,7 +208,7 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
         match signal {
             // One that still waits for its turn will read the newest configuration.
             SIGHUP => drop(reload.try_send(sender)),
-            // Sent every second from the limit on, or once more by whoever watches the power.
+            // Sent every second from the limit on, or once more by a program that watches the power.
             _ if stopping.is_some() && !signals::is_request(signal) => {}
             _ if stopping.is_some() => {
                 tracing::warn!("stopping at once");
@@ -247,7 +247,7 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
     }
 }
 
-/// A thread that reloads whenever a signal tells it to. A device may keep it waiting; signals are heard meanwhile.
+/// A thread that reloads at each signal. A device may keep it waiting; signals are heard meanwhile.
 ///
 /// # Errors
 /// When no thread can be started.

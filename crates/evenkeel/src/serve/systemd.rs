@@ -1,4 +1,4 @@
-//! The conversations with systemd: sockets it opened for us, telling it how we are, and its watchdog.
+//! The conversations with systemd: sockets it opened for us, reports of our state, and its watchdog.
 
 use std::env;
 use std::io;
@@ -58,7 +58,7 @@ pub(crate) fn inherited() -> anyhow::Result<Sockets> {
     Ok(sockets)
 }
 
-/// What a service manager is told.
+/// Reports to a service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
     Ready,
@@ -81,7 +81,7 @@ pub(crate) fn notify(condition: Condition) {
         Condition::Alive => "WATCHDOG=1\n".to_owned(),
     };
     if let Err(error) = send(socket.as_bytes(), message.as_bytes()) {
-        tracing::warn!("cannot tell the service manager {condition:?}: {error}");
+        tracing::warn!("cannot report {condition:?} to the service manager: {error}");
     }
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// How often it is told, as parts of its patience: often enough that one that comes late does no harm.
+    /// How often we report, as parts of its patience: often enough that one that comes late does no harm.
     const PARTS: u32 = 4;
 
     /// The one of this process; `None` if there is none, or it is another process's.
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_watchdog_is_ours_if_it_names_us_or_nobody() {
+    fn a_watchdog_is_ours_if_it_names_us_or_no_process() {
         let patience = |usec, pid| patience_of(usec, pid, 7);
         assert_eq!(patience("30000000", None), Some(Duration::from_secs(30)));
         assert_eq!(patience("1500", Some("7")), Some(Duration::from_micros(1_500)));

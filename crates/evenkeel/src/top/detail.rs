@@ -11,7 +11,7 @@ use super::source::{Answer, More, Wanted};
 use crate::control::show;
 use crate::guard;
 
-/// What there is to tell.
+/// What the detail view shows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Detail {
     /// What it is set to and how it does, with names.
@@ -52,12 +52,12 @@ fn of_server(
             let client = clients.find(|client| client.volume == id.of && client_name(client) == id.name)?;
             Some(of_client(client, state.uptime_s))
         }
-        Tab::Resources | Tab::Initiators | Tab::Groups | Tab::Queues | Tab::Osds => None,
+        Tab::Guarded | Tab::Initiators | Tab::Groups | Tab::Queues | Tab::Osds => None,
     }
 }
 
 fn of_pool(pool: &PoolState) -> Detail {
-    let decisions = pool.latency_target.iter().flat_map(|goal| goal.decisions.iter().rev().cloned());
+    let decisions = pool.latency_target.iter().flat_map(|target| target.decisions.iter().rev().cloned());
     Detail { facts: show::pool_facts(pool), decisions: decisions.collect() }
 }
 
@@ -142,7 +142,7 @@ fn of_agent(state: &record::State, tab: Tab, id: &Id, more: Option<&More>) -> De
                 .map(|client| format!("waits {} ms: {}; {}", ms(client.delay_ms), client.because, record.because))?,
             Tab::Groups if record.of != id.name => return None,
             Tab::Queues if record.tenant != id.name => return None,
-            Tab::Resources => format!("{} ({} throttled)", record.because, record.throttled),
+            Tab::Guarded => format!("{} ({} throttled)", record.because, record.throttled),
             Tab::Osds => {
                 let budget = record.set.map_or_else(|| "all".into(), |budget| bytes(budget as u64));
                 format!("{} ({budget} in flight)", record.because)
@@ -159,12 +159,12 @@ fn of_agent(state: &record::State, tab: Tab, id: &Id, more: Option<&More>) -> De
 fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static str, String)>> {
     let mut facts = Vec::new();
     match tab {
-        Tab::Resources => {
-            let (pool, resource) = state.packets().find(|(pool, _)| pool.name == id.name)?;
-            let devices: Vec<&str> = resource.devices.iter().map(|device| device.name.as_str()).collect();
-            facts.push(("devices", format!("{}, {} requests in flight", devices.join(" "), resource.in_flight)));
-            facts.push(("clients", resource.clients.len().to_string()));
-            facts.push(("packets", resource.packets.clone()));
+        Tab::Guarded => {
+            let (pool, packets) = state.packets().find(|(pool, _)| pool.name == id.name)?;
+            let devices: Vec<&str> = packets.devices.iter().map(|device| device.name.as_str()).collect();
+            facts.push(("devices", format!("{}, {} requests in flight", devices.join(" "), packets.in_flight)));
+            facts.push(("clients", packets.clients.len().to_string()));
+            facts.push(("packets", packets.packets.clone()));
             facts.push(("why", pool.because.clone()));
         }
         Tab::Initiators => {

@@ -29,14 +29,14 @@ pub(super) fn draw(model: &Model, look: Look, from: usize, area: Rect, buf: &mut
     let room = usize::from(area.width.saturating_sub(INDENT + 1));
     let mut lines = Vec::new();
     if let Some(row) = row {
-        let goal = row.goal.as_ref().map(|goal| {
-            let style = if goal.verdict.is_missed() { look.bad() } else { look.good() };
-            ("goal", format!("{}, {}", goal.what, goal.verdict.word()), style)
+        let target = row.target.as_ref().map(|target| {
+            let style = if target.verdict.is_missed() { look.bad() } else { look.good() };
+            ("target", format!("{}, {}", target.what, target.verdict.word()), style)
         });
         let hold = row.hold.as_ref().map(|hold| ("throttled", format!("by {}: {}", hold.by, hold.how), look.held()));
         let trouble = row.trouble.as_ref().map(|trouble| ("TROUBLE", trouble.clone(), look.bad()));
         let why = ("now", row.why.clone(), Style::new());
-        for (name, text, style) in trouble.into_iter().chain(goal).chain(hold).chain([why]) {
+        for (name, text, style) in trouble.into_iter().chain(target).chain(hold).chain([why]) {
             add(&mut lines, name, &text, style, room);
         }
     }

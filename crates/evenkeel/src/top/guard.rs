@@ -1,4 +1,4 @@
-//! What an agent tells, as rows.
+//! The state of an agent, as rows.
 
 use evenkeel_guard::loops::record::{
     CgroupState, ClientState, DirectionState, GroupState, OsdState, PacketsState, PoolState, QueueDepthState, State,
@@ -11,7 +11,7 @@ use super::figures::{bytes, count, megabytes, ms, short, uptime};
 use super::row::{Hold, Row, Sample, Tab, Table};
 use crate::guard::show;
 
-/// What an answer tells, `before` being the one before it. Views of what the agent has nothing of are left out.
+/// The content of an answer, `before` being the one before it. Views of what the agent has nothing of are left out.
 pub(super) fn sample(state: &State, before: &State) -> Sample {
     let queues = state.queue_depths().flat_map(|(pool, array)| {
         let was = before.queue_depths().find(|(was, _)| was.name == pool.name).map(|(_, was)| was);
@@ -21,7 +21,7 @@ pub(super) fn sample(state: &State, before: &State) -> Sample {
         .packets()
         .flat_map(|(pool, at)| at.clients.iter().map(move |client| of_client(pool, client, state.acting)));
     let all = [
-        Table { tab: Tab::Resources, rows: state.packets().map(|(pool, at)| of_pool(pool, at)).collect() },
+        Table { tab: Tab::Guarded, rows: state.packets().map(|(pool, at)| of_pool(pool, at)).collect() },
         Table { tab: Tab::Initiators, rows: clients.collect() },
         Table { tab: Tab::Groups, rows: state.cgroups().flat_map(|(pool, at)| of_groups(pool, at)).collect() },
         Table { tab: Tab::Queues, rows: queues.collect() },
@@ -29,7 +29,7 @@ pub(super) fn sample(state: &State, before: &State) -> Sample {
     ];
     let mut tables: Vec<Table> = all.into_iter().filter(|table| !table.rows.is_empty()).collect();
     if tables.is_empty() {
-        tables.push(Table { tab: Tab::Resources, rows: Vec::new() });
+        tables.push(Table { tab: Tab::Guarded, rows: Vec::new() });
     }
     Sample { head: head(state), uptime_s: state.uptime_s, troubles: troubles(state), tables }
 }
@@ -55,8 +55,8 @@ fn troubles(state: &State) -> Vec<String> {
     if let Some(error) = &state.last_error {
         troubles.push(format!("{} errors, the last: {error}", state.errors_total));
     }
-    if let Some(exchange) = state.exchange.as_ref().filter(|exchange| exchange.standing != "shared") {
-        troubles.push(format!("exchange {}: {}", exchange.standing, exchange.because));
+    if let Some(exchange) = state.exchange.as_ref().filter(|exchange| exchange.status != "shared") {
+        troubles.push(format!("exchange {}: {}", exchange.status, exchange.because));
     }
     for (pool, at) in state.cgroups() {
         let trouble = at.cache.as_ref().and_then(|cache| cache.trouble.as_ref());
@@ -70,22 +70,22 @@ fn troubles(state: &State) -> Vec<String> {
 }
 
 /// The agent does not own the queue: what it measures is the time inside the devices, the wait at the target left out.
-fn of_pool(pool: &PoolState, resource: &PacketsState) -> Row {
-    let figure = if resource.percentile == "mean" { resource.read_latency_ms } else { resource.read_percentile_ms };
-    let held = resource.clients.iter().filter(|client| client.delay_ms > 0.0).count();
+fn of_pool(pool: &PoolState, packets: &PacketsState) -> Row {
+    let figure = if packets.percentile == "mean" { packets.read_latency_ms } else { packets.read_percentile_ms };
+    let held = packets.clients.iter().filter(|client| client.delay_ms > 0.0).count();
     Row {
         name: pool.name.clone(),
-        bytes_per_s: Some(resource.read_bytes_per_s + resource.write_bytes_per_s),
-        response_ms: figure.or(resource.read_latency_ms),
-        device_ms: resource.read_latency_ms,
-        goal: Some(Target {
-            what: format!("{} < {} ms", resource.percentile, short(resource.target_ms)),
+        bytes_per_s: Some(packets.read_bytes_per_s + packets.write_bytes_per_s),
+        response_ms: figure.or(packets.read_latency_ms),
+        device_ms: packets.read_latency_ms,
+        target: Some(Target {
+            what: format!("{} < {} ms", packets.percentile, short(packets.target_ms)),
             kind: Kind::Latency,
-            verdict: verdict::latency(resource.target_ms, figure, &pool.reason),
+            verdict: verdict::latency(packets.target_ms, figure, &pool.reason),
         }),
         hold: (held > 0).then(|| Hold {
             by: format!("{held} clients throttled"),
-            how: format!("mean {} ms", ms(resource.mean_delay_ms)),
+            how: format!("mean {} ms", ms(packets.mean_delay_ms)),
         }),
         trouble: (pool.reason == "signal_lost").then(|| "SIGNAL LOST".into()),
         why: pool.because.clone(),
@@ -122,24 +122,24 @@ fn of_groups(pool: &PoolState, at: &CgroupState) -> Vec<Row> {
     at.groups.iter().flat_map(directions).collect()
 }
 
-fn of_group(pool: &PoolState, tenant: &GroupState, direction: &str, goal: &DirectionState) -> Row {
-    let in_bytes = goal.unit == Unit::BytesPerS;
+fn of_group(pool: &PoolState, tenant: &GroupState, direction: &str, state: &DirectionState) -> Row {
+    let in_bytes = state.unit == Unit::BytesPerS;
     let rate = |value: f64| if in_bytes { megabytes(value) + " MB/s" } else { count(value) + "/s" };
-    let at_limit = goal.measured >= AT_LIMIT * goal.limit && tenant.foreign_limit.is_none();
+    let at_limit = state.measured >= AT_LIMIT * state.limit && tenant.foreign_limit.is_none();
     let foreign = show::foreign(tenant);
     Row {
         name: format!("{} {direction}", tenant.group),
         of: pool.name.clone(),
         tenant: tenant.tenant.clone(),
-        iops: (!in_bytes).then_some(goal.measured),
-        bytes_per_s: in_bytes.then_some(goal.measured),
-        goal: Some(Target {
-            what: rate(goal.guaranteed),
+        iops: (!in_bytes).then_some(state.measured),
+        bytes_per_s: in_bytes.then_some(state.measured),
+        target: Some(Target {
+            what: rate(state.guaranteed),
             kind: Kind::Guarantee,
-            verdict: verdict::guarantee(goal.guaranteed, Some(goal.measured), &goal.reason),
+            verdict: verdict::guarantee(state.guaranteed, Some(state.measured), &state.reason),
         }),
-        hold: at_limit.then(|| Hold { by: "throughput".into(), how: rate(goal.limit) }),
-        why: foreign.clone().unwrap_or_else(|| goal.because.clone()),
+        hold: at_limit.then(|| Hold { by: "throughput".into(), how: rate(state.limit) }),
+        why: foreign.clone().unwrap_or_else(|| state.because.clone()),
         trouble: foreign,
         ..Row::default()
     }
@@ -162,7 +162,7 @@ fn of_queue(pool: &PoolState, volume: &VolumeState, was: Option<&QueueDepthState
         response_ms: volume.latency_ms,
         queue_ms: slots.queueing_delay_ms,
         device_ms: slots.device_latency_ms,
-        goal: verdict::by_seconds(slots, seconds, violated, volume.latency_ms),
+        target: verdict::by_seconds(slots, seconds, violated, volume.latency_ms),
         hold: (lengths > 0).then(|| Hold { by: "slots".into(), how: format!("queue of {lengths}") }),
         trouble: volume.queues.iter().find(|queue| queue.foreign.is_some()).map(show::queue),
         why: slots.because.clone(),

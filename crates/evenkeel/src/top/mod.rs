@@ -47,18 +47,18 @@ use row::Column;
 use source::{Answer, More, Source, Wanted};
 use view::{Drawn, FRAME_LINES, Look};
 
-/// Status addresses of a server and an agent, where nobody says otherwise.
+/// Default status addresses of a server and an agent.
 const USUAL: [([u8; 4], u16); 2] = [([127, 0, 0, 1], 9809), ([127, 0, 0, 1], 9810)];
 /// Nothing changes faster than people see, and asking costs the server something.
 const INTERVALS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(3600)];
-/// Rates need two looks; nobody wants to wait long for the first ones.
+/// Rates need two samples; the first ones should come soon.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
 /// Workers count what their connections do once a second.
 const ONE_COUNT: Duration = Duration::from_millis(1_200);
 /// Columns of a frame for a pipe.
 const ONCE_WIDTH: u16 = 120;
 /// Names of views for `--view`.
-const VIEWS: [&str; 8] = ["pools", "tenants", "volumes", "clients", "resources", "groups", "queues", "osds"];
+const VIEWS: [&str; 7] = ["pools", "tenants", "volumes", "clients", "groups", "queues", "osds"];
 
 /// What to look at, and how.
 #[derive(clap::Args)]
@@ -67,7 +67,7 @@ pub(crate) struct Args {
     /// Status address of a server or an agent, for example of one on another host
     ///
     /// Without this, --control, --data-dir or --config: the server of this folder (./evenkeel-data/control.sock), else
-    /// whoever answers at 127.0.0.1:9809 (evenkeel serve), else at 127.0.0.1:9810 (evenkeel guard).
+    /// the server at 127.0.0.1:9809 (evenkeel serve), else the agent at 127.0.0.1:9810 (evenkeel guard).
     #[arg(long, value_name = "ADDR:PORT|https://HOST:PORT", conflicts_with_all = ["control", "config", "data_dir"])]
     status: Option<Site>,
 
@@ -77,7 +77,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     connect: Connect,
 
-    /// Time between two looks, 100ms to 1h
+    /// Time between two samples, 100ms to 1h
     #[arg(long, short, value_name = "TIME", default_value = "1s")]
     interval: units::Duration,
 
@@ -85,7 +85,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "VIEW", value_parser = PossibleValuesParser::new(VIEWS), ignore_case = true)]
     view: Option<String>,
 
-    /// The column to sort by: names from A on, goals that are missed and what is throttled first, figures from the largest on
+    /// The column to sort by: names from A on, targets that are missed and what is throttled first, figures from the largest on
     #[arg(long, value_name = "COLUMN", value_parser = PossibleValuesParser::new(Column::ALL.map(|(_, _, key)| key)))]
     sort: Option<String>,
 
@@ -103,7 +103,7 @@ Keys: q quit, Tab next view, arrows or jk select, Enter detail, Right down to wh
 s sort, S the other way round, / filter, p pause, ? all keys.
 
 Examples:
-  evenkeel top                                        the server of this folder, else whoever answers on this host
+  evenkeel top                                        the server of this folder, else the server or agent of this host
   evenkeel top --status 127.0.0.1:9810                the agent (evenkeel guard) of this host
   evenkeel top --view tenants --sort response         the slowest tenants first
   evenkeel top --once --view tenants --filter backup  a line for each tenant called backup, for a script
@@ -112,7 +112,7 @@ Examples:
 
 Colours are the terminal's sixteen, none with NO_COLOR; what matters is also said in words.";
 
-/// What the loop is told.
+/// Events of the loop.
 enum Event {
     /// Something was typed, or the size has changed.
     Input(event::Event),
@@ -120,16 +120,16 @@ enum Event {
     Told(anyhow::Result<Answer>),
     /// More about one thing.
     More(Wanted, Option<More>),
-    /// Somebody wants us to end.
+    /// The user or a signal ends the program.
     Stop,
     /// The terminal can no longer be read.
     Broken(io::Error),
 }
 
-/// Shows what a server or an agent does until told to stop.
+/// Shows what a server or an agent does until it is stopped.
 ///
 /// # Errors
-/// When nobody answers at first, there is no terminal, or it is lost.
+/// When no server or agent answers at first, there is no terminal, or it is lost.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interval = Duration::from(args.interval);
     if !(INTERVALS[0]..=INTERVALS[1]).contains(&interval) {
@@ -238,7 +238,7 @@ impl Screen {
         let mut want = None;
         loop {
             self.draw(terminal)?;
-            let first = told.recv().map_err(|_| anyhow!("nobody is left who could tell anything"))?;
+            let first = told.recv().map_err(|_| anyhow!("the threads that ask and read keys have ended"))?;
             // What has come in the meantime is drawn once.
             for event in std::iter::once(first).chain(told.try_iter()) {
                 if !self.take(event, terminal)? {
@@ -314,7 +314,7 @@ fn ask(mut source: Source, interval: Duration, wanted: &Receiver<Option<Wanted>>
             }
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        // That something has vanished meanwhile shows in the state; that nobody answers, too.
+        // That something has vanished meanwhile shows in the state; that no answer comes, too.
         if let Some(about) = &want
             && let Ok(more) = source.more(about)
             && events.send(Event::More(about.clone(), more)).is_err()

@@ -54,12 +54,12 @@ pub(super) enum Link {
     },
 }
 
-/// How many goals are kept, and how much is throttled.
+/// How many targets are met, and how much is throttled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Targets by [verdict](evenkeel_policy::verdict::Verdict): missed, unachievable, met, idle.
     pub(super) verdicts: [usize; 4],
-    /// Things throttled, pools and resources as a whole not counted.
+    /// Things throttled, pools as a whole not counted.
     pub(super) throttled: usize,
 }
 
@@ -169,7 +169,7 @@ impl Model {
         self.more = Some((about, more, before));
     }
 
-    /// Nobody has answered.
+    /// No answer has come.
     pub(super) fn lose(&mut self, error: String) {
         let tries = if let Link::Lost { tries, .. } = self.link { tries + 1 } else { 1 };
         self.link = Link::Lost { tries, error };
@@ -223,7 +223,7 @@ impl Model {
         rows
     }
 
-    /// Which of these rows is selected: the first, until somebody chooses.
+    /// Which of these rows is selected: the first, until the user chooses.
     pub(super) fn selected(&self, rows: &[&Row]) -> usize {
         let chosen = self.selected.get(&self.tab());
         chosen.and_then(|id| rows.iter().position(|row| row.is(id))).unwrap_or(0)
@@ -319,14 +319,14 @@ impl Model {
         self.history.get(&(tab, id.clone()))
     }
 
-    /// Goals and holds of everything.
+    /// Targets and holds of everything.
     pub(super) fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         for table in &self.sample.tables {
-            let whole = matches!(table.tab, Tab::Pools | Tab::Resources);
+            let whole = matches!(table.tab, Tab::Pools | Tab::Guarded);
             for row in &table.rows {
-                if let Some(goal) = &row.goal {
-                    tally.verdicts[goal.verdict as usize] += 1;
+                if let Some(target) = &row.target {
+                    tally.verdicts[target.verdict as usize] += 1;
                 }
                 tally.throttled += usize::from(!whole && row.hold.is_some());
             }

@@ -1,4 +1,4 @@
-//! What every view shows of everything: rate, latency, goal, and what throttles it.
+//! What every view shows of everything: rate, latency, target, and what throttles it.
 
 use std::cmp::Ordering;
 
@@ -17,8 +17,8 @@ pub(super) enum Tab {
     Volumes,
     /// Its connections.
     Clients,
-    /// What an agent keeps goals for.
-    Resources,
+    /// Pools whose clients an agent throttles for a latency target.
+    Guarded,
     /// Who reaches them.
     Initiators,
     /// Control groups with guarantees.
@@ -45,19 +45,17 @@ pub(super) struct About {
 
 impl Tab {
     pub(super) const fn about(self) -> About {
-        use Column::{Bytes, Device, Goal, Hold, Iops, Name, Owner, Queue, Response, Tenant};
-        const RATED: &[Column] = &[Name, Iops, Bytes, Response, Queue, Device, Goal, Hold];
+        use Column::{Bytes, Device, Hold, Iops, Name, Owner, Queue, Response, Target, Tenant};
+        const RATED: &[Column] = &[Name, Iops, Bytes, Response, Queue, Device, Target, Hold];
         const USED: &[Column] = &[Name, Iops, Bytes, Owner, Tenant];
         let (title, one, owner, below, columns): (_, _, _, _, &[Column]) = match self {
             Self::Pools => ("Pools", "pool", None, Some(Self::Tenants), RATED),
             Self::Tenants => ("Tenants", "tenant", Some("pool"), Some(Self::Clients), RATED),
             Self::Volumes => ("Volumes", "volume", Some("pool"), Some(Self::Clients), USED),
             Self::Clients => ("Clients", "client", Some("volume"), None, USED),
-            Self::Resources => {
-                ("Resources", "resource", None, Some(Self::Initiators), &[Name, Bytes, Response, Goal, Hold])
-            }
-            Self::Initiators => ("Clients", "client", Some("resource"), None, &[Name, Bytes, Owner, Hold]),
-            Self::Groups => ("Groups", "group", Some("hybrid"), None, &[Name, Iops, Bytes, Goal, Hold]),
+            Self::Guarded => ("Pools", "pool", None, Some(Self::Initiators), &[Name, Bytes, Response, Target, Hold]),
+            Self::Initiators => ("Clients", "client", Some("pool"), None, &[Name, Bytes, Owner, Hold]),
+            Self::Groups => ("Groups", "group", Some("pool"), None, &[Name, Iops, Bytes, Target, Hold]),
             Self::Queues => ("Queues", "queue", Some("array"), None, RATED),
             Self::Osds => ("OSDs", "osd", None, None, &[Name, Iops, Bytes, Device, Hold]),
         };
@@ -104,8 +102,8 @@ pub(super) struct Row {
     pub(super) queue_ms: Option<f64>,
     /// The part of it inside.
     pub(super) device_ms: Option<f64>,
-    /// The goal: one that is missed, if there are several.
-    pub(super) goal: Option<Target>,
+    /// The target: one that is missed, if there are several.
+    pub(super) target: Option<Target>,
     /// What throttles it, if anything does.
     pub(super) hold: Option<Hold>,
     /// What is wrong with it.
@@ -123,7 +121,7 @@ impl Row {
             Column::Response => self.response_ms,
             Column::Queue => self.queue_ms,
             Column::Device => self.device_ms,
-            Column::Name | Column::Goal | Column::Hold | Column::Owner | Column::Tenant => None,
+            Column::Name | Column::Target | Column::Hold | Column::Owner | Column::Tenant => None,
         }
     }
 
@@ -156,7 +154,7 @@ pub(super) enum Column {
     Response,
     Queue,
     Device,
-    Goal,
+    Target,
     Hold,
     /// What it belongs to.
     Owner,
@@ -172,7 +170,7 @@ impl Column {
         (Self::Response, "resp ms", "response"),
         (Self::Queue, "queue", "queue"),
         (Self::Device, "device", "device"),
-        (Self::Goal, "goal", "goal"),
+        (Self::Target, "target", "target"),
         (Self::Hold, "throttled by", "throttled"),
         (Self::Owner, "of", "of"),
         (Self::Tenant, "tenant", "tenant"),
@@ -199,12 +197,12 @@ impl Column {
     /// without a figure last. Equal ones by name.
     pub(super) fn order(self, a: &Row, b: &Row) -> Ordering {
         let figure = |row: &Row| row.figure(self).unwrap_or(-1.0);
-        let kept = |row: &Row| row.goal.as_ref().map_or((1, Verdict::Idle), |goal| (0, goal.verdict));
+        let met = |row: &Row| row.target.as_ref().map_or((1, Verdict::Idle), |target| (0, target.verdict));
         let order = match self {
             Self::Name => Ordering::Equal,
             Self::Iops | Self::Bytes | Self::Response | Self::Queue | Self::Device => figure(b).total_cmp(&figure(a)),
-            // Those without a goal last.
-            Self::Goal => kept(a).cmp(&kept(b)),
+            // Those without a target last.
+            Self::Target => met(a).cmp(&met(b)),
             Self::Hold => a.hold.is_none().cmp(&b.hold.is_none()),
             Self::Owner => a.of.cmp(&b.of),
             Self::Tenant => a.tenant.cmp(&b.tenant),

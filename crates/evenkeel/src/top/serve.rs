@@ -1,4 +1,4 @@
-//! What a server tells, as rows.
+//! The state of a server, as rows.
 
 use std::collections::HashMap;
 
@@ -25,7 +25,7 @@ pub(super) struct Pace {
     bytes_per_s: Option<f64>,
 }
 
-/// What an answer tells, with rates of what its connections count.
+/// The content of an answer, with rates of what its connections count.
 pub(super) fn sample(state: &State, clients: &[ClientState], paces: &mut Paces) -> Sample {
     pace(clients, paces);
     let tenants = state.pools.iter().flat_map(|pool| pool.tenants.iter().map(move |tenant| of_tenant(tenant, pool)));
@@ -138,7 +138,7 @@ fn of(name: &str, of: &str, lately: Option<&Lately>) -> Row {
         response_ms: lately.latency_ms,
         queue_ms: lately.queue_latency_ms,
         device_ms: lately.device_latency_ms,
-        goal: worst.cloned(),
+        target: worst.cloned(),
         hold: throttled_by.map(|throttled| Hold { by: throttled.by.clone(), how: throttled.how.clone() }),
         trouble: (lately.errors > 0).then(|| format!("{} requests FAILED just now", lately.errors)),
         why: lately.because.clone(),

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Decisions asked for at once; more would not be read.
 const DECISIONS: usize = 64;
 
-/// What somebody wants to know more about.
+/// What the user wants to know more about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// What it is.
@@ -47,7 +47,7 @@ pub(super) enum More {
 /// Where to ask.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// Where somebody may answer; the first who does is asked from then on.
+    /// Places that may answer; the first that does is asked from then on.
     places: Vec<Place>,
     /// Whether an agent answers there; `None` before the first answer.
     agent: Option<bool>,
@@ -67,7 +67,7 @@ impl Source {
     /// Asks how everything does.
     ///
     /// # Errors
-    /// When nobody answers, or in another language.
+    /// When no place answers, or an answer is not understood.
     pub(super) fn ask(&mut self) -> anyhow::Result<Answer> {
         let text = self.find()?;
         // An answer of the one kind lacks fields of the other.

@@ -96,7 +96,7 @@ fn work(requests: u64, queue_ms: f64, device_ms: f64) -> Option<Counts> {
 fn server(seconds: u64) -> State {
     let decision =
         DecisionRecord { because: "reads take 30.00 ms, above 19.00 ms".into(), ..DecisionRecord::default() };
-    let goal = LatencyTargetState {
+    let target = LatencyTargetState {
         target_ms: 20.0,
         percentile: "p99".into(),
         measured_ms: Some(30.0),
@@ -133,7 +133,7 @@ fn server(seconds: u64) -> State {
         name: "main".into(),
         admission,
         queued_requests: 7,
-        latency_target: Some(goal),
+        latency_target: Some(target),
         tenants,
         ..PoolState::default()
     };
@@ -195,7 +195,7 @@ fn watching() -> Model {
 }
 
 #[test]
-fn tenants_show_rates_times_goals_and_who_throttles() {
+fn tenants_show_rates_times_targets_and_who_throttles() {
     let mut model = watching();
     model.show(Tab::Tenants);
     let screen = screen(&model);
@@ -210,8 +210,8 @@ fn tenants_show_rates_times_goals_and_who_throttles() {
         let expected: Vec<&str> = expected.split_whitespace().collect();
         assert_eq!(row[..expected.len()], expected, "{screen}");
     }
-    // Of the pool's goal, the reservation and the guarantee.
-    shows(&screen, &["goals: 1 met, 1 MISSED, 1 UNACHIEVABLE, 0 idle", "throttled: 2", "[Tenants 3]", "live"]);
+    // Of the pool's target, the reservation and the guarantee.
+    shows(&screen, &["targets: 1 met, 1 MISSED, 1 UNACHIEVABLE, 0 idle", "throttled: 2", "[Tenants 3]", "live"]);
     shows(
         &screen,
         &["backup: [response 4 slots, 12.5 ms delay] throttled for the pool's latency target (response): 91 %"],
@@ -267,7 +267,7 @@ fn keys_sort_and_filter() {
     keys(&mut model, "ss");
     assert_eq!(names(&model), ["backup", "shop", "database"]);
     shows(&screen(&model), &["vresp ms"]);
-    // queue, device, goal: what is missed, then what is kept.
+    // queue, device, target: what is missed, then what is met.
     keys(&mut model, "sss");
     assert_eq!(names(&model), ["shop", "database", "backup"]);
     // "q" and "p" are letters while one writes.
@@ -479,13 +479,13 @@ fn agent(seconds: u64) -> Answer {
 }
 
 #[test]
-fn agents_show_resources_clients_groups_and_queues() {
+fn agents_show_pools_clients_groups_and_queues() {
     let mut model = Model::new("http://127.0.0.1:9810".into());
     model.take(agent(100));
     model.take(agent(101));
     let shown = screen(&model);
-    shows(&shown, &["evenkeel guard 0.1.0", "acting", "[Resources 1] Clients 2  Groups 1  Queues 1"]);
-    shows(&shown, &["goals: 2 met, 1 MISSED, 0 idle", "throttled: 3", "reads take 15.00 ms, below 19.00 ms"]);
+    shows(&shown, &["evenkeel guard 0.1.0", "acting", "[Pools 1] Clients 2  Groups 1  Queues 1"]);
+    shows(&shown, &["targets: 2 met, 1 MISSED, 0 idle", "throttled: 3", "reads take 15.00 ms, below 19.00 ms"]);
     shows(line_with(&shown, ">vg0"), &["5.00", "15.0", "met mean<20ms", "1 clients throttled"]);
     key(&mut model, KeyCode::Right);
     let shown = screen(&model);
@@ -500,7 +500,7 @@ fn agents_show_resources_clients_groups_and_queues() {
         line_with(&screen(&model), ">lun"),
         &["1234", "5.00", "12.5", "2.00", "6.50", "met mean<10ms", "slots queue of 6"],
     );
-    // A second above the goal was counted since.
+    // A second above the target was counted since.
     model.take(agent(102));
     shows(line_with(&screen(&model), ">lun"), &["MISSED mean<10ms"]);
     key(&mut model, KeyCode::Enter);

@@ -132,10 +132,10 @@ fn title(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     put_right(buf, area, right, 0, &text, style);
 }
 
-/// What one looks for first: is anybody not getting what was guaranteed?
+/// What users look for first: does a tenant not get what was guaranteed?
 fn summary(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     let tally = model.tally();
-    let mut x = put(buf, area, 1, 1, "goals: ", Style::new());
+    let mut x = put(buf, area, 1, 1, "targets: ", Style::new());
     let [missed, unachievable, met, idle] = tally.verdicts;
     if tally.verdicts == [0; 4] {
         x = put(buf, area, x, 1, "none set", Style::new());
@@ -253,7 +253,7 @@ fn columns(model: &Model, rows: &[&Row], owners: bool, width: u16) -> Vec<Wide> 
     let fixed = |column: Column| match column {
         Column::Iops | Column::Bytes | Column::Queue | Column::Device => Some(6),
         Column::Response => Some(7),
-        Column::Goal => Some(16),
+        Column::Target => Some(16),
         Column::Name | Column::Hold | Column::Owner | Column::Tenant => None,
     };
     let taken: u16 = shown.iter().map(|column| fixed(*column).unwrap_or(0) + 1).sum();
@@ -326,17 +326,17 @@ fn cell(row: &Row, column: Column, owners: bool, look: Look) -> (String, Style) 
         Column::Iops | Column::Bytes | Column::Response | Column::Queue | Column::Device => {
             (row.figure(column).map_or_else(|| "-".into(), |figure| column.shown(figure)), plain)
         }
-        Column::Goal => row.goal.as_ref().map_or_else(
+        Column::Target => row.target.as_ref().map_or_else(
             || ("-".into(), plain),
-            |goal| {
-                let style = match goal.verdict {
+            |target| {
+                let style = match target.verdict {
                     Verdict::Missed | Verdict::Unachievable => look.bad(),
                     Verdict::Met => look.good(),
                     Verdict::Idle => plain,
                 };
                 // The column is narrow.
-                let what = goal.what.replace(" < ", "<").replace(" ms", "ms");
-                (format!("{} {what}", goal.verdict.word()), style)
+                let what = target.what.replace(" < ", "<").replace(" ms", "ms");
+                (format!("{} {what}", target.verdict.word()), style)
             },
         ),
         Column::Hold => match &row.hold {
@@ -384,10 +384,10 @@ fn help(look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
     }
     let columns = [
         "resp ms: latency, mean; queue: before the device, device: inside it",
-        "goal: met, MISSED, UNACHIEVABLE, or idle (less was asked for than that)",
+        "target: met, MISSED, UNACHIEVABLE, or idle (less was asked for than that)",
         "throttled by: whose limit binds, and how much it is",
     ];
-    put(buf, area, 1, y + 1, "Columns, about the time between two looks", look.head());
+    put(buf, area, 1, y + 1, "Columns, about the time between two samples", look.head());
     for (n, line) in columns.iter().enumerate() {
         put(buf, area, 2, y + 2 + n as u16, line, Style::new());
     }

@@ -68,7 +68,7 @@ fn a_reload_lets_in_and_shuts_out(case: &Case) {
     // What is a mistake changes nothing.
     case.configure(&tables("allow = []"));
     server.signal(Signal::HUP);
-    server.until_logged("would let nobody in");
+    server.until_logged("admits no client");
     case.succeed(&["nbdinfo", "--size", &server.unix("v")]);
     server.stop();
 }

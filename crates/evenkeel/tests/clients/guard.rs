@@ -11,7 +11,7 @@ use crate::https::{
 };
 use crate::tls::Authority;
 
-const GOAL: &str = "[pools.nothing-served]\nlatency.target = \"15ms\"\n";
+const TARGET: &str = "[pools.nothing-served]\nlatency.target = \"15ms\"\n";
 
 /// A folder for a test that needs these programs; the engine is of no account here.
 fn prepared() -> Option<Case> {
@@ -20,7 +20,7 @@ fn prepared() -> Option<Case> {
 
 /// Writes a configuration with this status address and these tables; its path.
 fn configure(case: &Case, status: &str, tables: &str) -> String {
-    let text = format!("[agent]\nstatus = \"{status}\"\ninterval = \"20ms\"\n{tables}{GOAL}");
+    let text = format!("[agent]\nstatus = \"{status}\"\ninterval = \"20ms\"\n{tables}{TARGET}");
     fs::write(case.path("guard.toml"), text).expect("written");
     case.file("guard.toml")
 }
@@ -86,7 +86,7 @@ fn an_agent_without_certificates_is_plain_and_says_so() {
     let Some(case) = prepared() else { return };
     let agent = guard(&case, "0.0.0.0:0", "");
     let port = port(&case, "http", "0.0.0.0");
-    let warning = "guard.toml:2:1: agent.status: everyone who reaches 0.0.0.0:0 can read all names and loads, unencrypted; set [agent.tls]";
+    let warning = "guard.toml:2:1: agent.status: every client that reaches 0.0.0.0:0 can read all names and loads, unencrypted; set [agent.tls]";
     agent.until_logged(warning);
     assert!(plain(&case, &port).contains("HTTP/1.1 "));
     // There is nothing to renew, and nothing ends by it.

@@ -57,7 +57,7 @@ fn without_descriptors_those_who_are_in_stay_and_others_wait(case: &Case) {
     assert_eq!(&greeting, b"NBDMAGIC");
     session.ask("read -P 0x11 0 1M", "read 1048576/1048576");
     session.ask("write -P 0x22 1M 1M", "wrote 1048576/1048576");
-    // Those that wait are let in as soon as some leave.
+    // Those that wait are admitted as soon as some leave.
     let last = crowd.pop();
     crowd.clear();
     let mut last = last.expect("a hundred");

@@ -51,7 +51,7 @@ fn top_shows_a_server_its_end_and_its_return() {
         row.is_some_and(|row| row.split_whitespace().nth(1).is_some_and(|iops| iops == "200"))
     });
     assert!(shown.contains("[Tenants 3]") && shown.contains("evenkeel serve"), "{shown}");
-    screen.until_words(&["live", "operator 2000 IOP", "met 1.0 IOPS", "goals: 1 met, 0 missed", "throttled: 2"]);
+    screen.until_words(&["live", "operator 2000 IOP", "met 1.0 IOPS", "targets: 1 met, 0 missed", "throttled: 2"]);
     // All about the one that a filter leaves.
     screen.press("/back\r");
     screen.until("only backup", |screen| screen.contains(">backup") && !screen.contains("database"));

@@ -1,6 +1,6 @@
 //! Options of a running Ceph daemon: only what is in force until it ends is set, never what is stored for the cluster.
 //!
-//! What somebody set in the running daemon before is remembered as it was. What nobody had set is *unset* at the end, not set
+//! An option that was set in the running daemon before is remembered as it was. One that was not set is *unset* at the end, not set
 //! to the value it had: a value that stays set in the daemon would hide what is stored for the cluster from then on.
 
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::journal::{Journal, Knob, Restored};
 
 /// How long an OSD may take to put an option back: longer than an answer may take otherwise, as it matters more.
 const RESTORE_LIMIT: Duration = Duration::from_secs(2);
-/// Written in the journal where nobody had set anything.
+/// Written in the journal where the option was not set.
 const UNSET: &str = "unset";
 
 /// An option of one daemon that is ours to set.
@@ -36,7 +36,7 @@ pub enum Change {
     Same,
     /// It is now.
     Made,
-    /// Somebody else changed it since. It stays as they want it.
+    /// Another program changed it since. It stays as that program set it.
     Foreign(String),
 }
 
@@ -61,7 +61,7 @@ impl CephOption {
     }
 
     /// Sets it, with what was there before written to the journal first. The journal is not held while the daemon is asked:
-    /// one that hangs keeps nobody else waiting.
+    /// one that hangs keeps no other waiting.
     ///
     /// # Errors
     /// What the daemon or the journal says. After a change that was not answered the option counts as set: it is put back at
@@ -92,7 +92,7 @@ impl CephOption {
         Ok(Change::Made)
     }
 
-    /// Puts back what was there before, unless somebody else changed it meanwhile, or the daemon has started anew. Asks the
+    /// Puts back what was there before, unless another program changed it meanwhile, or the daemon has started anew. Asks the
     /// daemon with the journal held.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ pub(crate) fn put_back(path: &Path, option: &str, before: &str, seen: Option<&st
         found => found?,
     };
     match (found, before.strip_prefix('=')) {
-        // Started anew, or unset by somebody.
+        // Started anew, or unset by another program.
         (None, _) => Ok(Restored::Nothing),
         (Some(found), Some(before)) if found == before => Ok(Restored::Nothing),
         (Some(found), _) if seen.is_some_and(|seen| seen != found) => Ok(Restored::Foreign { found }),

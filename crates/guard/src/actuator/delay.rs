@@ -87,7 +87,7 @@ impl Plan {
     /// Asks for the queueing disciplines of the devices and decides; changes nothing.
     ///
     /// # Errors
-    /// [`Error::ForeignQdisc`] if a device has a queueing discipline that somebody configured, [`Error::NoDevice`],
+    /// [`Error::ForeignQdisc`] if a device has a queueing discipline that another program configured, [`Error::NoDevice`],
     /// [`Error::Settings`], and what the kernel refuses.
     pub fn new(settings: Settings) -> Result<Self, Error> {
         settings.check()?;
@@ -259,7 +259,7 @@ impl PacketDelay {
     /// # Errors
     /// [`Error::Settings`] for more than [`MAX_HOLDS`]; what the kernel refuses, and then the earlier holds are still
     /// in force until their timeout; [`Error::ForeignQdisc`] or [`Error::NoDevice`] while a device has lost our queueing
-    /// discipline to somebody else's, or is gone: the holds have been written then.
+    /// discipline to another program's, or is gone: the holds have been written then.
     pub fn set(&mut self, now: Instant, holds: &Holds) -> Result<Outcome, Error> {
         let count = holds.len();
         if count > MAX_HOLDS {
@@ -276,7 +276,7 @@ impl PacketDelay {
         Ok(Outcome { written, repaired: self.repair()? })
     }
 
-    /// Makes our queueing disciplines and program anew where they are gone; tells whether any was.
+    /// Makes our queueing disciplines and program anew where they are gone; returns whether any was.
     fn repair(&mut self) -> Result<bool, Error> {
         let mut repaired = false;
         for device in &mut self.devices {

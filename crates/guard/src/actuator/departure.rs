@@ -303,7 +303,7 @@ impl Departures {
         self.devices.retain(|(known, _)| *known != device);
     }
 
-    /// Attaches the program anew where another program took it from a device; tells whether that was so.
+    /// Attaches the program anew where another program took it from a device; returns whether that was so.
     pub(crate) fn repair(&mut self, device: u32) -> Result<bool, Refused> {
         let is_attached = |(known, attached): &(u32, Option<Attached>)| match (attached, &self.filters) {
             (Some(Attached::Link(link)), _) if *known == device => bpf::is_attached(link),
@@ -349,7 +349,7 @@ impl Departures {
     }
 
     /// Makes exactly `holds` be in force, none longer than `maximum` and each until `timeout` from now. Writes what is
-    /// different or due for renewal; tells whether it wrote anything.
+    /// different or due for renewal; returns whether it wrote anything.
     pub(crate) fn set(
         &mut self,
         now: Instant,

@@ -22,9 +22,9 @@ pub enum Error {
         /// As it was named.
         device: String,
     },
-    /// Somebody configured the device's queueing discipline, and we never replace that.
+    /// The device has a configured queueing discipline, and we never replace that.
     #[error(
-        "{device} has the queueing discipline {found}, which somebody configured; Evenkeel does not replace it. Remove \
+        "{device} has the queueing discipline {found}, which was configured; Evenkeel does not replace it. Remove \
          it (`tc qdisc del dev {device} root`) if it is not needed, or leave this device out"
     )]
     ForeignQdisc {
@@ -104,7 +104,7 @@ pub enum Error {
         /// The journal.
         path: PathBuf,
     },
-    /// Somebody else could have written the journal.
+    /// Another user could have written the journal.
     #[error(
         "the journal {path} belongs to another user or can be written by others, who could have any file set that way. \
          Remove it, or make it private (`chown`, `chmod 600`) if you know what is in it"

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::error::Error;
 use crate::journal::{Journal, Knob};
 
-/// A file that the kernel, or whoever owns it, reads as a setting.
+/// A file that the kernel or another program reads as a setting.
 #[derive(Debug)]
 pub struct FileKnob {
     path: PathBuf,
@@ -22,7 +22,7 @@ pub enum Written {
     Same,
     /// It is now.
     Changed,
-    /// Somebody else changed it since our last write. It stays as they want it.
+    /// Another program changed it since our last write. It stays as that program set it.
     Foreign {
         /// What it holds.
         found: String,
@@ -58,7 +58,7 @@ impl FileKnob {
         Ok(Written::Changed)
     }
 
-    /// Puts back what was there before, unless somebody else changed it meanwhile.
+    /// Puts back what was there before, unless another program changed it meanwhile.
     ///
     /// # Errors
     /// As [`set`](Self::set).

@@ -112,7 +112,7 @@ impl Filters {
         Ok(Self { socket: Socket::open()?, qdiscs: Qdiscs::open()? })
     }
 
-    /// Whether a device has `clsact`, whoever made it.
+    /// Whether a device has `clsact`, ours or another.
     pub(crate) fn has_clsact(&self, device: u32) -> Result<bool, Errno> {
         Ok(self.qdiscs.list(device)?.iter().any(|q| q.kind == "clsact"))
     }
@@ -174,7 +174,7 @@ impl Filters {
 
 #[cfg(test)]
 impl Filters {
-    /// One as somebody else would put it beside ours.
+    /// One as another program would put it beside ours.
     pub(crate) fn attach_foreign(&self, device: u32, program: i32) {
         let foreign = (1 << 16) | u32::from(ALL_PROTOCOLS);
         self.socket.tell(&make_filter(device, program, foreign, "foreign")).unwrap();

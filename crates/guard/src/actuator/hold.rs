@@ -12,7 +12,7 @@ pub enum Client {
     /// Everything that the service ports send to this address.
     Address(IpAddr),
     /// One TCP connection: for clients behind one address (network address translation), and for a client that uses
-    /// two resources. Goes before [`Client::Address`].
+    /// two pools. Goes before [`Client::Address`].
     Connection {
         /// The client's address.
         address: IpAddr,
@@ -82,7 +82,7 @@ impl Hold {
 pub struct Holds(Vec<(Client, Hold)>);
 
 impl Holds {
-    /// Nobody is held.
+    /// No client is throttled.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
@@ -102,8 +102,8 @@ impl Holds {
         self.0.get_mut(place).map(|(_, hold)| hold)
     }
 
-    /// Nobody is held any more; the places stay.
-    pub(crate) fn let_go(&mut self) {
+    /// Releases all clients; the places stay.
+    pub(crate) fn release(&mut self) {
         self.0.iter_mut().for_each(|(_, hold)| *hold = Hold::NONE);
     }
 
@@ -123,7 +123,7 @@ impl Holds {
         self.iter().count()
     }
 
-    /// Whether nobody is held.
+    /// Whether no client is throttled.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_holds_the_longer_counts_and_nobody_is_held_by_nothing() {
+    fn of_two_holds_the_longer_counts_and_no_client_is_held_by_nothing() {
         let client = |text: &str| Client::Address(text.parse().unwrap());
         let holds: Holds = [
             (client("10.0.0.2"), hold(Packets::Data, 3)),

@@ -62,7 +62,7 @@ impl Limits {
                 "wbps" => &mut limits.wbps,
                 "riops" => &mut limits.riops,
                 "wiops" => &mut limits.wiops,
-                // A later kernel's: written back by nobody, so left alone.
+                // A later kernel's: never written back, so left alone.
                 _ => continue,
             };
             *limit = match value {
@@ -103,7 +103,7 @@ pub enum Change {
     Same,
     /// It is now.
     Made,
-    /// Somebody else has changed the row since our last write: it stays as they want it, from now on.
+    /// Another program has changed the row since our last write: it stays so from now on.
     Foreign(Limits),
     /// The group is gone, and its limits with it.
     Gone,
@@ -118,7 +118,7 @@ pub struct IoMax {
     before: Option<Limits>,
     /// What was there after our last write.
     ours: Option<Limits>,
-    /// Whether somebody else has set it since.
+    /// Whether another program has set it since.
     foreign: bool,
     /// What was found by the last look, until something is set.
     found: Option<Limits>,
@@ -130,7 +130,7 @@ impl IoMax {
         Self { path: group.join("io.max"), device, before: None, ours: None, foreign: false, found: None }
     }
 
-    /// Whether somebody else has changed it since our last write. It is left alone then.
+    /// Whether another program has changed it since our last write. It is left alone then.
     pub fn is_foreign(&self) -> bool {
         self.foreign
     }
@@ -156,7 +156,7 @@ impl IoMax {
         Ok(self.found)
     }
 
-    /// Puts back what was there before, unless somebody else has changed it meanwhile.
+    /// Puts back what was there before, unless another program has changed it meanwhile.
     ///
     /// # Errors
     /// [`Error::File`]; the journal keeps it.
@@ -198,7 +198,7 @@ pub fn set_all(journal: &mut Journal, rows: &mut [(&mut IoMax, Limits)]) -> Resu
             }
         });
     }
-    // What somebody else has set is theirs: it is not put back at the end.
+    // What another program has set is not put back at the end.
     for ((row, _), result) in rows.iter_mut().zip(&results) {
         if matches!(result, Ok(Change::Foreign(_) | Change::Gone)) && row.ours.take().is_some() {
             journal.restore(&row.knob())?;

@@ -15,7 +15,7 @@ use super::error::Error;
 const FOLDER: &str = "/run/evenkeel";
 /// Of the thread, as the sockets are that it opens.
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
-/// Access for the owner alone: whoever can open a file can lock it.
+/// Access for the owner alone: a process that can open a file can lock it.
 const PRIVATE_FOLDER: u32 = 0o700;
 const PRIVATE_FILE: u32 = 0o600;
 const OPEN_TO_OTHERS: u32 = 0o077;
@@ -121,7 +121,7 @@ mod tests {
         let folder = Folder::new("users");
         drop(Only::of(&folder.0).unwrap());
         drop(squatted);
-        // Whoever can open a file can lock it; whoever can write into a folder can put one there.
+        // A process that can open a file can lock it; one that can write into a folder can put one there.
         let mode = |path: &Path| path.metadata().unwrap().mode() & 0o777;
         assert_eq!((mode(&folder.0), mode(&folder.lock())), (0o700, 0o600));
         set_permissions(folder.lock(), Permissions::from_mode(0o644)).unwrap();

@@ -168,7 +168,7 @@ impl Qdiscs {
 
     /// The root of a device; `None` if that is the kernel's own. One message, where a list would have one for each queue.
     pub(crate) fn root(&self, device: u32) -> Result<Option<Qdisc>, Errno> {
-        // Without the echo whoever listens to changes is told, and nobody else.
+        // Without the echo the answer goes to listeners to changes, and not to us.
         let request = Request::new(GET_QDISC, ACK | ECHO, |w| header(w, device, 0, ROOT, 0));
         let mut found = None;
         let answer = self.socket.ask(&request, |message| {

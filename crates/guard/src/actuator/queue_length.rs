@@ -45,7 +45,7 @@ impl QueueLength {
         self.before
     }
 
-    /// What somebody else has set since our last change. It is left alone as long as it is so.
+    /// What another program has set since our last change. It is left alone as long as it is so.
     pub fn foreign(&self) -> Option<&str> {
         self.foreign.as_deref()
     }
@@ -104,7 +104,7 @@ impl QueueLength {
             match self.knob.set(journal, &wanted.to_string())? {
                 Written::Same | Written::Changed => {
                     self.ours = true;
-                    // The kernel may have its own idea of it, which is then not somebody else's.
+                    // The kernel may have its own idea of it, which is then not another program's.
                     self.value = read_file(&self.queue.path)?.trim().parse().ok().or(Some(wanted));
                 }
                 Written::Foreign { found } => {

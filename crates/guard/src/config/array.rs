@@ -61,7 +61,7 @@ impl ArrayConfig {
     ) -> Vec<(&'static [&'static str], String)> {
         let mut faults: Vec<(&'static [&'static str], String)> = Vec::new();
         if !is_name(name) {
-            let message = "is no name of an array: other hosts are told of it; use letters, digits, '.', '_' and '-'";
+            let message = "is no name of an array, which other hosts see; use letters, digits, '.', '_' and '-'";
             faults.push((&[], message.to_owned()));
         }
         match self.method {

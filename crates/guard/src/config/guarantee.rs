@@ -9,7 +9,7 @@ use crate::loops::owed::Owed;
 
 /// A device, mostly a slow one behind a fast one, whose control groups have a throughput guarantee.
 #[derive(Clone, Debug, PartialEq)]
-pub struct HybridConfig {
+pub struct CachedConfig {
     /// The device that the groups use, by path or name: a dm-cache, dm-writecache or bcache.
     pub device: String,
     /// The devices below it; found out where left out.
@@ -39,11 +39,11 @@ pub struct GuaranteeConfig {
 impl GuaranteeConfig {
     /// In the controller's words.
     pub fn guarantee(&self) -> throughput::Guarantee {
-        throughput::Guarantee { read: self.read.goal(), write: self.write.goal(), weight: f64::from(self.weight) }
+        throughput::Guarantee { read: self.read.control(), write: self.write.control(), weight: f64::from(self.weight) }
     }
 }
 
-impl HybridConfig {
+impl CachedConfig {
     /// How often is decided: the published equations and fixed limits are for whole periods.
     pub fn interval(&self) -> evenkeel_control::Duration {
         self.tuning.every()

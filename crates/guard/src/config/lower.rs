@@ -25,14 +25,14 @@ use evenkeel_policy::units::{Bytes, Duration};
 use evenkeel_policy::{Severity, budget_that_hangs, policy_findings, rate_that_hangs};
 
 use super::{
-    Abilities, ArrayConfig, ArrayVolume, CephConfig, Config, File, GuaranteeConfig, HybridConfig, ResourceConfig,
+    Abilities, ArrayConfig, ArrayVolume, CachedConfig, CephConfig, Config, File, GuaranteeConfig, PacketsConfig,
     Throttles,
 };
 use crate::config::ClientTerms;
 use crate::loops::owed::Owed;
 
 /// More pools, or devices of one, than a host has; each costs work at every tick.
-const MAX_RESOURCES: usize = 1_000;
+const MAX_ENTRIES: usize = 1_000;
 /// What begins the name of an OSD in a pool's devices.
 const OSD: &str = "osd:";
 
@@ -171,8 +171,8 @@ impl<'f> Lowering<'f, '_> {
 
     /// What is wrong with the policy wherever it is enforced.
     fn policy(&mut self) {
-        if self.pools.len() > MAX_RESOURCES {
-            self.fault(&["pools"], format!("are more than {MAX_RESOURCES}; name those that matter"));
+        if self.pools.len() > MAX_ENTRIES {
+            self.fault(&["pools"], format!("are more than {MAX_ENTRIES}; name those that matter"));
         }
         for finding in policy_findings(self.pools, self.tenants) {
             let path: Vec<&str> = finding.path.iter().map(String::as_str).collect();
@@ -182,8 +182,8 @@ impl<'f> Lowering<'f, '_> {
             }
         }
         for (name, pool) in self.pools {
-            if pool.devices.len() > MAX_RESOURCES {
-                let message = format!("are more than {MAX_RESOURCES}; divide them between pools");
+            if pool.devices.len() > MAX_ENTRIES {
+                let message = format!("are more than {MAX_ENTRIES}; divide them between pools");
                 self.fault(&["pools", name, "devices"], message);
             }
         }
@@ -231,7 +231,7 @@ impl<'f> Lowering<'f, '_> {
             self.fault(&["exchange", "period"], format!("must be at least agent.interval ({interval})"));
         }
         if self.lowered.config.arrays.len() > MAX_POOLS {
-            let message = format!("with slots are more than the {MAX_POOLS} that a host may tell others of");
+            let message = format!("with slots are more than the {MAX_POOLS} that a host may report to others");
             self.fault(&["pools"], message);
         }
     }
@@ -371,7 +371,7 @@ impl<'f> Lowering<'f, '_> {
         let of = if devices.is_empty() { name.to_owned() } else { listed(devices) };
         let row = Row::of_pool(name, Enforcement::Packets, Some(Precedence::Latency), latency(target, Of::Reads));
         let enforced = &mut self.lowered.config.enforced;
-        if self.lowered.config.resources.is_empty() {
+        if self.lowered.config.packets.is_empty() {
             enforced.tenants.extend(self.clients.iter().map(|(tenant, _)| (*tenant).clone()));
         }
         enforced.rows.push(row.by(format!("reads of {of}, by {by}"), throttled));
@@ -452,17 +452,17 @@ impl<'f> Lowering<'f, '_> {
             self.fault(&["pools", name, "tuning", "cache"], message);
         }
         for device in &devices {
-            let hybrid = HybridConfig {
+            let cached = CachedConfig {
                 device: (*device).to_owned(),
                 cache: cache.clone(),
                 tuning: pool.tuning.guarantee.clone(),
                 tenants: tenants.clone(),
             };
-            let named = name_of(&self.lowered.config.hybrids, name, device, devices.len() == 1);
-            self.lowered.config.hybrids.insert(named, hybrid);
+            let named = name_of(&self.lowered.config.cached, name, device, devices.len() == 1);
+            self.lowered.config.cached.insert(named, cached);
         }
-        if self.lowered.config.hybrids.len() > MAX_RESOURCES {
-            let message = format!("with guarantees are more than {MAX_RESOURCES}; name those that matter");
+        if self.lowered.config.cached.len() > MAX_ENTRIES {
+            let message = format!("with guarantees are more than {MAX_ENTRIES}; name those that matter");
             self.fault(&["pools"], message);
         }
     }
@@ -486,22 +486,22 @@ impl<'f> Lowering<'f, '_> {
             );
         }
         let differs = self.tenants.values().any(|tenant| tenant.pools.contains_key(name));
-        let resource = ResourceConfig {
+        let packets = PacketsConfig {
             latency,
             devices: devices.into_iter().map(str::to_owned).collect(),
             method: pool.tuning.method,
             noisy_above: pool.tuning.noisy_above,
             throttles: if differs { throttles(self.tenants, Some(name)) } else { self.throttles.clone() },
         };
-        if let Err(invalid) = self.lowered.config.controller(&resource).validate() {
+        if let Err(invalid) = self.lowered.config.controller(&packets).validate() {
             let path: &[&str] = match invalid.setting {
-                "goal" => &["pools", name, "latency", "target"],
+                "target" => &["pools", name, "latency", "target"],
                 "noisy_bytes_per_s" => &["pools", name, "tuning", "noisy_above"],
                 other => &["agent", other],
             };
             self.fault(path, format!("must be {}", invalid.must_be));
         }
-        self.lowered.config.resources.insert(name.to_owned(), resource);
+        self.lowered.config.packets.insert(name.to_owned(), packets);
     }
 
     /// Whether a pool is that of volumes of `evenkeel serve`, and nothing says that it is more.
@@ -514,9 +514,9 @@ impl<'f> Lowering<'f, '_> {
         let config = &self.lowered.config;
         let (osds, devices) = devices_of(pool);
         let osds = !osds.is_empty() && allows(pool, Enforcement::Osd);
-        let packets = config.resources.contains_key(name);
+        let packets = config.packets.contains_key(name);
         let array = config.arrays.contains_key(name);
-        let groups = config.hybrids.values().any(|hybrid| devices.contains(&hybrid.device.as_str()))
+        let groups = config.cached.values().any(|cached| devices.contains(&cached.device.as_str()))
             && !has_slots(pool)
             && allows(pool, Enforcement::Cgroup);
         if !(osds || packets || array || groups) {

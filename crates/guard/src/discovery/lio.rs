@@ -1,4 +1,4 @@
-//! LIO, the kernel's SCSI target: what configfs tells about its iSCSI side.
+//! LIO, the kernel's SCSI target: its iSCSI side in configfs.
 //!
 //! ```text
 //! target/iscsi/IQN/tpgt_1/np/10.0.0.1:3260
@@ -27,7 +27,7 @@ pub struct Group {
     pub luns: Vec<Lun>,
     /// Initiators with an access list of their own.
     pub initiators: Vec<Initiator>,
-    /// Initiators that are logged in without one; the kernel does not tell from where.
+    /// Initiators that are logged in without one; the kernel does not show from where.
     pub dynamic: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ pub struct Lun {
 /// What holds the data of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backing {
-    /// The block device, if the kernel tells.
+    /// The block device, if the kernel shows it.
     pub number: Option<DeviceNumber>,
     /// Block device or file.
     pub path: Option<PathBuf>,

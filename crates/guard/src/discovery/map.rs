@@ -1,4 +1,4 @@
-//! Links from clients to resources, and where they are not certain.
+//! Links from clients to pools, and where they are not certain.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -52,7 +52,7 @@ impl Server {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KnownBy {
-    /// The target tells the session and its address.
+    /// The target knows the session and its address.
     Session,
     /// The connection belongs to what serves this volume and nothing else.
     Connection,
@@ -60,8 +60,8 @@ pub enum KnownBy {
     Elimination,
     /// It is one of several volumes that the client may reach.
     Candidate,
-    /// Nobody is connected, or nobody tells who.
-    Nobody,
+    /// No client is connected, or it is not known which.
+    Unknown,
 }
 
 impl KnownBy {
@@ -72,7 +72,7 @@ impl KnownBy {
             Self::Connection => "connection",
             Self::Elimination => "elimination",
             Self::Candidate => "one of several",
-            Self::Nobody => "-",
+            Self::Unknown => "-",
         }
     }
 }
@@ -104,13 +104,13 @@ pub struct Link {
     /// Number of that device, `MAJOR:MINOR`.
     #[serde(skip)]
     pub number: Option<DeviceNumber>,
-    /// The resource that saturates.
-    pub resource: Option<String>,
+    /// The pool that saturates.
+    pub pool: Option<String>,
     /// The client's address.
     pub client: Option<IpAddr>,
     /// The client's name, if the target knows it.
     pub client_name: Option<String>,
-    /// Its connections, as far as they can be told.
+    /// Its connections, as far as they are known.
     pub connections: Vec<Connection>,
     /// How the client is known.
     pub known_by: KnownBy,
@@ -128,9 +128,9 @@ pub struct Note {
     pub message: String,
 }
 
-/// A resource of the map.
+/// A pool of the map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ResourceEntry {
+pub struct PoolEntry {
     /// Its name.
     pub name: String,
     /// `volume group`, `array`, `multipath device`, `disk`, or `configured`.
@@ -144,11 +144,11 @@ pub struct ResourceEntry {
 pub struct Map {
     /// Volumes and their clients.
     pub links: Vec<Link>,
-    /// The resources they are on.
-    pub resources: Vec<ResourceEntry>,
+    /// The pools they are on.
+    pub pools: Vec<PoolEntry>,
     /// Slow devices behind fast ones, on which groups can be guaranteed a throughput.
     #[serde(default)]
-    pub hybrids: Vec<HybridEntry>,
+    pub cached: Vec<CachedEntry>,
     /// Ceph's OSDs, if they were looked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub osds: Vec<OsdEntry>,
@@ -158,7 +158,7 @@ pub struct Map {
 
 /// A slow device behind a fast one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct HybridEntry {
+pub struct CachedEntry {
     /// The kernel's name of the device that is used: `dm-0`, `bcache0`.
     pub name: String,
     /// `dm-cache`, `dm-writecache` or `bcache`.
@@ -171,7 +171,7 @@ pub struct HybridEntry {
     pub slow: String,
 }
 
-/// Resources as configured: name, and the devices on it by path or name.
+/// Pools as configured: name, and the devices on it by path or name.
 pub type Configured = BTreeMap<String, Vec<String>>;
 
 impl Map {
@@ -186,16 +186,16 @@ impl Map {
         builder.finish()
     }
 
-    /// Addresses that reach several resources: a delay for one would throttle work on the others.
+    /// Addresses that reach several pools: a delay for one would throttle work on the others.
     pub fn ambiguous(&self) -> BTreeMap<IpAddr, BTreeSet<&str>> {
-        let mut resources: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
+        let mut pools: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
         for link in &self.links {
-            if let (Some(client), Some(resource)) = (link.client, &link.resource) {
-                resources.entry(client).or_default().insert(resource);
+            if let (Some(client), Some(pool)) = (link.client, &link.pool) {
+                pools.entry(client).or_default().insert(pool);
             }
         }
-        resources.retain(|_, reached| reached.len() > 1);
-        resources
+        pools.retain(|_, reached| reached.len() > 1);
+        pools
     }
 }
 
@@ -212,7 +212,7 @@ struct Builder<'a, R> {
 type Names<'n> = (Server, &'n str, &'n str);
 
 impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
-    /// A volume, placed on its device and resource, without a client yet.
+    /// A volume, placed on its device and pool, without a client yet.
     fn volume(
         &mut self,
         (server, target, volume): Names<'_>,
@@ -224,7 +224,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
             let path = path?;
             self.survey.device(path).or_else(|| self.survey.device(&(self.resolve)(path)))
         });
-        let resource = device.map(|device| {
+        let pool = device.map(|device| {
             let names = |entry: &String| {
                 let found = Path::new(entry).is_absolute().then(|| self.survey.topology.by_path(Path::new(entry)));
                 found.flatten().is_some_and(|found| found == device)
@@ -234,12 +234,12 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
             match self.configured.iter().find(|(_, devices)| devices.iter().any(names)) {
                 Some((name, _)) => (name.clone(), "configured".to_owned()),
                 None => {
-                    let resource = self.survey.topology.resource_of(device);
-                    (resource.name().to_owned(), resource.kind().to_owned())
+                    let pool = self.survey.topology.pool_of(device);
+                    (pool.name().to_owned(), pool.kind().to_owned())
                 }
             }
         });
-        if let Some((name, kind)) = &resource {
+        if let Some((name, kind)) = &pool {
             self.kinds.insert(name.clone(), kind.clone());
         }
         Link {
@@ -249,11 +249,11 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
             path: path.map(Path::to_owned),
             device: device.map(|device| device.name.clone()),
             number: device.map(|device| device.number),
-            resource: resource.map(|(name, _)| name),
+            pool: pool.map(|(name, _)| name),
             client: None,
             client_name: None,
             connections: Vec::new(),
-            known_by: KnownBy::Nobody,
+            known_by: KnownBy::Unknown,
             counters: None,
         }
     }
@@ -269,7 +269,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
             if group.dynamic.len() > 1 || (!group.dynamic.is_empty() && known_by == KnownBy::Candidate) {
                 let (target, sessions, addresses) = (&group.target, group.dynamic.len(), from.len());
                 self.note("unknown_client", format!(
-                    "target {target} runs without access lists: {sessions} sessions, and {addresses} addresses they may be from; make an access list for each initiator (and generate_node_acls=0) so that the kernel tells which is which"
+                    "target {target} runs without access lists: {sessions} sessions, and {addresses} addresses they may be from; make an access list for each initiator (and generate_node_acls=0) so that the kernel knows which is which"
                 ));
             }
             for lun in &group.luns {
@@ -359,7 +359,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
                 told.entry(address).or_default().insert(&host.name);
             }
             if shared && !told.is_empty() && subsystem.hosts.iter().all(|host| host.address.is_some()) {
-                // Whoever else is connected to the port is connected to another subsystem.
+                // Other clients of the port are connected to another subsystem.
                 connections.retain(|connection| told.contains_key(&connection.remote.ip()));
             }
             for (number, path) in &subsystem.namespaces {
@@ -484,21 +484,21 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         }
         let mut devices: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for link in &self.links {
-            if let (Some(resource), Some(device)) = (&link.resource, &link.device) {
-                devices.entry(resource.clone()).or_default().insert(device.clone());
+            if let (Some(pool), Some(device)) = (&link.pool, &link.device) {
+                devices.entry(pool.clone()).or_default().insert(device.clone());
             }
         }
         let kind = |name: &String| self.kinds.get(name).cloned().unwrap_or_default();
         let entry = |(name, devices): (String, BTreeSet<String>)| {
             let kind = kind(&name);
-            ResourceEntry { name, kind, devices: devices.into_iter().collect() }
+            PoolEntry { name, kind, devices: devices.into_iter().collect() }
         };
-        let resources = devices.into_iter().map(entry).collect();
-        let hybrids = self.survey.hybrids.clone();
-        let mut map = Map { links: self.links, resources, hybrids, osds: Vec::new(), notes: self.notes };
-        let ambiguous: Vec<_> = map.ambiguous().iter().map(|(address, resources)| {
-            let resources = joined(resources);
-            let message = format!("{address} reaches several resources ({resources}): a delay for one would throttle work on the others, so it is never throttled; give the client an address for each resource");
+        let pools = devices.into_iter().map(entry).collect();
+        let cached = self.survey.cached.clone();
+        let mut map = Map { links: self.links, pools, cached, osds: Vec::new(), notes: self.notes };
+        let ambiguous: Vec<_> = map.ambiguous().iter().map(|(address, pools)| {
+            let pools = joined(pools);
+            let message = format!("{address} reaches several pools ({pools}): a delay for one would throttle work on the others, so it is never throttled; give the client an address for each pool");
             Note { kind: "ambiguous_address".into(), message }
         }).collect();
         map.notes.extend(ambiguous);

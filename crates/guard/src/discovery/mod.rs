@@ -1,11 +1,11 @@
-//! Which client reaches which device, and which resource they share.
+//! Which client reaches which device, and which pool they share.
 //!
-//! | module | tells |
+//! | module | finds |
 //! |---|---|
 //! | [`topology`], [`lvm`], [`mounts`] | block devices, what they are made of, and the device below a file |
 //! | [`lio`], [`nvmet`], [`tgt`] | SCSI and NVMe targets |
 //! | [`sockets`], [`processes`], [`mark`] | TCP connections, and the NBD servers that hold them |
-//! | [`map`] | all of it as links client ↔ target ↔ volume ↔ device ↔ resource |
+//! | [`map`] | all of it as links client ↔ target ↔ volume ↔ device ↔ pool |
 //! | [`osds`] | Ceph's OSDs |
 //! | [`roots`] | where the trees are |
 //!
@@ -30,7 +30,7 @@ pub mod topology;
 
 pub use map::{KnownBy, Link, Map, Note, Server};
 pub use roots::Roots;
-pub use topology::{Device, Resource, Topology};
+pub use topology::{Device, Pool, Topology};
 
 /// Everything that was read, before it is put together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub struct Survey {
     /// Block devices.
     pub topology: Topology,
     /// Slow devices behind fast ones.
-    pub hybrids: Vec<map::HybridEntry>,
+    pub cached: Vec<map::CachedEntry>,
     /// Mounted file systems.
     pub mounts: Vec<mounts::Mount>,
     /// TCP sockets of this network namespace.
@@ -74,7 +74,7 @@ impl Survey {
             processes: processes.servers,
             other_namespaces: processes.other_namespaces,
             tgt: tgt.map_or_else(Vec::new, |result| kept(result, &mut problems)),
-            hybrids: crate::sensor::cache::find(roots, &topology),
+            cached: crate::sensor::cache::find(roots, &topology),
             topology,
             mounts,
             sockets,

@@ -1,4 +1,4 @@
-//! The kernel's NVMe target over TCP: ports, subsystems and namespaces out of configfs, and hosts where debugfs tells
+//! The kernel's NVMe target over TCP: ports, subsystems and namespaces out of configfs, and hosts where debugfs shows
 //! (since Linux 6.11, with `CONFIG_NVME_TARGET_DEBUGFS`).
 //!
 //! ```text
@@ -23,7 +23,7 @@ pub struct Subsystem {
     pub portals: Vec<SocketAddr>,
     /// Namespaces that are enabled: number and path.
     pub namespaces: Vec<(String, PathBuf)>,
-    /// Hosts that are connected, as far as the kernel tells.
+    /// Hosts that are connected, as far as the kernel shows them.
     pub hosts: Vec<Host>,
 }
 
@@ -75,7 +75,7 @@ pub fn read(roots: &Roots) -> Result<Vec<Subsystem>, Error> {
     Ok(subsystems)
 }
 
-/// Hosts in a subsystem's folder of debugfs. A controller that ends meanwhile, or a kernel that tells nothing, is no error.
+/// Hosts in a subsystem's folder of debugfs. A controller that ends meanwhile, or a kernel that shows nothing, is no error.
 fn hosts(folder: &Path) -> Vec<Host> {
     let controllers = roots::names(folder).unwrap_or_default();
     let host = |controller: &String| {

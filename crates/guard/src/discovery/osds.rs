@@ -37,7 +37,7 @@ pub fn find(root: &Path, configured: &[PathBuf]) -> Vec<OsdEntry> {
     }
     for path in configured {
         look(path, 0, &mut left, &mut sockets);
-        // A path that ends in the name of a socket is one, also while nobody listens there.
+        // A path that ends in the name of a socket is one, also while no process listens there.
         if number(path).is_some() && !path.is_dir() {
             sockets.push(path.clone());
         }
@@ -70,7 +70,7 @@ fn number(path: &Path) -> Option<u32> {
     rest.split('.').next()?.parse().ok().filter(|_| plain)
 }
 
-/// What tells OSDs of one number apart: the cluster's id is the name of the folder, or the cluster's name stands in front.
+/// What distinguishes OSDs of one number: the cluster's id is the name of the folder, or the cluster's name stands in front.
 fn cluster(path: &Path) -> String {
     let text = |name: Option<&std::ffi::OsStr>| name.and_then(std::ffi::OsStr::to_str).unwrap_or_default().to_owned();
     let file = text(path.file_name());

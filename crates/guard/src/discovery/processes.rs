@@ -20,7 +20,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// What a command line runs; `marked` tells whether its program has our mark, and is asked only of what may be ours.
+    /// What a command line runs; `marked` says whether its program has our mark, and is asked only of what may be ours.
     fn of(command: &[String], marked: impl FnOnce() -> bool) -> Option<Self> {
         let program = Path::new(command.first()?).file_name().and_then(|name| name.to_str());
         let serves = || command.iter().skip(1).any(|word| word == "serve");

@@ -1,4 +1,4 @@
-//! Block devices as sysfs shows them, and the resource each stands on.
+//! Block devices as sysfs shows them, and the pool each stands on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -42,7 +42,7 @@ impl Device {
 
 /// What saturates as one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Resource {
+pub enum Pool {
     /// An LVM volume group, by its name.
     VolumeGroup(String),
     /// An md array, by the kernel's name.
@@ -53,7 +53,7 @@ pub enum Resource {
     Disk(String),
 }
 
-impl Resource {
+impl Pool {
     /// The name, as the configuration uses it.
     pub fn name(&self) -> &str {
         match self {
@@ -149,36 +149,36 @@ impl Topology {
         self.devices.values()
     }
 
-    /// The resource that saturates when `device` does: its volume group, array, multipath device or disk.
-    pub fn resource_of(&self, device: &Device) -> Resource {
-        self.resource_at(device, MAX_DEPTH)
+    /// The pool that saturates when `device` does: its volume group, array, multipath device or disk.
+    pub fn pool_of(&self, device: &Device) -> Pool {
+        self.pool_at(device, MAX_DEPTH)
     }
 
-    fn resource_at(&self, device: &Device, depth: u32) -> Resource {
+    fn pool_at(&self, device: &Device, depth: u32) -> Pool {
         let below = || {
             let parent = device.partition_of.iter();
             let depth = depth.checked_sub(1)?;
             let below: BTreeSet<_> = parent
                 .chain(&device.slaves)
                 .filter_map(|name| self.get(name))
-                .map(|slave| self.resource_at(slave, depth))
+                .map(|slave| self.pool_at(slave, depth))
                 .collect();
-            // What lies on several resources is one of its own.
+            // What lies on several pools is one of its own.
             let mut below = below.into_iter();
             below.next().filter(|_| below.next().is_none())
         };
         let own = || match &device.dm {
-            Some((name, _)) => Resource::Disk(name.clone()),
-            None => Resource::Disk(device.name.clone()),
+            Some((name, _)) => Pool::Disk(name.clone()),
+            None => Pool::Disk(device.name.clone()),
         };
         if let Some((group, _)) = device.lvm() {
-            return Resource::VolumeGroup(group);
+            return Pool::VolumeGroup(group);
         }
         if device.md_level.is_some() {
-            return Resource::Array(device.name.clone());
+            return Pool::Array(device.name.clone());
         }
         match &device.dm {
-            Some((name, uuid)) if uuid.starts_with("mpath-") => Resource::Multipath(name.clone()),
+            Some((name, uuid)) if uuid.starts_with("mpath-") => Pool::Multipath(name.clone()),
             _ => below().unwrap_or_else(own),
         }
     }
@@ -221,8 +221,8 @@ mod tests {
         Device { dm: Some((dm.into(), uuid.into())), slaves, ..device(name, minor) }
     }
 
-    fn resource(topology: &Topology, name: &str) -> Resource {
-        topology.resource_of(topology.get(name).expect("is there"))
+    fn pool(topology: &Topology, name: &str) -> Pool {
+        topology.pool_of(topology.get(name).expect("is there"))
     }
 
     #[test]
@@ -238,13 +238,13 @@ mod tests {
             mapped("dm-3", 7, "both", "", &["sda", "sdb"]),
             mapped("dm-4", 8, "over-mpath", "", &["dm-2"]),
         ]);
-        assert_eq!(resource(&topology, "sda1"), Resource::Disk("sda".into()));
-        assert_eq!(resource(&topology, "md0"), Resource::Array("md0".into()));
-        assert_eq!(resource(&topology, "dm-0"), Resource::VolumeGroup("vg-x".into()));
-        assert_eq!(resource(&topology, "dm-1"), Resource::Disk("sda".into()));
-        assert_eq!(resource(&topology, "dm-2"), Resource::Multipath("mpatha".into()));
-        assert_eq!(resource(&topology, "dm-3"), Resource::Disk("both".into()));
-        assert_eq!(resource(&topology, "dm-4"), Resource::Multipath("mpatha".into()));
+        assert_eq!(pool(&topology, "sda1"), Pool::Disk("sda".into()));
+        assert_eq!(pool(&topology, "md0"), Pool::Array("md0".into()));
+        assert_eq!(pool(&topology, "dm-0"), Pool::VolumeGroup("vg-x".into()));
+        assert_eq!(pool(&topology, "dm-1"), Pool::Disk("sda".into()));
+        assert_eq!(pool(&topology, "dm-2"), Pool::Multipath("mpatha".into()));
+        assert_eq!(pool(&topology, "dm-3"), Pool::Disk("both".into()));
+        assert_eq!(pool(&topology, "dm-4"), Pool::Multipath("mpatha".into()));
     }
 
     #[test]
@@ -260,6 +260,6 @@ mod tests {
     #[test]
     fn a_loop_of_slaves_ends() {
         let topology = Topology::of([mapped("dm-0", 0, "a", "", &["dm-1"]), mapped("dm-1", 1, "b", "", &["dm-0"])]);
-        assert!(matches!(resource(&topology, "dm-0"), Resource::Disk(_)));
+        assert!(matches!(pool(&topology, "dm-0"), Pool::Disk(_)));
     }
 }

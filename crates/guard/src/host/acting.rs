@@ -23,7 +23,7 @@ impl Acting {
     /// client is throttled yet.
     ///
     /// # Errors
-    /// A journal in use, a device that somebody configured, missing parts of the kernel or privileges; nothing is left
+    /// A journal in use, a device with a configured queueing discipline, missing parts of the kernel or privileges; nothing is left
     /// changed then.
     pub fn start(settings: Option<Settings>, journal_path: &Path, say: Say) -> Result<Self, Error> {
         let mut journal = Journal::open_within(journal_path, restore::SENTINEL_LIMIT)?;
@@ -32,7 +32,7 @@ impl Acting {
             restore::report(journal.restore_all(), say)?;
         }
         let plan = settings.map(Plan::new).transpose()?;
-        // Before the first change: from here on somebody survives us.
+        // Before the first change: from here on the sentinel survives us.
         let sentinel = restore::start_sentinel(journal_path)?;
         let delay = plan.map(|plan| plan.apply(&mut journal)).transpose()?;
         let journal = Arc::new(Mutex::new(journal));
@@ -58,12 +58,12 @@ impl Acting {
         Ok(())
     }
 
-    /// The journal, for limits of groups. Lines of it are whole, whoever panicked with it.
+    /// The journal, for limits of groups. Lines of it are whole, also after a panic with it.
     pub fn journal(&self) -> MutexGuard<'_, Journal> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The journal, for other threads. They let go of it before [`stop`](Self::stop).
+    /// The journal, for other threads. They drop it before [`stop`](Self::stop).
     pub fn shared_journal(&self) -> Arc<Mutex<Journal>> {
         Arc::clone(&self.journal)
     }
@@ -78,7 +78,7 @@ impl Acting {
         self.delay.as_ref().map(PacketDelay::ends_with_process)
     }
 
-    /// Puts everything back. The result is how many packets were dropped while they waited, where the kernel tells.
+    /// Puts everything back. The result is how many packets were dropped while they waited, where the kernel knows it.
     ///
     /// # Errors
     /// What could not be put back; the journal keeps it.

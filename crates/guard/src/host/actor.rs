@@ -26,8 +26,8 @@ impl Actor {
         if dry_run {
             return Ok(Self::Watching("--dry-run: decides and records, and throttles no client".into()));
         }
-        let holds = !config.agent.interfaces.is_empty() && !config.resources.is_empty();
-        if !holds && config.hybrids.is_empty() && config.arrays.is_empty() && config.ceph.is_none() {
+        let holds = !config.agent.interfaces.is_empty() && !config.packets.is_empty();
+        if !holds && config.cached.is_empty() && config.arrays.is_empty() && config.ceph.is_none() {
             let why = "the configuration names no interfaces by which clients are reached, so no packet is delayed";
             return Ok(Self::Watching(why.into()));
         }
@@ -79,7 +79,7 @@ impl Actor {
         }
     }
 
-    /// The same for other threads, which let go of it before [`stop`](Self::stop).
+    /// The same for other threads, which drop it before [`stop`](Self::stop).
     pub(super) fn shared_journal(&self) -> Option<Arc<Mutex<Journal>>> {
         match self {
             Self::Watching(_) => None,

@@ -45,7 +45,7 @@ pub(super) fn start_sentinel(journal: &Path) -> Result<Sentinel, Error> {
     Sentinel::start(&mut command)
 }
 
-/// The same as [`report`] for an agent that ends as it should: what went well is not told.
+/// The same as [`report`] for an agent that ends as it should: what went well is not reported.
 pub(super) fn report_failures(mut results: Restoration, say: Say) -> Result<(), Error> {
     results.retain(|(_, result)| !matches!(result, Ok(Restored::Done | Restored::Nothing)));
     report(results, say)

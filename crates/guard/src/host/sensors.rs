@@ -10,7 +10,7 @@ use crate::sensor::Source;
 use crate::sensor::retransmits::{self, Segments};
 use crate::sensor::tracepoints::{Events, FOLDERS, ReadTimes};
 
-/// Where the kernel tells how many TCP segments were sent again.
+/// The file that says how many TCP segments were sent again.
 const SNMP: &str = "/proc/net/snmp";
 
 /// How long single reads took, where a latency target is for a percentile.
@@ -54,7 +54,7 @@ pub(super) fn open_segments() -> Option<Source> {
     Source::open(Path::new(SNMP)).inspect_err(|error| tracing::warn!("{error}")).ok()
 }
 
-/// TCP's totals, where the kernel tells them.
+/// TCP's totals, where the kernel has them.
 pub(super) fn segments(snmp: &mut Source) -> Option<Segments> {
     let text = std::str::from_utf8(snmp.read().ok()?).ok()?;
     retransmits::parse(text).ok()

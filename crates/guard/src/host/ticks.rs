@@ -64,7 +64,7 @@ impl Host {
         let diskstats = watches.then(|| Source::open(Path::new(DISKSTATS))).transpose().map_err(Error::Measure)?;
         let mut agent = Agent::open(config, &Roots::default(), Path::new(cgroup::ROOT))?;
         let first = if watches { survey(&config.configured()) } else { Map::default() };
-        for name in agent.packets.names().filter(|name| !first.resources.iter().any(|entry| entry.name == *name)) {
+        for name in agent.packets.names().filter(|name| !first.pools.iter().any(|entry| entry.name == *name)) {
             tracing::warn!(
                 "nothing that is served now is on {name}; it is looked for every {}",
                 config.agent.discover_every
@@ -186,7 +186,7 @@ impl Host {
             timed = self.reads.watch(&shared.agent.packets);
         }
         timed = timed.and(self.reads.count(&mut shared.agent.packets, at));
-        // Without a reading an empty file: every device is gone, and controllers let go after a while.
+        // Without a reading an empty file: every device is gone, and controllers release all clients after a while.
         let (text, failure) = read.map_or_else(|error| (&[] as &[u8], Some(error)), |text| (text, None));
         let errors = shared.agent.tick(at, text, self.actor.journal().as_deref_mut());
         let acted = self.actor.hold(now, shared.agent.packets.holds());

@@ -20,7 +20,7 @@ use super::MAX_RECORDS;
 use super::owed::Owed;
 use super::record::{CgroupState, DirectionState, GroupState};
 use crate::actuator::io_max::Limits;
-use crate::config::HybridConfig;
+use crate::config::CachedConfig;
 use crate::sensor::cgroup::Usage;
 
 /// Decisions kept of each direction of a tenant at least.
@@ -89,7 +89,7 @@ struct Tenant {
     moved: Moved,
     read: Option<Limit>,
     write: Option<Limit>,
-    /// Limits that somebody else set: this tenant is left alone.
+    /// Limits that another program set: this tenant is left alone.
     foreign: Option<Limits>,
     /// Its newest decisions about reads and writes.
     newest: [Newest; 2],
@@ -98,15 +98,15 @@ struct Tenant {
 /// What a group did in the last period, per second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moved {
-    hybrid: [f64; 4],
+    cached: [f64; 4],
     slow: [f64; 4],
 }
 
-/// The tenants of one hybrid device.
+/// The tenants of one cached device.
 #[derive(Debug)]
 pub struct Guarantees {
     name: String,
-    config: HybridConfig,
+    config: CachedConfig,
     controller: Controller,
     /// By the controller's numbers.
     tenants: Vec<Option<Tenant>>,
@@ -117,11 +117,11 @@ pub struct Guarantees {
 }
 
 impl Guarantees {
-    /// A hybrid device whose tenants are not known yet.
+    /// A cached device whose tenants are not known yet.
     ///
     /// # Errors
     /// A setting that the controller refuses; a configuration that was read has none.
-    pub fn new(name: &str, config: &HybridConfig) -> Result<Self, InvalidConfig> {
+    pub fn new(name: &str, config: &CachedConfig) -> Result<Self, InvalidConfig> {
         Ok(Self {
             name: name.to_owned(),
             config: config.clone(),
@@ -134,13 +134,13 @@ impl Guarantees {
         })
     }
 
-    /// Name of the hybrid device in the configuration.
+    /// Name of the cached device in the configuration.
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Its settings.
-    pub fn config(&self) -> &HybridConfig {
+    pub fn config(&self) -> &CachedConfig {
         &self.config
     }
 
@@ -176,7 +176,7 @@ impl Guarantees {
         }
     }
 
-    /// Notes that somebody else has set a tenant's limits, which are left alone from now on.
+    /// Notes that another program has set a tenant's limits, which are left alone from now on.
     pub fn is_foreign(&mut self, tenant: TenantId, limits: Limits) {
         if let Some(Some(known)) = self.tenants.get_mut(tenant.0 as usize) {
             known.foreign = Some(limits);
@@ -191,7 +191,7 @@ impl Guarantees {
             let Some(usage) = found.usage else { continue };
             tenant.measure(now, usage);
             self.samples.push(TenantSample {
-                hybrid: usage.hybrid,
+                cached: usage.cached,
                 slow: Some(usage.slow),
                 in_force: found.limits.map(|limits| tenant.in_force(&limits)),
                 ..TenantSample::new(found.tenant)
@@ -232,7 +232,7 @@ impl Guarantees {
     }
 
     /// The limits that each tenant is to have; a limit that nothing was guaranteed about is `None` and stays as it is. Not
-    /// those whose limits somebody else has set.
+    /// those whose limits another program has set.
     pub fn limits(&self) -> impl Iterator<Item = (TenantId, Limits)> {
         self.tenants.iter().enumerate().filter_map(|(index, tenant)| {
             let tenant = tenant.as_ref().filter(|tenant| tenant.foreign.is_none())?;
@@ -284,13 +284,13 @@ impl Tenant {
         let seconds = now.since(at).as_secs_f64();
         if seconds > 0.0 {
             let moved = |before: Counters, after: Counters| rates(before, after, seconds);
-            self.moved = Moved { hybrid: moved(before.hybrid, usage.hybrid), slow: moved(before.slow, usage.slow) };
+            self.moved = Moved { cached: moved(before.cached, usage.cached), slow: moved(before.slow, usage.slow) };
         }
     }
 
     /// A limit, or what is reserved if that is more. Reads or writes alone may take the whole reservation.
     fn not_below(&self, owed: &Owed, direction: Direction, limit: Rate) -> Rate {
-        let moved = |rate| self.moved.hybrid[place(direction, rate)];
+        let moved = |rate| self.moved.cached[place(direction, rate)];
         let mean_bytes = moved(Rate::BytesPerS(0)) / moved(Rate::RequestsPerS(0)).max(1e-9);
         let least = owed.reserved(matches!(limit, Rate::BytesPerS(_)), mean_bytes).ceil() as u64;
         match limit {
@@ -327,24 +327,24 @@ impl Tenant {
 
     /// What it got in the last period, in the unit of `rate`.
     fn measured(&self, direction: Direction, rate: Rate) -> f64 {
-        self.moved.hybrid[place(direction, rate)]
+        self.moved.cached[place(direction, rate)]
     }
 
-    fn state(&self, config: &HybridConfig) -> GroupState {
+    fn state(&self, config: &CachedConfig) -> GroupState {
         let guarantee = config.tenants.get(&self.names.tenant).map(|tenant| tenant.guarantee());
         let direction = |direction, limit: Option<Limit>| {
-            let goal = guarantee.and_then(|guarantee| match direction {
+            let bounds = guarantee.and_then(|guarantee| match direction {
                 Direction::Read => guarantee.read,
                 Direction::Write => guarantee.write,
             })?;
             let limit = limit?;
             let bytes = place(direction, Rate::BytesPerS(0));
-            let (moved, missed) = (self.moved.hybrid[bytes], self.moved.slow[bytes]);
+            let (moved, missed) = (self.moved.cached[bytes], self.moved.slow[bytes]);
             let miss_rate = (moved > 0.0).then(|| (missed / moved).min(1.0));
             let measured = self.measured(direction, limit.limit);
             Some(DirectionState {
                 unit: Unit::from(limit.limit),
-                guaranteed: goal.guaranteed.value() as f64,
+                guaranteed: bounds.guaranteed.value() as f64,
                 measured,
                 miss_rate,
                 limit: limit.limit.value() as f64,

@@ -8,7 +8,7 @@ use crate::config::{Abilities, Config};
 fn guarantees(text: &str) -> Guarantees {
     let text = format!("[pools.pool]\ndevices = [\"dm-0\"]\ntuning.guarantee.interval = \"1s\"\n{text}");
     let config = Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap();
-    Guarantees::new("pool", &config.hybrids["pool"]).unwrap()
+    Guarantees::new("pool", &config.cached["pool"]).unwrap()
 }
 
 const ONE: &str =
@@ -20,7 +20,7 @@ fn at(second: u64) -> Instant {
 
 fn usage(read: u64, missed: u64) -> Usage {
     let bytes = |read_bytes| Counters { read_bytes, reads: read_bytes / 65_536, ..Counters::ZERO };
-    Usage { hybrid: bytes(read), slow: bytes(missed), ..Usage::default() }
+    Usage { cached: bytes(read), slow: bytes(missed), ..Usage::default() }
 }
 
 fn found(tenant: TenantId, usage: Usage, limit: Option<u64>) -> Found {

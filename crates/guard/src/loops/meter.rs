@@ -3,7 +3,7 @@
 //! The statistics add up the time that requests took, from when the block layer took them up. By Little's law that sum over
 //! an interval is how many there were in the mean. As many as the queue has places were inside the array; the others waited
 //! for a place at this host. Where waiting does not show ([`Knob::shows_waiting`](crate::sensor::queue::Knob)), full queues
-//! are all that tells of it.
+//! are all that is known of it.
 
 use evenkeel_control::Duration;
 use evenkeel_control::slots::Report;
@@ -73,7 +73,7 @@ impl Meter {
         };
         let inside = mean(self.inside_s).round() as u64;
         let rate = mean(self.completed as f64);
-        // Whoever waits in a queue of constant length has done half of it.
+        // A request in a queue of constant length has waited half of its time.
         let waited = if rate > 0.0 { shown * shown / rate / 2.0 } else { shown * seconds };
         let (queued_before, inside_before) = self.before;
         let arrived = (self.completed + queued + inside).saturating_sub(queued_before + inside_before);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn with_places_for_all_nobody_waits() {
+    fn with_places_for_all_no_request_waits() {
         for places in [SHOWN, HIDDEN] {
             let report = period(sample(40, 10, 4), places);
             assert_eq!((report.queued, report.waited), (0, Duration::ZERO));

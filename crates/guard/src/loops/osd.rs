@@ -4,8 +4,8 @@
 //!  perf dump ─▶ Mind::sample ─▶ control::admission ─▶ bluestore_throttle_bytes, records
 //! ```
 //!
-//! Counters tell sums over a sampling interval, not single requests. What has reached the device in an interval is told to the
-//! controller at its end, each request with the mean cost and the mean latency: a device that completes in batches looks the
+//! Counters are sums over a sampling interval, not single requests. The controller observes what has reached the device at
+//! the end of an interval, each request with the mean cost and the mean latency: a device that completes in batches looks the
 //! same. The smallest of these means takes the place of the smallest latency.
 
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use super::osd_order::Order;
 use super::record::Measured;
 use crate::sensor::osd::Counters;
 
-/// Requests told to the controller for one sample at most; with more of them each stands for several. It needs 16 in a block.
+/// Requests that the controller observes for one sample at most; with more of them each stands for several. It needs 16 in a block.
 const MAX_TOLD: u64 = 2_000;
 /// What a sample leaves of those before in the ratio of bytes written to cost: some 250 samples.
 const RATIO_MEMORY: f64 = 1.0 - 1.0 / 256.0;
@@ -41,7 +41,7 @@ const MAX_GAP_INTERVALS: u64 = 25;
 pub enum Taken {
     /// It was the first, or the first after a gap: nothing to compare it with.
     First,
-    /// The OSD's counters began anew: it was started again, or somebody reset them.
+    /// The OSD's counters began anew: it was started again, or they were reset.
     Anew,
     /// It counts.
     Counted,
@@ -66,7 +66,7 @@ pub struct Mind {
 }
 
 impl Mind {
-    /// A controller that starts at `now`, to be told something every `interval`; `seed` feeds exploration.
+    /// A controller that starts at `now` and observes every `interval`; `seed` feeds exploration.
     pub fn new(config: Config, interval: Duration, now: Instant, seed: u64) -> Self {
         Self {
             admission: Admission::new(config, now, seed),
@@ -139,7 +139,7 @@ impl Mind {
         self.order.cost_reached(counters.bytes.get, counters.bytes.get_sum, counters.store.reached_device())
     }
 
-    /// Bytes that clients wrote for each byte of cost. Both are counted when requests come in, and so tell nothing of the
+    /// Bytes that clients wrote for each byte of cost. Both are counted when requests come in, and so say nothing of the
     /// throughput of the store while the budget changes.
     fn payload_ratio(&self) -> f64 {
         if self.cost > 0.0 { (self.written / self.cost).clamp(0.0, 1.0) } else { 1.0 }
@@ -169,7 +169,7 @@ impl Mind {
         self.admission.hold_back(counters.bytes.waiting() > 0);
     }
 
-    /// Share of the requests during which others waited at the throttle. All, if somebody waits at either end of the interval.
+    /// Share of the requests during which others waited at the throttle. All, if a request waits at either end of the interval.
     /// Otherwise the share of those that had to wait, or, if that is more, the threads that waited on average: a request that
     /// comes while others wait inside the scheduler, because all threads wait at the throttle, is not counted by the OSD. The
     /// average is over several intervals, since after each commit there is room for a while.
@@ -189,8 +189,8 @@ impl Mind {
         waited.max(threads).clamp(0.0, 1.0)
     }
 
-    /// The latency that the controller is told. What was admitted under another budget does not count for `elastic`, which
-    /// tells by latency and time of completion; of these requests nothing more is known than that they were committed since
+    /// The latency that the controller observes. What was admitted under another budget does not count for `elastic`, which
+    /// decides by latency and time of completion; of these requests nothing more is known than that they were committed since
     /// the sample before, so that their age counts from then, and several such ages have to pass until the store is steady.
     fn latency(&self, took: Duration, before: &Counters, counters: &Counters) -> Duration {
         let mean = counters.store.latency_since(&before.store).unwrap_or(0.0);

@@ -75,7 +75,7 @@ pub struct Array {
     exchanged: bool,
     /// How much of its share this host takes, 0 to 1.
     ramp: f64,
-    /// What other hosts have not been told yet.
+    /// What has not been reported to other hosts yet.
     untold: Option<Summary>,
     total: Option<f64>,
     tightness: Option<f64>,
@@ -182,7 +182,7 @@ impl Array {
             let mean_bytes = volume.report.bytes as f64 / volume.report.completed.max(1) as f64;
             self.workloads.push(Workload {
                 id: WorkloadId(id),
-                goal: volume.config.latency.map(|latency| latency.target),
+                target: volume.config.latency.map(|latency| latency.target),
                 weight: volume.config.weight,
                 guaranteed_iops: volume.config.owed.iops(mean_bytes),
                 report: volume.report,

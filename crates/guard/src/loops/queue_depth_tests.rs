@@ -25,7 +25,7 @@ fn second(array: &mut Array, now: &mut Instant, sample: &Sample) -> Option<Vec<f
 }
 
 #[test]
-fn goals_are_judged_by_seconds_and_reasons_are_kept() {
+fn targets_are_judged_by_seconds_and_reasons_are_kept() {
     let mut array = array(
         "[pools.san]\ntuning.slots = \"needs\"\n[tenants.db]\nmatch = [\"device:sda\"]\nlatency.target = \"10ms\"\n",
     );

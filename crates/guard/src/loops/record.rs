@@ -164,7 +164,7 @@ pub struct ClientState {
     pub exempt_because: Option<String>,
     /// Its load.
     pub bytes_per_s: f64,
-    /// Whether the load is an equal part of what a device shared with others did, because nothing tells more.
+    /// Whether the load is an equal part of what a device shared with others did, because nothing more is known.
     pub load_is_estimated: bool,
     /// How long what is sent to it waits.
     pub delay_ms: f64,
@@ -191,13 +191,13 @@ pub struct CgroupState {
     pub slow_is_trusted: bool,
     /// What the slow device did in the last period without a guarantee: write-back, promotion, other groups.
     pub background_bytes_per_s: f64,
-    /// What the cache tells of itself, where it does.
+    /// What the cache reports of itself, where it does.
     pub cache: Option<CacheState>,
     /// Groups with a guarantee.
     pub groups: Vec<GroupState>,
 }
 
-/// What a cache tells of itself since it was set up, of all who use it.
+/// What a cache reports of itself since it was set up, of all that use it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheState {
     /// Reads that the fast device answered; of bcache all requests that it counts.
@@ -274,7 +274,7 @@ pub struct VolumeState {
     pub iops: f64,
     /// Payload bytes per second in the last period.
     pub bytes_per_s: f64,
-    /// Mean latency of the last period as the kernel tells it; `null` without requests. Where the setting is
+    /// Mean latency of the last period as the kernel measures it; `null` without requests. Where the setting is
     /// `nr_requests`, without the wait for a place.
     pub latency_ms: Option<f64>,
     /// Requests waiting at this host; where waiting does not show, an estimate.

@@ -9,13 +9,13 @@ use evenkeel_policy::decision::DecisionRecord;
 
 use super::{Error, Errors, Tick};
 use crate::actuator::io_max::{self, Change, IoMax};
-use crate::config::{Config, HybridConfig};
+use crate::config::{CachedConfig, Config};
 use crate::discovery::Roots;
 use crate::journal::Journal;
 use crate::loops::Due;
 use crate::loops::cgroup::{Found, Guarantees};
 use crate::loops::record::{At, CacheState, CgroupState, PoolState};
-use crate::sensor::cache::{CacheStatus, Hybrid, NotUsable};
+use crate::sensor::cache::{CacheStatus, Cached, NotUsable};
 use crate::sensor::cgroup::{self, GroupFile, Usage};
 
 /// A device that is not there is looked for so often.
@@ -67,7 +67,7 @@ pub struct Cgroup {
     roots: Roots,
     cgroups: PathBuf,
     /// `None` while the device is not on this host.
-    device: Option<Hybrid>,
+    device: Option<Cached>,
     due: Due,
     find_due: Due,
     groups: Vec<Group>,
@@ -85,19 +85,19 @@ pub struct Cgroup {
 /// What is missing, and what to do about it. A device that is not on this host is no error: the policy is that of all hosts.
 pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Cgroup>, Unable> {
     // What is not here needs nothing of this host.
-    let is_here = |device: &HybridConfig| !matches!(find(device, roots), Err(NotUsable::NoDevice(_)));
-    if config.hybrids.values().any(is_here) {
+    let is_here = |device: &CachedConfig| !matches!(find(device, roots), Err(NotUsable::NoDevice(_)));
+    if config.cached.values().any(is_here) {
         let controllers = cgroups.join("cgroup.controllers");
         let listed = std::fs::read_to_string(&controllers).map_err(|_| Unable::NoGroups(cgroups.to_owned()))?;
         if !listed.split_ascii_whitespace().any(|name| name == "io") {
             return Err(Unable::NoController(controllers));
         }
     }
-    config.hybrids.iter().map(|(name, config)| Cgroup::open(name, config, roots, cgroups)).collect()
+    config.cached.iter().map(|(name, config)| Cgroup::open(name, config, roots, cgroups)).collect()
 }
 
 impl Cgroup {
-    fn open(name: &str, config: &HybridConfig, roots: &Roots, cgroups: &Path) -> Result<Self, Unable> {
+    fn open(name: &str, config: &CachedConfig, roots: &Roots, cgroups: &Path) -> Result<Self, Unable> {
         let device = match find(config, roots) {
             Ok(device) => Some(device),
             Err(NotUsable::NoDevice(_)) => None,
@@ -192,7 +192,7 @@ impl Cgroup {
     }
 
     /// Takes in groups that have appeared.
-    fn follow(&mut self, device: &Hybrid, tick: &mut Tick<'_>) {
+    fn follow(&mut self, device: &Cached, tick: &mut Tick<'_>) {
         let tenants: Vec<(String, String)> =
             self.mind.config().tenants.iter().map(|(name, tenant)| (name.clone(), tenant.group.clone())).collect();
         for (tenant, pattern) in tenants {
@@ -213,7 +213,7 @@ impl Cgroup {
         }
     }
 
-    fn take_in(&mut self, device: &Hybrid, tenant: &str, name: String, tick: &mut Tick<'_>) {
+    fn take_in(&mut self, device: &Cached, tenant: &str, name: String, tick: &mut Tick<'_>) {
         let folder = self.cgroups.join(&name);
         let stat = match GroupFile::open(folder.join("io.stat")) {
             Ok(stat) => stat,
@@ -240,7 +240,7 @@ impl Cgroup {
     }
 
     /// Reads what every group did; lets go of those that are gone.
-    fn measure(&mut self, device: &Hybrid, tick: &mut Tick<'_>) {
+    fn measure(&mut self, device: &Cached, tick: &mut Tick<'_>) {
         let made = device.made();
         self.found.clear();
         let mut gone = Vec::new();
@@ -302,7 +302,7 @@ impl Cgroup {
 
     /// What is known and decided.
     pub fn state(&self) -> PoolState {
-        let made = self.device.as_ref().map(Hybrid::made);
+        let made = self.device.as_ref().map(Cached::made);
         let at = CgroupState {
             kind: made.map_or_else(String::new, |made| made.kind.name().into()),
             device_number: made.map_or_else(String::new, |made| made.device.to_string()),
@@ -326,8 +326,8 @@ impl Cgroup {
     }
 }
 
-fn find(config: &HybridConfig, roots: &Roots) -> Result<Hybrid, NotUsable> {
-    Hybrid::open(roots, &config.device, config.cache.slow.as_deref(), config.cache.fast.as_deref())
+fn find(config: &CachedConfig, roots: &Roots) -> Result<Cached, NotUsable> {
+    Cached::open(roots, &config.device, config.cache.slow.as_deref(), config.cache.fast.as_deref())
 }
 
 fn cache_state(status: CacheStatus) -> CacheState {

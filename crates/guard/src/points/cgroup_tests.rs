@@ -13,7 +13,7 @@ struct Host {
 impl Host {
     fn new(name: &str) -> Self {
         let root = std::env::temp_dir().join(format!("evenkeel-keeper-{name}-{}", std::process::id()));
-        for (device, number) in [("no-hybrid", "4095:1"), ("no-slow", "4095:2")] {
+        for (device, number) in [("no-cached", "4095:1"), ("no-slow", "4095:2")] {
             let folder = root.join("sys/class/block").join(device);
             std::fs::create_dir_all(&folder).unwrap();
             std::fs::create_dir_all(root.join("sys/dev/block")).unwrap();
@@ -81,7 +81,7 @@ fn at(second: u64) -> Instant {
 const GUARANTEE: &str = "[tenants.db]\nmatch = [\"cgroup:slice/db-*\"]\nguarantee.read = { bytes_per_s = \"10MB\" }\n";
 
 fn config(tenants: &str) -> Config {
-    let pool = "[pools.pool]\ndevices = [\"no-hybrid\"]\ntuning.cache.slow = \"no-slow\"\ntuning.guarantee.interval = \"1s\"\n";
+    let pool = "[pools.pool]\ndevices = [\"no-cached\"]\ntuning.cache.slow = \"no-slow\"\ntuning.guarantee.interval = \"1s\"\n";
     Config::parse(&format!("{pool}{tenants}"), "test", Abilities { tracepoints: false }).unwrap()
 }
 
@@ -128,7 +128,7 @@ fn groups_get_limits_when_they_appear_and_lose_them_at_the_end() {
 }
 
 #[test]
-fn a_group_that_is_gone_is_let_go_of_and_another_of_its_name_begins_anew() {
+fn a_group_that_is_gone_is_released_and_another_of_its_name_begins_anew() {
     let mut host = Host::new("gone");
     let mut agent = host.agent();
     host.group("slice/db-1");
@@ -231,7 +231,7 @@ fn a_newer_policy_takes_over_without_a_gap() {
 fn a_device_that_is_not_on_this_host_is_noted_and_taken_when_it_comes() {
     let mut host = Host::new("elsewhere");
     let link = host.root.join("sys/dev/block/4095:1");
-    let (folder, hidden) = (host.root.join("sys/class/block/no-hybrid"), host.root.join("hidden"));
+    let (folder, hidden) = (host.root.join("sys/class/block/no-cached"), host.root.join("hidden"));
     let device = std::fs::read_link(&link).unwrap();
     std::fs::remove_file(&link).unwrap();
     std::fs::rename(&folder, &hidden).unwrap();
@@ -239,7 +239,7 @@ fn a_device_that_is_not_on_this_host_is_noted_and_taken_when_it_comes() {
     let mut agent = host.agent();
     host.tick(&mut agent, 0);
     let note = agent.state().pools[0].notes.join(" ");
-    assert!(note.contains("not on this host: there is no block device no-hybrid"), "{note}");
+    assert!(note.contains("not on this host: there is no block device no-cached"), "{note}");
     assert_eq!((host.io_max("slice/db-1").as_str(), agent.names()), ("", vec!["pool".to_owned()]));
     std::fs::rename(&hidden, &folder).unwrap();
     std::os::unix::fs::symlink(device, &link).unwrap();
@@ -261,10 +261,10 @@ fn what_is_missing_is_told_before_anything_starts() {
     };
     let open = |device: &str| Agent::open(&config(device), &Roots::under(&host.root), &host.root.join("cgroup"));
     assert!(open("no-such").is_ok(), "the policy is that of all hosts");
-    assert!(open("no-hybrid").err().unwrap().to_string().contains("name its slow device"));
+    assert!(open("no-cached").err().unwrap().to_string().contains("name its slow device"));
     std::fs::write(host.root.join("cgroup/cgroup.controllers"), "cpu memory\n").unwrap();
-    assert!(matches!(open("no-hybrid"), Err(Unable::NoController(_))));
+    assert!(matches!(open("no-cached"), Err(Unable::NoController(_))));
     std::fs::remove_file(host.root.join("cgroup/cgroup.controllers")).unwrap();
-    assert!(matches!(open("no-hybrid"), Err(Unable::NoGroups(_))));
+    assert!(matches!(open("no-cached"), Err(Unable::NoGroups(_))));
     assert!(open("no-such").is_ok(), "what is not here needs no control groups");
 }

@@ -24,9 +24,9 @@ use crate::sensor::osd::{self as sensor, Counters};
 pub const BYTES: &str = "bluestore_throttle_bytes";
 /// What may be inside or wait to be written in place, beyond the former.
 pub const DEFERRED: &str = "bluestore_throttle_deferred_bytes";
-/// The command that tells counters.
+/// The command that shows counters.
 const PERF_DUMP: &str = "perf dump";
-/// A throttle that shows something else than what we set for so many samples was set by somebody else.
+/// A throttle that shows something else than what we set for so many samples was set by another program.
 const FOREIGN_SAMPLES: u32 = 3;
 
 /// Whether an OSD is controlled.
@@ -81,7 +81,7 @@ pub struct Osd {
     throttle_bytes: Option<u64>,
     disagreeing: u32,
     condition: Condition,
-    /// Somebody else set an option, so that this OSD is left alone: what was found.
+    /// Another program set an option, so that this OSD is left alone: what was found.
     foreign: Option<String>,
     skipped: u64,
     changes: u64,
@@ -131,7 +131,7 @@ impl Osd {
         self.skipped += count;
     }
 
-    /// Asks, decides, and sets the budget; without a journal it sets nothing. `clock` tells the time. What could not be done
+    /// Asks, decides, and sets the budget; without a journal it sets nothing. `clock` has the time. What could not be done
     /// is the result, and is tried again in the next call.
     ///
     /// # Errors
@@ -245,7 +245,7 @@ impl Osd {
         Ok(())
     }
 
-    /// Somebody else has set an option: from now on this OSD is theirs.
+    /// Another program has set an option: from now on this OSD is left alone.
     fn is_foreign(&mut self, option: &str, found: String, journal: &Mutex<Journal>) -> Result<(), actuator::Error> {
         let why = format!(
             "another program set {option} to {found}: this OSD is left alone until it or the agent starts anew"

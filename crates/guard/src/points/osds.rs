@@ -125,7 +125,7 @@ impl Osds {
         evenkeel_control::Instant::ZERO + self.started.elapsed().into()
     }
 
-    /// Samples until told to stop. Samples that cannot be taken in time are left out, not made up for.
+    /// Samples until it is stopped. Samples that cannot be taken in time are left out, not made up for.
     fn keep(&self, mut osd: Osd, shown: &Mutex<Shown>) {
         let journal = lock(&self.journal).clone();
         let every: Duration = self.config.sample_every.into();

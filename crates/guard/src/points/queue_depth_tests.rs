@@ -107,8 +107,8 @@ const CONFIG: &str = "[pools.san]\ntuning.slots = \"needs\"\n[tenants.backup]\nm
 const DATABASE: usize = 1;
 
 #[test]
-fn a_goal_that_fails_without_is_kept_by_shorter_queues() {
-    let mut host = Host::new("kept", &DISKS, CONFIG);
+fn a_target_that_fails_without_is_met_by_shorter_queues() {
+    let mut host = Host::new("met", &DISKS, CONFIG);
     host.seconds(20, false);
     assert!(host.latency_ms(DATABASE) > 100.0, "{}", host.latency_ms(DATABASE));
     assert_eq!((host.depth("no-database"), host.depth("no-backup")), (64.0, 64.0));
@@ -120,7 +120,7 @@ fn a_goal_that_fails_without_is_kept_by_shorter_queues() {
     let state = host.state();
     let slots = &state.volumes[DATABASE].slots;
     assert_eq!((slots.violated_total, slots.windows_total), (before.violated_total, before.windows_total + 20));
-    assert!(["kept", "equal_margin"].contains(&slots.reason.as_str()), "{slots:?}");
+    assert!(["met", "equal_margin"].contains(&slots.reason.as_str()), "{slots:?}");
     // The same load needs no change: each stops a queue for a moment.
     let changes: u64 = state.volumes.iter().flat_map(|volume| &volume.queues).map(|q| q.changes_total).sum();
     assert!(changes <= 20, "{changes} changes in 40 periods");
@@ -131,11 +131,11 @@ fn a_goal_that_fails_without_is_kept_by_shorter_queues() {
 }
 
 #[test]
-fn without_load_and_goals_everything_stays_or_comes_back() {
+fn without_load_and_targets_everything_stays_or_comes_back() {
     let mut host = Host::new("idle", &DISKS, CONFIG);
     host.seconds(10, true);
     assert!(host.depth("no-backup") < 32.0);
-    // The database is idle for longer than its goal counts: nothing is in the way of the backup.
+    // The database is idle for longer than its target counts: nothing is in the way of the backup.
     host.disks[0].1 = 0.0;
     host.seconds(60, true);
     assert!(host.volume(DATABASE).slots.used < 0.01);
@@ -143,7 +143,7 @@ fn without_load_and_goals_everything_stays_or_comes_back() {
 }
 
 #[test]
-fn two_hosts_that_exchange_what_they_do_keep_the_goal_of_one() {
+fn two_hosts_that_exchange_what_they_do_meet_the_target_of_one() {
     // The same load as above, with each volume on a host of its own; both see one array.
     let mut both = Host::new("exchange", &DISKS, CONFIG);
     let own = |volume: &str, config: &str| {
@@ -180,7 +180,7 @@ fn two_hosts_that_exchange_what_they_do_keep_the_goal_of_one() {
     assert!(hosts.iter().all(|host| state(host).exchanged));
     let totals: Vec<Option<f64>> = hosts.iter().map(|host| state(host).total_slots).collect();
     assert_eq!(totals[0], totals[1]);
-    // Alone the host with the goal begins at the least, and finds out for itself.
+    // Alone the host with the target begins at the least, and finds out for itself.
     hosts[1].alone();
     assert!(!state(&hosts[1]).exchanged && state(&hosts[0]).exchanged);
 }

@@ -40,7 +40,11 @@ fn judge_volume(part: String, device: &str, roots: &Roots) -> Finding {
 fn length(queue: &Queue) -> Result<String, String> {
     let text = roots::text(&queue.path).map_err(|why| format!("make {} readable: {why}", queue.path.display()))?;
     let now: u32 = text.trim().parse().map_err(|_| {
-        format!("{} has {:?} instead of a number; tell its driver's maker", queue.path.display(), text.trim())
+        format!(
+            "{} has {:?} instead of a number: a defect of its driver; report it to its maker",
+            queue.path.display(),
+            text.trim()
+        )
     })?;
     let each = if queue.queues.get() > 1 { format!(" of each of {} queues", queue.queues) } else { String::new() };
     let (disk, knob, least) = (&queue.disk, queue.knob, queue.knob.least().min(now));

@@ -10,7 +10,7 @@ use evenkeel_policy::effective::Missing;
 use super::{Finding, Preflight, Presence, parts};
 use crate::config::Config;
 use crate::discovery::{Map, Roots};
-use crate::sensor::cache::Hybrid;
+use crate::sensor::cache::Cached;
 use crate::sensor::cgroup;
 
 /// What was found missing: at which point, for which pool, device or group (all if none), and how much can be lost by it.
@@ -67,7 +67,7 @@ fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Pat
         let what = ["the queues in the OSDs' stores stay as long as they are", cure];
         lack(Osd, None, "", "no OSD of these names has an admin socket".into(), what);
     }
-    for name in config.resources.keys().filter(|name| map.resources.iter().all(|entry| entry.name != **name)) {
+    for name in config.packets.keys().filter(|name| map.pools.iter().all(|entry| entry.name != **name)) {
         let cure = "correct the name, or name devices: `evenkeel guard discover` shows which are served here";
         let what = ["no client is throttled for its latency target", cure];
         lack(Packets, Some(name), "", "no target serves a device that stands on it".into(), what);
@@ -79,12 +79,12 @@ fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Pat
         let cure = "name the network devices by which clients are reached, as `ip link` shows them";
         lack(Packets, None, "interfaces", why, ["no packet is delayed: clients are not throttled", cure]);
     }
-    for hybrid in config.hybrids.values() {
-        let (cache, what) = (&hybrid.cache, ["no group is guaranteed a throughput on it", ""]);
-        if let Err(why) = Hybrid::open(roots, &hybrid.device, cache.slow.as_deref(), cache.fast.as_deref()) {
-            lack(Cgroup, Some(&hybrid.device), "", why.to_string(), what);
+    for cached in config.cached.values() {
+        let (cache, what) = (&cached.cache, ["no group is guaranteed a throughput on it", ""]);
+        if let Err(why) = Cached::open(roots, &cached.device, cache.slow.as_deref(), cache.fast.as_deref()) {
+            lack(Cgroup, Some(&cached.device), "", why.to_string(), what);
         }
-        for group in hybrid.tenants.values().map(|tenant| &tenant.group) {
+        for group in cached.tenants.values().map(|tenant| &tenant.group) {
             if cgroup::find(groups, group).is_ok_and(|found| found.is_empty()) {
                 let what = ["the tenant is guaranteed nothing", "start its service, or correct the path"];
                 lack(Cgroup, Some(group), group, "`systemd-cgls` does not show it".into(), what);
@@ -97,8 +97,8 @@ fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Pat
         let lack = here(part).filter(|finding| !parts::is_usable(finding));
         all.extend(lack.map(|finding| (point, subject.cloned(), most, finding.clone())));
     };
-    for (name, resource) in &config.resources {
-        if matches!(resource.latency.percentile, Percentile::At(_)) {
+    for (name, pool) in &config.packets {
+        if matches!(pool.latency.percentile, Percentile::At(_)) {
             ["tracepoints", "perfmon"].iter().for_each(|of| part(Packets, Some(name), Presence::Missing, of));
         }
     }

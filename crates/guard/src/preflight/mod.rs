@@ -22,7 +22,7 @@ pub use parts::judge;
 /// What was read, before anything is concluded from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// Those symbols that tell of a part and that the running kernel has, built in or as a loaded module.
+    /// Those symbols that show a part and that the running kernel has, built in or as a loaded module.
     pub symbols: BTreeSet<String>,
     /// Modules that are loaded, or built in with something to set.
     pub loaded: BTreeSet<String>,
@@ -47,7 +47,7 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Reads what the system tells. What cannot be read counts as not there.
+    /// Reads what the system shows. What cannot be read counts as not there.
     pub fn read(roots: &Roots, modules: &Path) -> Self {
         let sysctl = |name: &str| roots::value(&roots.proc.join("sys/net/ipv4").join(name)).ok().flatten();
         let tracing = ["kernel/tracing", "kernel/debug/tracing"].map(|folder| roots.sys.join(folder));

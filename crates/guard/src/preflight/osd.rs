@@ -1,4 +1,4 @@
-//! Whether what an OSD schedules with lets a shorter queue in its store take effect.
+//! Whether an OSD schedules so that a shorter queue in its store takes effect.
 //!
 //! A throttle leaves requests where the scheduler can still choose between them. That is of use only if it does choose: if
 //! reservations are not over-committed, and if not many threads have taken their request out before they wait.
@@ -199,6 +199,6 @@ mod tests {
     fn an_osd_without_an_answer_is_told_too() {
         let finding = judge("osd.7", &Err(Error::Absent { path: "/run/ceph/ceph-osd.7.asok".into() }));
         assert_eq!(finding.presence, Presence::Missing);
-        assert!(finding.cure.contains("nobody listens"), "{}", finding.cure);
+        assert!(finding.cure.contains("no process listens"), "{}", finding.cure);
     }
 }

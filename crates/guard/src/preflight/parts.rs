@@ -192,7 +192,7 @@ fn files(evidence: &Evidence) -> [Finding; 4] {
             "percentiles of the latency",
             evidence.tracepoints,
             "/sys/kernel/tracing/events/block",
-            "goals are for means only",
+            "targets are for means only",
             "mount -t tracefs none /sys/kernel/tracing, on a kernel with CONFIG_EVENT_TRACING; and run as root",
         ),
     ]
@@ -217,7 +217,7 @@ fn tracing(evidence: &Evidence) -> Finding {
         "percentiles of the latency",
         has(SYS_ADMIN) || has(PERFMON) && has(BPF),
         "CapEff in /proc/self/status",
-        "goals are for means only",
+        "targets are for means only",
         "run as root, or give the service AmbientCapabilities=CAP_PERFMON CAP_BPF",
     )
 }

@@ -1,9 +1,9 @@
-//! Hybrid devices, a slow device behind a fast one: dm-cache, dm-writecache and bcache. What they are made of, how their
+//! Cached devices, a slow device behind a fast one: dm-cache, dm-writecache and bcache. What they are made of, how their
 //! cache fares, and what the slow device does.
 //!
 //! Formats are those of the kernel's `Documentation/admin-guide/device-mapper/cache.rst`, `writecache.rst`,
 //! `Documentation/admin-guide/bcache.rst` and `Documentation/block/stat.rst`. All counters are of the whole device: none of
-//! these tells tenants apart, which `io.stat` does ([`super::cgroup`]).
+//! these distinguishes tenants, which `io.stat` does ([`super::cgroup`]).
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use evenkeel_control::throughput::{Counters, SlowDevice};
 use super::Source;
 use super::cache_dm::{Control, Wanted};
 use super::diskstats::DeviceNumber;
-use crate::discovery::map::HybridEntry;
+use crate::discovery::map::CachedEntry;
 use crate::discovery::roots::{self, Roots};
 use crate::discovery::{Device, Topology};
 use crate::error::{Error, Fault};
@@ -46,7 +46,7 @@ impl Kind {
     }
 }
 
-/// A hybrid device and what it is made of.
+/// A cached device and what it is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
     /// What makes one of two.
@@ -59,7 +59,7 @@ pub struct Made {
     pub slow: DeviceNumber,
 }
 
-/// What a cache tells of itself since it was set up, of all who use it.
+/// What a cache reports of itself since it was set up, of all that use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheStatus {
     /// Reads that the fast device answered.
@@ -183,7 +183,7 @@ pub fn parse_block_stat(text: &[u8]) -> Result<SlowDevice, Fault> {
     Ok(SlowDevice { counters, busy: Duration::from_millis(busy_ms) })
 }
 
-/// Why a hybrid device cannot be used.
+/// Why a cached device cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum NotUsable {
     /// There is no such block device.
@@ -203,22 +203,22 @@ pub enum NotUsable {
     #[error(
         "{0} is no dm-cache, dm-writecache or bcache; if something else caches there, name its slow device: tuning.cache.slow = \"/dev/...\""
     )]
-    NoHybrid(String),
+    NotCached(String),
     /// A file is missing or odd.
     #[error(transparent)]
     File(#[from] Error),
 }
 
-/// A hybrid device that is watched.
+/// A cached device that is watched.
 #[derive(Debug)]
-pub struct Hybrid {
+pub struct Cached {
     made: Made,
     folder: PathBuf,
     control: Option<Control>,
     slow_stat: Source,
 }
 
-impl Hybrid {
+impl Cached {
     /// Finds out what `device` is made of; `slow` and `fast` overrule what is found. All three are paths in `/dev` or
     /// the kernel's names.
     ///
@@ -226,26 +226,26 @@ impl Hybrid {
     /// What is missing, and what to do about it.
     pub fn open(roots: &Roots, device: &str, slow: Option<&str>, fast: Option<&str>) -> Result<Self, NotUsable> {
         let number = |name: &str| number_of(roots, name).ok_or_else(|| NotUsable::NoDevice(name.to_owned()));
-        let (hybrid, named) = (number(device)?, (slow.map(number).transpose()?, fast.map(number).transpose()?));
-        let folder = roots.sys.join(format!("dev/block/{hybrid}"));
+        let (cached, named) = (number(device)?, (slow.map(number).transpose()?, fast.map(number).transpose()?));
+        let folder = roots.sys.join(format!("dev/block/{cached}"));
         // A captured tree is of another machine than this one's device mapper.
         let control = if *roots == Roots::default() { Control::open() } else { Err(Control::absent()) };
         let ask = |wanted| match &control {
-            Ok(control) => control.ask(hybrid, wanted).map_err(|error| error.to_string()),
+            Ok(control) => control.ask(cached, wanted).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
         let found = if folder.join("dm").is_dir() {
             match ask(Wanted::Table) {
                 Ok((target, parameters)) => parse_table(&target, &parameters)
                     .map_err(|fault| fault.in_file(Path::new("device mapper's table")))?
-                    .ok_or_else(|| NotUsable::NoHybrid(device.to_owned())),
+                    .ok_or_else(|| NotUsable::NotCached(device.to_owned())),
                 Err(because) => of_lvm(&folder)
                     .ok_or_else(|| NotUsable::Unknown { device: device.to_owned(), because: format!(": {because}") }),
             }
         } else if folder.join("bcache").is_dir() {
             of_bcache(&folder)?.ok_or_else(|| NotUsable::Unknown { device: device.to_owned(), because: String::new() })
         } else {
-            Err(NotUsable::NoHybrid(device.to_owned()))
+            Err(NotUsable::NotCached(device.to_owned()))
         };
         let (kind, slow, fast) = match (found, named) {
             (Ok((kind, slow, fast)), (named_slow, named_fast)) => {
@@ -255,7 +255,7 @@ impl Hybrid {
             (Err(error), (None, _)) => return Err(error),
         };
         let slow_stat = Source::open(&roots.sys.join(format!("dev/block/{slow}/stat")))?;
-        Ok(Self { made: Made { kind, device: hybrid, fast, slow }, folder, control: control.ok(), slow_stat })
+        Ok(Self { made: Made { kind, device: cached, fast, slow }, folder, control: control.ok(), slow_stat })
     }
 
     /// What it is made of.
@@ -272,7 +272,7 @@ impl Hybrid {
         parse_block_stat(self.slow_stat.read()?).map_err(|fault| fault.in_file(&path))
     }
 
-    /// What the cache tells; `None` of a kind that tells nothing, or without the right to ask device mapper.
+    /// What the cache reports; `None` of a kind that reports nothing, or without the right to ask device mapper.
     ///
     /// # Errors
     /// A file that cannot be read, or an answer that is odd.
@@ -289,23 +289,23 @@ impl Hybrid {
     }
 }
 
-/// All hybrid devices among the block devices of `topology`. Those that device mapper may not be asked about, and that LVM did
+/// All cached devices among the block devices of `topology`. Those that device mapper may not be asked about, and that LVM did
 /// not make, are not found.
-pub fn find(roots: &Roots, topology: &Topology) -> Vec<HybridEntry> {
+pub fn find(roots: &Roots, topology: &Topology) -> Vec<CachedEntry> {
     let name = |number| topology.by_number(number).map_or_else(|| number.to_string(), |device| device.name.clone());
     let entry = |device: &Device| {
         let folder = roots.sys.join(format!("dev/block/{}", device.number));
         if device.dm.is_none() && !folder.join("bcache").is_dir() {
             return None;
         }
-        let made = Hybrid::open(roots, &device.name, None, None).ok()?.made();
+        let made = Cached::open(roots, &device.name, None, None).ok()?.made();
         // What bcache is made of has such a folder too.
         if made.slow == made.device || Some(made.device) == made.fast {
             return None;
         }
         let path = device.dm.as_ref().map(|(name, _)| format!("/dev/mapper/{name}"));
         let (kind, fast) = (made.kind.name().to_owned(), made.fast.map(name));
-        Some(HybridEntry { name: device.name.clone(), kind, path, fast, slow: name(made.slow) })
+        Some(CachedEntry { name: device.name.clone(), kind, path, fast, slow: name(made.slow) })
     };
     topology.devices().filter_map(entry).collect()
 }
@@ -326,7 +326,7 @@ pub(super) fn number_of(roots: &Roots, name: &str) -> Option<DeviceNumber> {
     Some(DeviceNumber { major: rustix::fs::major(number), minor: rustix::fs::minor(number) })
 }
 
-/// LVM tells by the names of what it is made of, which needs no rights.
+/// LVM shows it by the names of what it is made of, which needs no rights.
 fn of_lvm(folder: &Path) -> Option<(Kind, DeviceNumber, Option<DeviceNumber>)> {
     let slaves = folder.join("slaves");
     let mut found = (None, None);

@@ -1,4 +1,4 @@
-//! What device mapper tells about a mapped device, by ioctl: its table, or the status of its target.
+//! What device mapper knows about a mapped device, by ioctl: its table, or the status of its target.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -89,7 +89,7 @@ impl Tree {
     }
 
     /// What is found without being named.
-    fn find(&self) -> Vec<HybridEntry> {
+    fn find(&self) -> Vec<CachedEntry> {
         let roots = Roots::under(&self.0);
         let folder = self.0.join("sys/block");
         let _ = std::os::unix::fs::symlink(self.0.join("sys/class/block"), folder);
@@ -98,8 +98,8 @@ impl Tree {
         find(&roots, &topology)
     }
 
-    fn open(&self, device: &str, slow: Option<&str>) -> Result<Hybrid, NotUsable> {
-        Hybrid::open(&Roots::under(&self.0), device, slow, None)
+    fn open(&self, device: &str, slow: Option<&str>) -> Result<Cached, NotUsable> {
+        Cached::open(&Roots::under(&self.0), device, slow, None)
     }
 }
 
@@ -123,18 +123,18 @@ fn bcache_is_followed_by_its_links() {
     tree.link("class/block/no-bcache0/bcache", "class/block/no-hsd/bcache");
     tree.link("class/block/no-hsd/bcache/cache", "class/block/no-set");
     tree.link("class/block/no-set/cache0", "class/block/no-hfd/bcache");
-    let mut hybrid = tree.open("no-bcache0", None).expect("found");
+    let mut cached = tree.open("no-bcache0", None).expect("found");
     let expected =
         Made { kind: Kind::Bcache, device: number("250:0"), fast: Some(number("251:0")), slow: number("251:1") };
-    assert_eq!(hybrid.made(), expected);
-    let status = hybrid.status().expect("read").expect("told");
+    assert_eq!(cached.made(), expected);
+    let status = cached.status().expect("read").expect("told");
     assert_eq!((status.read_hits, status.read_misses, status.dirty_bytes), (Some(420), Some(17), Some(3 << 19)));
     assert_eq!(status.trouble, None);
-    assert_eq!(hybrid.slow_device().expect("read").counters.read_bytes, 4096);
+    assert_eq!(cached.slow_device().expect("read").counters.read_bytes, 4096);
     let found: Vec<(String, String)> = tree.find().into_iter().map(|entry| (entry.name, entry.slow)).collect();
     assert_eq!(found, [("no-bcache0".to_owned(), "no-hsd".to_owned())]);
     tree.file("class/block/no-hsd/bcache/state", "inconsistent\n");
-    assert_eq!(hybrid.status().expect("read").expect("told").trouble.as_deref(), Some("inconsistent"));
+    assert_eq!(cached.status().expect("read").expect("told").trouble.as_deref(), Some("inconsistent"));
 }
 
 #[test]
@@ -157,9 +157,9 @@ fn lvm_is_known_by_its_names_and_others_by_the_operators() {
         (Kind::DmCache, number("4095:1048572"), Some(number("4095:1048571")))
     );
     assert!(matches!(tree.open("no-dm-1", None), Err(NotUsable::Unknown { .. })));
-    assert!(matches!(tree.open("no-disk", None), Err(NotUsable::NoHybrid(_))));
+    assert!(matches!(tree.open("no-disk", None), Err(NotUsable::NotCached(_))));
     assert!(matches!(tree.open("no-such", None), Err(NotUsable::NoDevice(_))));
-    let expected = HybridEntry {
+    let expected = CachedEntry {
         name: "no-dm-0".into(),
         kind: "dm-cache".into(),
         path: Some("/dev/mapper/vg-lv".into()),

@@ -2,7 +2,7 @@
 //!
 //! The format is that of the kernel's `Documentation/admin-guide/cgroup-v2.rst`. A row is a device with `key=value`
 //! pairs; a device without any has done nothing, and some kernels print several such devices on one line. A bio is counted
-//! for its group at every device that it passes, so that the row of a hybrid's slow device holds the group's misses.
+//! for its group at every device that it passes, so that the row of a cached device's slow part holds the group's misses.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -63,11 +63,11 @@ fn flush(row: &mut Option<(DeviceNumber, Counters, bool)>, each: &mut impl FnMut
     }
 }
 
-/// What a group has done on the devices of a hybrid since it appeared; zero where it has done nothing.
+/// What a group has done on the parts of a cached device since it appeared; zero where it has done nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// On the hybrid device itself.
-    pub hybrid: Counters,
+    /// On the cached device itself.
+    pub cached: Counters,
     /// What of it reached the fast device.
     pub fast: Counters,
     /// What of it reached the slow device: the misses.
@@ -81,14 +81,14 @@ impl Usage {
     /// As [`parse_stat`].
     pub fn parse(
         text: &[u8],
-        hybrid: DeviceNumber,
+        cached: DeviceNumber,
         fast: Option<DeviceNumber>,
         slow: Option<DeviceNumber>,
     ) -> Result<Self, Fault> {
         let mut usage = Self::default();
         parse_stat(text, |number, counters| {
-            if number == hybrid {
-                usage.hybrid = counters;
+            if number == cached {
+                usage.cached = counters;
             } else if Some(number) == slow {
                 usage.slow = counters;
             } else if Some(number) == fast {
@@ -125,7 +125,7 @@ impl GroupFile {
     /// What it holds now, in a buffer that serves for all groups.
     ///
     /// # Errors
-    /// When it cannot be read; [`Error::is_gone`] tells that the group is no more.
+    /// When it cannot be read; [`Error::is_gone`] says that the group is no more.
     pub fn read<'a>(&self, buffer: &'a mut Vec<u8>) -> Result<&'a [u8], Error> {
         let mut filled = 0;
         loop {

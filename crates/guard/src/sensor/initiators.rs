@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// Totals since the volume was mapped to the initiator, in MiB: the kernel tells no finer.
+/// Totals since the volume was mapped to the initiator, in MiB: the kernel counts no finer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Read by the initiator.

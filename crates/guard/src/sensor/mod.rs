@@ -1,8 +1,8 @@
 //! What is measured: files read again and again, and pure parsers of what they hold.
 //!
-//! | module | tells |
+//! | module | measures |
 //! |---|---|
-//! | [`cache`] | what a hybrid device is made of, and what its cache and its slow device did |
+//! | [`cache`] | what a cached device is made of, and what its cache and its slow device did |
 //! | [`cgroup`] | which control groups there are, and what each did on which device |
 //! | [`diskstats`] | latency, rate, size and number inside of each block device |
 //! | [`initiators`] | what single initiators moved, where LIO counts it |

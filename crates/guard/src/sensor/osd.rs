@@ -64,7 +64,7 @@ pub struct Throttle {
     pub max: u64,
     /// Requests that came.
     pub get_started: u64,
-    /// Requests that were let in.
+    /// Requests that were admitted.
     pub get: u64,
     /// Their cost in bytes.
     pub get_sum: u64,
@@ -75,14 +75,14 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// Requests that wait now. Those that are let in without waiting for it are counted in `get` alone, so this is for the
+    /// Requests that wait now. Those that are admitted without waiting for it are counted in `get` alone, so this is for the
     /// throttle of all bytes only.
     pub const fn waiting(&self) -> u64 {
         self.get_started.saturating_sub(self.get)
     }
 }
 
-/// What can be told from the counters that an OSD has.
+/// What is known from the counters that an OSD has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// How long the store takes and how many requests it ends: without it nothing can be decided.
@@ -92,7 +92,7 @@ pub struct Features {
 }
 
 impl Store {
-    /// What can be told.
+    /// What is known from these counters.
     pub const fn features(&self) -> Features {
         Features {
             latency: self.state_aio_wait_lat.is_some()
@@ -112,12 +112,12 @@ impl Store {
         self.state_kv_commiting_lat.map_or(0, |state| state.avgcount)
     }
 
-    /// Bytes that clients wrote, if that is told.
+    /// Bytes that clients wrote, if the OSD counts them.
     pub fn payload(&self) -> Option<u64> {
         Some(self.bluestore_write_big_bytes?.saturating_add(self.bluestore_write_small_bytes?))
     }
 
-    /// Mean latency in seconds, from what was let in to what was committed, of what passed since `before`; `None` if nothing
+    /// Mean latency in seconds, from admission to commit, of what passed since `before`; `None` if nothing
     /// was committed.
     pub fn latency_since(&self, before: &Self) -> Option<f64> {
         let mean = |now: Option<Average>, before: Option<Average>| now?.mean_since(before?);
@@ -174,7 +174,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Whether these counters continue those; otherwise the OSD was started anew, or somebody reset them.
+    /// Whether these counters continue those; otherwise the OSD was started anew, or they were reset.
     pub fn continue_from(&self, before: &Self) -> bool {
         self.store.committed() >= before.store.committed()
             && self.store.reached_device() >= before.store.reached_device()

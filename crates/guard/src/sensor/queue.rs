@@ -173,7 +173,7 @@ fn own(folder: &Path, disk: &str) -> Result<Option<Queue>, Error> {
     Ok(queues.map(|queues| queue(Knob::Requests, &requests, queues)))
 }
 
-/// By its permissions: some drivers show a length that nobody can set.
+/// By its permissions: some drivers show a length that cannot be set.
 fn is_writable(file: &Path) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & WRITABLE != 0)
 }

@@ -6,7 +6,7 @@
 //!  block_rq_complete ─┴─▶ program: when did it begin? ──▶ one more in its bucket, by group of devices
 //! ```
 //!
-//! BPF programs count in the kernel; a tick reads one histogram for each resource that has such a goal. Devices that stand on
+//! BPF programs count in the kernel; a tick reads one histogram for each pool that has such a target. Devices that stand on
 //! others complete what they took in, disks complete requests. A read is known by its device and by the sector after its last
 //! one, which stays the same when parts of it complete or are split off. Of reads that a disk serves as one request the last
 //! counts; two reads of the same place at the same time are taken for one.
@@ -31,7 +31,7 @@ pub const EVENTS: [&str; 3] = ["block_bio_queue", "block_bio_complete", "block_r
 /// Where sysfs has devices by number.
 const DEVICES: &str = "/sys/dev/block";
 
-/// Reads under way that can be told apart; beyond that the oldest are not measured. Some 100 bytes each, in the kernel.
+/// Reads under way that are distinguished; beyond that the oldest are not measured. Some 100 bytes each, in the kernel.
 const MAX_READS: usize = 32_768;
 /// Devices that can be watched.
 const MAX_DEVICES: usize = 131_072;

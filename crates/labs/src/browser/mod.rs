@@ -66,15 +66,14 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     hostile(lab, &mut browser, &server)?;
 
     browser.open(&server.page())?;
-    browser.wait_for("document.body.dataset.standing === 'live'")?;
+    browser.wait_for("document.body.dataset.status === 'live'")?;
     server.fall();
-    browser.wait_for("!document.getElementById('lost').hidden && document.body.dataset.standing === 'lost'")?;
+    browser.wait_for("!document.getElementById('lost').hidden && document.body.dataset.status === 'lost'")?;
     picture(&mut browser, &pictures, "lost")?;
     let told = browser.text("document.getElementById('lost').textContent")?;
     lab.check("a_lost_server_is_told", told.contains("No answer from the server since"), &told);
     server.rise("database")?;
-    let took =
-        browser.wait_for("document.getElementById('lost').hidden && document.body.dataset.standing === 'live'")?;
+    let took = browser.wait_for("document.getElementById('lost').hidden && document.body.dataset.status === 'live'")?;
     lab.passed("and_found_again", &format!("{:.1} s after it served again", took.as_secs_f64()));
     drop(clients);
     Ok(())
@@ -252,13 +251,13 @@ fn keys(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.press("Escape")?;
     browser.wait_for("document.getElementById('subject').textContent === 'Pool main'")?;
     browser.press("p")?;
-    browser.wait_for("document.body.dataset.standing === 'paused'")?;
+    browser.wait_for("document.body.dataset.status === 'paused'")?;
     let asked = browser.requests.len();
     thread::sleep(Duration::from_secs(2));
     browser.value("1")?;
     let while_paused = browser.requests.len() - asked;
     browser.press("p")?;
-    browser.wait_for("document.body.dataset.standing === 'live'")?;
+    browser.wait_for("document.body.dataset.status === 'live'")?;
     lab.check("keys_do_everything", while_paused <= 1, &format!("{while_paused} requests in 2 s of pause"));
     browser.press("t")?;
     browser.wait_for("document.documentElement.dataset.theme === 'light'")?;

@@ -22,7 +22,7 @@ pub(super) const MANY: usize = 1_000;
 /// As many of them are under load, each from two connections.
 const LOADED: usize = 100;
 
-/// A goal, a reservation, guarantees, a limit, a second pool: something for every panel. In pool `small` there is a
+/// A target, a reservation, guarantees, a limit, a second pool: something for every panel. In pool `small` there is a
 /// reservation for 25 times what the device can do, and pool `capped` has a limit below what its device can do.
 const SOME: &str = r#"
 [pools.main]

@@ -170,7 +170,7 @@ fn compare(plan: &Plan, figures: &mut Figures, kind: Kind, guaranteed: &[u64]) -
         let sure = if of_static >= STATIC_ABOVE_PERCENT { sure } else { f64::INFINITY };
         figures.at_most(name, sum(&ours) / of_static.max(f64::MIN_POSITIVE), sure, bound);
     };
-    // A controller that is further from its goal than no controller is broken.
+    // A controller that is further from its target than no controller is broken.
     part("distance_of_static", |kept| kept.dat_percent, 1.0, 0.5);
     // One that goes up and down between its limits doubles the jitter at least.
     part("jitter_of_static", |kept| kept.jitter_percent, 2.0, 1.0);
@@ -231,7 +231,7 @@ fn knows_what_it_is(agent: &Agent, hybrid: &Hybrid) -> Result<()> {
     ensure!(state["kind"] == kind.name() && hits.is_some_and(|hits| hits > 0), "the agent says {state}");
     let discovered = process::output(Command::new(&agent.guard.binary).args(["guard", "discover", "--json"]))?;
     let discovered: Value = serde_json::from_str(&discovered).context("guard discover")?;
-    let entries = discovered["hybrids"].as_array().map_or(&[][..], Vec::as_slice);
+    let entries = discovered["cached"].as_array().map_or(&[][..], Vec::as_slice);
     let found = entries.iter().any(|entry| {
         let name = entry["name"].as_str().unwrap_or_default();
         entry["kind"] == kind.name()

@@ -30,7 +30,7 @@ const HOSTS: [Place; 2] =
 const ETCD: &str = "http://127.0.0.1:2379";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 /// What the database was guaranteed. One request takes 3 ms alone, and 100 ms behind the backup.
-const GOAL_MS: f64 = 25.0;
+const TARGET_MS: f64 = 25.0;
 /// How long a load runs before it counts, without the agent and with it.
 const SETTLE_SECONDS: [u64; 2] = [1, 6];
 /// The same with two agents, of which each hears a period later of what the other did.
@@ -43,9 +43,9 @@ const LOAD_SECONDS: [u64; 2] = [3, 5];
 type Step = fn(&Stage, &mut Figures) -> Result<String>;
 
 const STEPS: [(&str, Step); 6] = [
-    ("a_goal_is_kept_by_queue_depth_of_scsi_disks", |stage, figures| compare(stage, figures, Kind::Scsi)),
-    ("a_goal_is_kept_by_nr_requests_of_nvme_disks", |stage, figures| compare(stage, figures, Kind::Nvme)),
-    ("two_agents_keep_a_goal_together_through_etcd_and_go_on_alone_without", together),
+    ("a_target_is_met_by_queue_depth_of_scsi_disks", |stage, figures| compare(stage, figures, Kind::Scsi)),
+    ("a_target_is_met_by_nr_requests_of_nvme_disks", |stage, figures| compare(stage, figures, Kind::Nvme)),
+    ("two_agents_meet_a_target_together_through_etcd_and_go_on_alone_without", together),
     ("a_killed_agent_leaves_no_short_queue", |stage, _| killed(stage, false)),
     ("agent_and_sentinel_killed_leave_them_until_the_reset_or_the_next_start", |stage, _| killed(stage, true)),
     ("the_policy_of_all_labs_is_enforced", |stage, _| shared_policy(stage)),
@@ -189,8 +189,8 @@ fn nvme_disks() -> Result<[Disk; 2]> {
 /// The array and its volumes, with the latency target of the database.
 fn volumes<'a>(of: impl IntoIterator<Item = (&'a str, &'a Disk)>) -> String {
     let volume = |(name, disk): (&str, &Disk)| {
-        let goal = if name == "database" { format!("latency.target = \"{GOAL_MS}ms\"\n") } else { String::new() };
-        format!("[tenants.{name}]\nmatch = [\"device:/dev/{}\"]\n{goal}\n", disk.name)
+        let target = if name == "database" { format!("latency.target = \"{TARGET_MS}ms\"\n") } else { String::new() };
+        format!("[tenants.{name}]\nmatch = [\"device:/dev/{}\"]\n{target}\n", disk.name)
     };
     let volumes: String = of.into_iter().map(volume).collect();
     format!("[pools.san]\ntuning.slots = \"needs\"\n{volumes}")
@@ -222,17 +222,17 @@ fn start_etcd() -> Result<Running> {
 const REST: Duration = Duration::from_millis(400);
 
 /// Waits until all agents decide in this way: `shared`, with the others, or `lost`, each for itself.
-fn agree(agents: &[Guard; 2], standing: &str) -> Result<()> {
+fn agree(agents: &[Guard; 2], status: &str) -> Result<()> {
     let is_so = |agent: &Guard| {
         let state = agent.state().ok()?;
-        let exchanged = state["pools"][0]["exchanged"] == (standing == "shared");
-        (state["exchange"]["standing"] == standing && exchanged).then_some(())
+        let exchanged = state["pools"][0]["exchanged"] == (status == "shared");
+        (state["exchange"]["status"] == status && exchanged).then_some(())
     };
     let all_are = || {
         std::thread::sleep(REST);
         agents.iter().try_for_each(is_so)
     };
-    until(&format!("standing {standing:?} of both"), all_are).with_context(|| {
+    until(&format!("status {status:?} of both"), all_are).with_context(|| {
         let states: Vec<String> =
             agents.iter().map(|agent| agent.state().map_or_else(|e| e.to_string(), |s| s.to_string())).collect();
         states.join("; ")
@@ -248,7 +248,7 @@ fn fio(disk: &Disk, depth: u32, seconds: u64, more: &[&str]) -> Command {
     command
 }
 
-/// Both loads until they are killed: no queue is shortened for a goal whose volume is idle.
+/// Both loads until they are killed: no queue is shortened for a target whose volume is idle.
 fn noise([database, backup]: &[Disk; 2]) -> Result<[Running; 2]> {
     let run = |disk: &Disk, depth: u32| {
         Running::spawn(fio(disk, depth, NOISE_SECONDS, &[]).stdin(Stdio::null()).stdout(Stdio::null()))
@@ -299,7 +299,7 @@ fn compare(stage: &Stage, figures: &mut Figures, kind: Kind) -> Result<String> {
     Ok(detail)
 }
 
-/// That the goal was missed without agents and kept with them, by what they did to the other disk.
+/// That the target was missed without agents and met with them, by what they did to the other disk.
 fn judge(
     figures: &mut Figures,
     without: &Served,
@@ -309,16 +309,16 @@ fn judge(
     states: &[Value],
 ) -> Result<String> {
     let detail = format!(
-        "goal {GOAL_MS} ms; without {:.1} ms, backup {:.0}/s, queues {before:?}; with {:.1} ms, backup {:.0}/s, queues {during:?}",
+        "target {TARGET_MS} ms; without {:.1} ms, backup {:.0}/s, queues {before:?}; with {:.1} ms, backup {:.0}/s, queues {during:?}",
         without.response_ms, without.backup_iops, with.response_ms, with.backup_iops
     );
-    if with.response_ms >= GOAL_MS {
-        println!("lab: the goal is not kept: {states:?}");
+    if with.response_ms >= TARGET_MS {
+        println!("lab: the target is not met: {states:?}");
     }
     // Behind 32 requests of the backup, a request takes four times the target.
-    figures.at_least("without_ms", without.response_ms, GOAL_MS, GOAL_MS);
+    figures.at_least("without_ms", without.response_ms, TARGET_MS, TARGET_MS);
     // A queue that is not shorter gives what there was without an agent.
-    figures.at_most("with_ms", with.response_ms, 0.75 * without.response_ms, GOAL_MS);
+    figures.at_most("with_ms", with.response_ms, 0.75 * without.response_ms, TARGET_MS);
     // With a queue of one request, the backup still takes turns with the database.
     figures.at_least("backup_of_free", with.backup_iops / without.backup_iops, 0.25, 0.5);
     ensure!(during[1] < before[1], "no queue became shorter: {detail}; {states:?}");

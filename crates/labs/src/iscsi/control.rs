@@ -17,7 +17,7 @@ use crate::check::figures::Figures;
 use crate::machine::guard::{self, Guard};
 use crate::machine::guest::{follow_tutorial, tool};
 
-/// What each second after a restart must stay below, as a part of the goal.
+/// What each second after a restart must stay below, as a part of the target.
 const OVERSHOOT_LIMIT: f64 = 1.5;
 const SECOND: Duration = Duration::from_secs(1);
 /// The figure of latencies that targets are for, unless said otherwise.
@@ -32,19 +32,25 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Starts it with a goal for the volume group, and waits until it guards.
-    pub(super) fn start(binary: &Path, goal_ms: u32, discover_every: &str) -> Result<Self> {
-        Self::start_on(binary, goal_ms, discover_every, MEAN, "\"br0\"")
+    /// Starts it with a target for the volume group, and waits until it guards.
+    pub(super) fn start(binary: &Path, target_ms: u32, discover_every: &str) -> Result<Self> {
+        Self::start_on(binary, target_ms, discover_every, MEAN, "\"br0\"")
     }
 
     /// The same without an interface: it measures and decides, and sets nothing.
-    pub(super) fn watching(binary: &Path, goal_ms: u32, discover_every: &str) -> Result<Self> {
-        Self::start_on(binary, goal_ms, discover_every, MEAN, "")
+    pub(super) fn watching(binary: &Path, target_ms: u32, discover_every: &str) -> Result<Self> {
+        Self::start_on(binary, target_ms, discover_every, MEAN, "")
     }
 
-    fn start_on(binary: &Path, goal_ms: u32, discover_every: &str, percentile: &str, interfaces: &str) -> Result<Self> {
+    fn start_on(
+        binary: &Path,
+        target_ms: u32,
+        discover_every: &str,
+        percentile: &str,
+        interfaces: &str,
+    ) -> Result<Self> {
         let config = format!(
-            "{}[pools.{GROUP}]\nlatency.target = \"{goal_ms}ms\"\nlatency.percentile = {percentile}\n",
+            "{}[pools.{GROUP}]\nlatency.target = \"{target_ms}ms\"\nlatency.percentile = {percentile}\n",
             tables(interfaces, discover_every)
         );
         let guard = Guard::start(binary, guard::ONLY, &config)?;
@@ -129,11 +135,11 @@ fn holds_nobody(binary: &Path) -> Result<()> {
     Ok(())
 }
 
-fn print_windows(goal_ms: u32, windows: &[Window]) {
+fn print_windows(target_ms: u32, windows: &[Window]) {
     for window in windows {
         let read = window.read_ms.map_or("none".to_owned(), |ms| format!("{ms:.1}"));
         println!(
-            "lab: goal {goal_ms} ms, {:.1} s: reads {read} ms, writes {:.1} MB/s",
+            "lab: target {target_ms} ms, {:.1} s: reads {read} ms, writes {:.1} MB/s",
             window.at_s, window.written_mb_per_s
         );
     }
@@ -145,12 +151,12 @@ fn worst(windows: &[Window], from_s: f64) -> f64 {
 }
 
 /// The agent against writers that come, go, come back and go.
-pub(super) fn agent(binary: &Path, figures: &mut Figures, goal_ms: u32) -> Result<String> {
+pub(super) fn agent(binary: &Path, figures: &mut Figures, target_ms: u32) -> Result<String> {
     const ON: u64 = 12;
     const PAUSE: u64 = 5;
     const AGAIN: u64 = 6;
     let before = Segments::count()?;
-    let agent = Agent::start(binary, goal_ms, "1s")?;
+    let agent = Agent::start(binary, target_ms, "1s")?;
     thread::sleep(SECOND);
     let _reading = reader(Server::Lio, ON + PAUSE + AGAIN + PAUSE + 2)?;
     let device = Server::Lio.device(1);
@@ -175,10 +181,10 @@ pub(super) fn agent(binary: &Path, figures: &mut Figures, goal_ms: u32) -> Resul
     agent.stop()?;
     // While the queueing discipline is exchanged, the kernel drops what the device sends, and the reader still reads.
     let stopped = before.since_start()?;
-    let goal = f64::from(goal_ms);
+    let target = f64::from(target_ms);
     let (first, again) = (&phases[0], &phases[1]);
-    print_windows(goal_ms, first);
-    print_windows(goal_ms, again);
+    print_windows(target_ms, first);
+    print_windows(target_ms, again);
     let (settled, overshoot, late) = (worst(first, 5.0), worst(again, 0.0), worst(again, 3.0));
     let written = mean(first.iter().filter(|w| w.at_s >= 6.0).map(|w| w.written_mb_per_s));
     let detail = format!(
@@ -189,9 +195,9 @@ pub(super) fn agent(binary: &Path, figures: &mut Figures, goal_ms: u32) -> Resul
     ensure!(settled > 0.0 && late > 0.0, "no reads: {detail}");
     // The queue is never longer than all writers make it. What comes before a restart is noticed may meet all of it, and
     // the log-ins of the writers beside it.
-    figures.at_most("settled_ms", settled, UNTHROTTLED_MS, 1.15 * goal);
-    figures.at_most("restart_ms", overshoot, 1.25 * UNTHROTTLED_MS, OVERSHOOT_LIMIT * goal);
-    figures.at_most("settled_again_ms", late, UNTHROTTLED_MS, 1.15 * goal);
+    figures.at_most("settled_ms", settled, UNTHROTTLED_MS, 1.15 * target);
+    figures.at_most("restart_ms", overshoot, 1.25 * UNTHROTTLED_MS, OVERSHOOT_LIMIT * target);
+    figures.at_most("settled_again_ms", late, UNTHROTTLED_MS, 1.15 * target);
     segments.judge(figures, "retransmits");
     stopped.judge(figures, "retransmits_with_end");
     Ok(detail)
@@ -199,8 +205,8 @@ pub(super) fn agent(binary: &Path, figures: &mut Figures, goal_ms: u32) -> Resul
 
 /// One spell of the same writers on any server: the windows of its second half, and the mean latency of reads in ms when
 /// the agent has ended.
-pub(super) fn spell(binary: &Path, server: Server, goal_ms: u32, seconds: u64) -> Result<(Vec<Window>, f64)> {
-    let agent = Agent::start(binary, goal_ms, "1s")?;
+pub(super) fn spell(binary: &Path, server: Server, target_ms: u32, seconds: u64) -> Result<(Vec<Window>, f64)> {
+    let agent = Agent::start(binary, target_ms, "1s")?;
     let reading = reader(server, seconds + 9)?;
     thread::sleep(SECOND);
     let started = Instant::now();
@@ -212,7 +218,7 @@ pub(super) fn spell(binary: &Path, server: Server, goal_ms: u32, seconds: u64) -
     let mut free = Vec::new();
     observe(&server.device(1), started, 2, SECOND, &mut free)?;
     drop((writing, reading));
-    print_windows(goal_ms, &windows);
+    print_windows(target_ms, &windows);
     acts?;
     windows.retain(|w| w.at_s > seconds as f64 / 2.0 + 1.0);
     Ok((windows, free[1].read_ms.context("no reads after the agent's end")?))
@@ -221,14 +227,14 @@ pub(super) fn spell(binary: &Path, server: Server, goal_ms: u32, seconds: u64) -
 /// The agent before targets whose receive window is not capped, so that delayed acknowledgements do nothing: it has to
 /// notice, hold all packets, and say so.
 pub(super) fn without_effect(binary: &Path, figures: &mut Figures) -> Result<String> {
-    const GOAL_MS: u32 = 20;
+    const TARGET_MS: u32 = 20;
     /// The longest trial takes 19 s, and begins when all are held as long as allowed.
     const LIMIT_S: u64 = 30;
     /// A trial whose last pair leaves it open, which chance may do, is followed by another within a minute.
     const SURE_S: u64 = 60 + 2 * LIMIT_S;
     const AFTER_S: u64 = 8;
     with_window(UNCAPPED, || {
-        let agent = Agent::start(binary, GOAL_MS, "1s")?;
+        let agent = Agent::start(binary, TARGET_MS, "1s")?;
         let _reading = reader(Server::Lio, SURE_S + AFTER_S + 10)?;
         thread::sleep(SECOND);
         let _writing = writers(Server::Lio, SURE_S + AFTER_S + 10)?;
@@ -247,8 +253,8 @@ pub(super) fn without_effect(binary: &Path, figures: &mut Figures) -> Result<Str
         observe(&device, started, AFTER_S, SECOND, &mut after)?;
         let said = guard::ask(binary, guard::ONLY, &["why", "-n", "100"])?;
         agent.stop()?;
-        print_windows(GOAL_MS, &before);
-        print_windows(GOAL_MS, &after);
+        print_windows(TARGET_MS, &before);
+        print_windows(TARGET_MS, &after);
         let reads = |windows: &[Window]| mean(windows.iter().filter_map(|w| w.read_ms));
         let writes = |windows: &[Window]| mean(windows.iter().filter_map(|w| w.write_ms));
         let detail = format!(

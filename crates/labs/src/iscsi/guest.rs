@@ -111,13 +111,13 @@ const STEPS: [(Machine, &str, Step); 29] = [
         control::without_effect(&plan.binary, figures)
     }),
     (Machine::Agent, "clients_of_tgt_are_found_and_held", |plan, _| servers::hold(&plan.binary, Server::Tgt)),
-    (Machine::Agent, "the_agent_keeps_a_goal_on_tgt", |plan, figures| {
+    (Machine::Agent, "the_agent_meets_a_target_on_tgt", |plan, figures| {
         servers::agent(&plan.binary, figures, Server::Tgt)
     }),
     (Machine::Agent, "clients_of_evenkeel_serve_are_found_and_held", |plan, _| {
         servers::hold(&plan.binary, Server::Evenkeel)
     }),
-    (Machine::Agent, "the_agent_keeps_a_goal_on_evenkeel_serve", |plan, figures| {
+    (Machine::Agent, "the_agent_meets_a_target_on_evenkeel_serve", |plan, figures| {
         servers::agent(&plan.binary, figures, Server::Evenkeel)
     }),
 ];
@@ -130,7 +130,7 @@ const ONLY_FULL: [&str; 6] = [
     "the_agent_costs_a_busy_processor_little",
     "the_agent_holds_15_ms",
     "the_agent_holds_10_ms",
-    "the_agent_keeps_a_goal_on_tgt",
+    "the_agent_meets_a_target_on_tgt",
 ];
 
 fn wanted(machine: Machine, plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {

@@ -17,8 +17,8 @@ use crate::machine::guest::tool;
 /// Queueing disciplines that come or go under load may cost a packet, and the connection that lost it a pause; that is
 /// paid once.
 const SETTLED: Duration = Duration::from_millis(700);
-/// A goal that nobody endangers.
-const GOAL_MS: u32 = 500;
+/// A target that nobody endangers.
+const TARGET_MS: u32 = 500;
 /// What may be lost of the throughput, in percent, and what is aimed at.
 const LIMIT: f64 = 3.0;
 const WANTED: f64 = 1.0;
@@ -51,7 +51,7 @@ pub(super) fn of_a_busy_device(plan: &Plan, figures: &mut Figures) -> Result<Str
     let (mut without, mut with, mut processor) = (0.0, 0.0, 0.0);
     for round in 0..rounds {
         let mut guarded = || -> Result<()> {
-            let agent = Agent::start(&plan.binary, GOAL_MS, "10s")?;
+            let agent = Agent::start(&plan.binary, TARGET_MS, "10s")?;
             with += window()? / f64::from(rounds);
             processor += agent.processor_percent()? / f64::from(rounds);
             agent.stop().map(drop)
@@ -129,13 +129,13 @@ pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<
                     found
                 }
                 4 => {
-                    let agent = Agent::watching(&plan.binary, GOAL_MS, "10s")?;
+                    let agent = Agent::watching(&plan.binary, TARGET_MS, "10s")?;
                     let found = fast()?;
                     agent.stop()?;
                     found
                 }
                 _ => {
-                    let agent = Agent::start(&plan.binary, GOAL_MS, "10s")?;
+                    let agent = Agent::start(&plan.binary, TARGET_MS, "10s")?;
                     let found = fast()?;
                     agent.stop()?;
                     found

@@ -95,7 +95,7 @@ fn check_found(binary: &Path, server: Server, host: usize) -> Result<String> {
     let [link] = found[..] else { bail!("{} links of {}: {found:?}", found.len(), address(host)) };
     let volume = volume_path(server.volume(host));
     ensure!(link["device"] == server.device(host).as_str(), "device: {link}");
-    ensure!(link["resource"] == GROUP, "resource: {link}");
+    ensure!(link["pool"] == GROUP, "pool: {link}");
     match server {
         Server::Lio | Server::Tgt => {
             ensure!(link["target"] == target(host).as_str() && link["volume"] == "lun_1", "target: {link}");
@@ -141,22 +141,22 @@ pub(super) fn hold(binary: &Path, server: Server) -> Result<String> {
     Ok(detail)
 }
 
-/// The agent on `server`: it holds the writers and nobody else, and the reads keep the goal.
+/// The agent on `server`: it holds the writers and nobody else, and the reads meet the target.
 pub(super) fn agent(binary: &Path, figures: &mut Figures, server: Server) -> Result<String> {
     let _servers = start(binary, server)?;
     // `evenkeel serve` lets fewer requests into the device at once, so that reads wait for less in it.
-    let goal_ms = if server == Server::Evenkeel { 8 } else { 15 };
-    let (windows, free_ms) = spell(binary, server, goal_ms, 10)?;
+    let target_ms = if server == Server::Evenkeel { 8 } else { 15 };
+    let (windows, free_ms) = spell(binary, server, target_ms, 10)?;
     let reads: Vec<f64> = windows.iter().filter_map(|w| w.read_ms).collect();
     let worst = reads.iter().copied().fold(0.0, f64::max);
     let written = mean(windows.iter().map(|w| w.written_mb_per_s));
     let detail = format!(
-        "goal {goal_ms} ms: from 6 s on {:.1} ms, worst second {worst:.1}; writes {written:.1} MB/s; {free_ms:.1} ms \
+        "target {target_ms} ms: from 6 s on {:.1} ms, worst second {worst:.1}; writes {written:.1} MB/s; {free_ms:.1} ms \
          without the agent",
         mean(reads.iter().copied())
     );
     ensure!(!reads.is_empty(), "no reads: {detail}");
     // No second as long as without the agent.
-    figures.at_most("settled_ms", worst, free_ms, 1.15 * f64::from(goal_ms));
+    figures.at_most("settled_ms", worst, free_ms, 1.15 * f64::from(target_ms));
     Ok(detail)
 }

@@ -203,7 +203,7 @@ impl Disk {
         (handed_out + u64::from(self.params().cache.read_ahead_blocks)).min(self.params().blocks())
     }
 
-    /// Whether what the cache holds back must not wait until there is nothing else to do.
+    /// Whether what the cache has not written must not wait until there is nothing else to do.
     fn must_write_back(&self) -> bool {
         !(self.no_room.is_empty() && self.flushes.is_empty()) && self.cache.dirty().next().is_some()
     }

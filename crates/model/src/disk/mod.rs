@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The interface and the arm work at the same time. The platters turn with time itself, so where a block is depends on
-//! when it is asked for. When no command waits for it, the arm first reads on after the last read, then writes what the
-//! cache holds back. Everything is in whole nanoseconds; the seed chooses how the platters stand at the beginning, and
+//! when it is asked for. When no command waits for it, the arm first reads on after the last read, then writes what is
+//! dirty in the cache. Everything is in whole nanoseconds; the seed chooses how the platters stand at the beginning, and
 //! nothing else is random.
 
 mod arm;

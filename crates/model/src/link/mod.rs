@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A connection is a byte stream each way with a window. What a window lets go travels as one flight; the next goes when
-//! the flight is acknowledged. A write of several windows therefore waits for some acknowledgements, and whoever delays
+//! the flight is acknowledged. A write of several windows therefore waits for some acknowledgements, and to delay
 //! those slows the client without losing a packet. The last flight needs none, and whatever is sent back anyway carries
 //! an acknowledgement with it: with a window as large as the request, delayed acknowledgements do nothing at all.
 //!
@@ -39,12 +39,12 @@ const SEGMENT_BYTES: u64 = 1448;
 /// Which packets to a client are delayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delayed {
-    /// Acknowledgements without payload: slows whoever writes more than a window at once.
+    /// Acknowledgements without payload: slows clients that write more than a window at once.
     #[default]
     Acknowledgements,
-    /// Whatever carries payload: slows whoever reads.
+    /// All with payload: slows clients that read.
     Payload,
-    /// Everything: slows everyone.
+    /// Everything: slows all clients.
     Everything,
 }
 

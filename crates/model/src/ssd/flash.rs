@@ -9,7 +9,7 @@ use evenkeel_control::{Duration, Instant};
 
 use super::params::SsdParams;
 
-/// After so many reads in a row a die that also has to write does that; else reads could hold back writes for ever.
+/// After so many reads in a row a die that also has to write does that; else reads could delay writes for ever.
 const READS_IN_A_ROW: u32 = 16;
 
 /// What a die does besides reading.
@@ -37,7 +37,7 @@ pub(super) enum Done {
     Read(Piece),
     /// Data of the host is in the flash.
     Programmed,
-    /// Something nobody waits for.
+    /// Something that no request waits for.
     Nothing,
 }
 

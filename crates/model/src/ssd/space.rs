@@ -16,7 +16,7 @@ use super::params::{Geometry, UNIT_BYTES};
 
 /// Groups that make up the capacity; enough for the victim's valid share to be smooth.
 const GROUPS: usize = 512;
-/// Parts of the address space told apart.
+/// Parts of the address space that are distinguished.
 const REGIONS: usize = 64;
 /// Groups beyond capacity and spare: two being filled and two that collection keeps free.
 const RESERVE: usize = 4;

@@ -64,9 +64,9 @@ pub struct Connected {
     pub framing: Framing,
     /// Id of the context `base:allocation`, if selected.
     pub context: Option<u32>,
-    /// Canonical name, where the server told.
+    /// Canonical name, where the server sent it.
     pub name: Option<String>,
-    /// Description for people, where the server told.
+    /// Description for people, where the server sent it.
     pub description: Option<String>,
 }
 

@@ -112,7 +112,7 @@ pub enum Tls {
     No,
     /// SELECTIVETLS: it can, and must for exports that are [`Access::TlsOnly`].
     Selective,
-    /// FORCEDTLS: without TLS no option is answered, and nothing is told of any export.
+    /// FORCEDTLS: without TLS no option is answered, and no export is named.
     Forced,
 }
 
@@ -423,7 +423,7 @@ impl Handshake {
         Ok(Status::More)
     }
 
-    /// STARTTLS, where it is offered. What was agreed upon before could have been anybody's wish and is forgotten.
+    /// STARTTLS, where it is offered. What was agreed upon before could have come from another client and is forgotten.
     fn start_tls(&mut self, data: &[u8], out: &mut Vec<u8>) -> Status {
         if !data.is_empty() {
             fail(out, option::STARTTLS, reply::ERR_INVALID, UNEXPECTED_DATA);
@@ -629,7 +629,7 @@ const UNEXPECTED_DATA: &str = "the option takes no data";
 const MALFORMED: &str = "the option's data is malformed";
 const NO_SUCH_EXPORT: &str = "no such export";
 
-/// What a client must not be told, as no request of the kind would be understood.
+/// What must not be offered to a client, as no request of the kind would be understood.
 const NOT_SPOKEN: TransmissionFlags = TransmissionFlags::SEND_RESIZE.union(TransmissionFlags::BLOCK_STATUS_PAYLOAD);
 
 /// Whether a client that keeps to the portable sizes could break the export's

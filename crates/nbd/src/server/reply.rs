@@ -78,7 +78,7 @@ impl ReplyHeader {
     }
 }
 
-/// What every chunk header tells.
+/// What every chunk header says.
 #[derive(Clone, Copy)]
 struct Chunk {
     framing: Framing,

@@ -40,7 +40,7 @@ pub struct Acceptor {
     /// The same for HTTP.
     http: Arc<ServerConfig>,
     verifier: Option<Arc<dyn ClientCertVerifier>>,
-    /// Of all files, to tell whether they have changed.
+    /// Of all files, to find whether they have changed.
     digest: [u8; 32],
 }
 
@@ -158,7 +158,7 @@ impl Acceptor {
         Ok(session)
     }
 
-    /// Whether a client with these certificates, let in by other settings, would be let in by these.
+    /// Whether these settings admit a client with these certificates, which other settings admitted.
     pub fn admits(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some(verifier) = &self.verifier else { return true };
         let Some((first, rest)) = chain.split_first() else { return false };
@@ -199,7 +199,7 @@ fn configure(
     };
     let config = builder.with_single_cert(chain.to_vec(), key.clone_key());
     let mut config = config.map_err(|error| unfit(certificate, ("key", &settings.key), &error))?;
-    // Whoever resumed a session would not be asked for a certificate again, which may be revoked by then.
+    // A client that resumed a session would not be asked for a certificate again, which may be revoked by then.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(config)
@@ -300,7 +300,7 @@ fn warn_of_readers(table: &str, path: &Path) {
     if mode & 0o007 != 0 {
         let path = path.display();
         tracing::warn!(
-            "{table}.tls.key: everybody on this machine can use {path} (mode {mode:04o}); chmod o-rwx {path}"
+            "{table}.tls.key: every user of this machine can use {path} (mode {mode:04o}); chmod o-rwx {path}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Files that cannot be used, and who is let in by those that can.
+//! Files that cannot be used, and which clients are admitted by those that can.
 
 use std::path::PathBuf;
 

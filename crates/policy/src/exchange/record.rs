@@ -1,4 +1,4 @@
-//! What a host tells the others each period: JSON with a version, bounded, read with suspicion.
+//! What a host reports to the others each period: JSON with a version, bounded, read with suspicion.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use evenkeel_control::exchange::section::MAX_BITS;
 use evenkeel_control::slots::{CLASSES, Class, SCALES, Summary};
 use serde::{Deserialize, Serialize};
 
-/// The format written here. A reader ignores newer ones; whoever changes the meaning of a field counts it up.
+/// The format written here. A reader ignores newer ones; a change of the meaning of a field counts it up.
 pub const VERSION: u32 = 1;
 /// Pools of one host. A pool is a device that is shared; no host is known to have more than some tens.
 pub const MAX_POOLS: usize = 32;
@@ -19,7 +19,7 @@ pub const MAX_SUM_POOLS: usize = 4 * MAX_POOLS;
 pub const MAX_SUM_BYTES: usize = 4 * MAX_RECORD_BYTES;
 /// No section has more hosts.
 pub const MAX_HOSTS: u64 = 1_000_000;
-/// What etcd writes around a value in the change that it tells: numbers of the cluster, revisions, the key.
+/// What etcd writes around a value in the change that it reports: numbers of the cluster, revisions, the key.
 const AROUND_VALUE_BYTES: usize = 400;
 /// What it answers to a host each period.
 const ANSWERS_BYTES: usize = 800;
@@ -27,7 +27,7 @@ const ANSWERS_BYTES: usize = 800;
 const MAX_FIGURE: f64 = 1e15;
 /// The longest name, as in the configuration.
 const MAX_NAME: usize = 64;
-/// Significant decimal digits that are told of a figure: far finer than anything is measured.
+/// Significant decimal digits of a figure in a record: far finer than anything is measured.
 const DIGITS: usize = 5;
 
 /// What one host says about one period. It does not grow with the number of its tenants.
@@ -98,13 +98,13 @@ pub struct PoolRecord {
     pub used: f64,
     /// Of the slot that each has in any case, what was not used.
     pub unused: f64,
-    /// Tenants with a goal within reach that have asked for something lately.
-    pub goals: f64,
+    /// Tenants with a target within reach that have asked for something lately.
+    pub targets: f64,
     /// Requests completed.
     pub completed: f64,
     /// Their time inside the device in seconds, added up.
     pub device_s: f64,
-    /// The largest part of a goal that the device takes.
+    /// The largest part of a target that the device takes.
     pub device_part: f64,
     /// Requests waiting at the host.
     pub queued: f64,
@@ -112,12 +112,12 @@ pub struct PoolRecord {
     pub known: f64,
     /// The same times the elasticity of throughput that it speaks for.
     pub elasticity: f64,
-    /// The smallest goal for a latency of a tenant that is not idle.
+    /// The smallest latency target of a tenant that is not idle.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub smallest_goal_us: Option<u64>,
-    /// Slots needed to keep every goal times a scale, by scale.
+    pub smallest_target_us: Option<u64>,
+    /// Slots needed to meet every target times a scale, by scale.
     pub needs: Vec<f64>,
-    /// Needs for the goals themselves by size: class, the tenants' weights together, slots. Empty classes are left out.
+    /// Needs for the targets themselves by size: class, the tenants' weights together, slots. Empty classes are left out.
     pub classes: Vec<(u16, f64, f64)>,
 }
 
@@ -127,7 +127,7 @@ pub fn received_bytes(values: impl IntoIterator<Item = usize>) -> usize {
     ANSWERS_BYTES + values.into_iter().map(|length| 4 * length.div_ceil(3) + AROUND_VALUE_BYTES).sum::<usize>()
 }
 
-/// A record that cannot be told: more pools than fit.
+/// A record that cannot be written: more pools than fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{pools} pools are more than the {most} that may be exchanged; set slots = \"none\" for those that are not shared"
@@ -167,8 +167,9 @@ struct Version {
 }
 
 impl Record {
-    /// The record as text, at most [`MAX_RECORD_BYTES`] long, [`MAX_SUM_BYTES`] where it speaks for several hosts. Figures are rounded to five digits; whoever decides does so
-    /// from what was told, its own part included, so that all decide from the same.
+    /// The record as text, at most [`MAX_RECORD_BYTES`] long, [`MAX_SUM_BYTES`] where it speaks for several hosts. Figures are
+    /// rounded to five digits; each host decides from what was reported, its own part included, so that all decide from the
+    /// same.
     ///
     /// # Errors
     /// When there are too many pools.
@@ -247,7 +248,7 @@ impl PoolRecord {
             &mut self.weight,
             &mut self.used,
             &mut self.unused,
-            &mut self.goals,
+            &mut self.targets,
             &mut self.completed,
             &mut self.device_s,
             &mut self.device_part,
@@ -290,14 +291,14 @@ impl From<&Summary> for PoolRecord {
             weight: summary.weight,
             used: summary.used,
             unused: summary.unused,
-            goals: summary.goals,
+            targets: summary.targets,
             completed: summary.completed,
             device_s: summary.device_s,
             device_part: summary.device_part,
             queued: summary.queued,
             known: summary.known,
             elasticity: summary.elasticity,
-            smallest_goal_us: summary.smallest_goal.map(|goal| goal.as_nanos() / 1_000),
+            smallest_target_us: summary.smallest_target.map(|target| target.as_nanos() / 1_000),
             needs: if summary.needs.iter().any(|&need| need > 0.0) { summary.needs.to_vec() } else { Vec::new() },
             classes: classes.map(|(place, class)| (place, class.weight, class.need)).collect(),
         }
@@ -312,14 +313,14 @@ impl From<&PoolRecord> for Summary {
             weight: record.weight,
             used: record.used,
             unused: record.unused,
-            goals: record.goals,
+            targets: record.targets,
             completed: record.completed,
             device_s: record.device_s,
             device_part: record.device_part,
             queued: record.queued,
             known: record.known,
             elasticity: record.elasticity,
-            smallest_goal: record.smallest_goal_us.map(Duration::from_micros),
+            smallest_target: record.smallest_target_us.map(Duration::from_micros),
             ..Self::default()
         };
         for (need, told) in summary.needs.iter_mut().zip(&record.needs) {
@@ -334,7 +335,7 @@ impl From<&PoolRecord> for Summary {
     }
 }
 
-/// To [`DIGITS`] digits; what cannot be told becomes the nearest that can.
+/// To [`DIGITS`] digits; what cannot be written becomes the nearest that can.
 fn rounded(figure: f64) -> f64 {
     let bounded = if figure.is_nan() { 0.0 } else { figure.clamp(0.0, MAX_FIGURE) };
     format!("{bounded:.*e}", DIGITS - 1).parse().unwrap_or(bounded)

@@ -16,13 +16,13 @@ pub(super) fn of_volume(config: &Config, name: &str, volume: &Volume, out: &mut 
     lists(config, &["volumes", name], volume.allow.as_deref(), &volume.deny, tls_is_sure, out);
 }
 
-/// `tls_is_sure`: nobody can leave TLS out who comes over TCP.
+/// `tls_is_sure`: no client that comes over TCP can leave TLS out.
 fn lists(config: &Config, owner: &[&str], allow: Option<&[Who]>, deny: &[Who], tls_is_sure: bool, out: &mut Findings) {
     let at = |key: &'static str| [owner, &[key]].concat();
     out.error_if(
         allow.is_some_and(<[Who]>::is_empty),
         &at("allow"),
-        "would let nobody in; name somebody, or remove this key to let everybody in",
+        "admits no client; name one, or remove this key to admit every client",
     );
     let asked_for = config.server.tls.as_ref().is_some_and(|tls| tls.clients.is_some());
     for (key, list) in [("allow", allow.unwrap_or_default()), ("deny", deny)] {
@@ -34,7 +34,7 @@ fn lists(config: &Config, owner: &[&str], allow: Option<&[Who]>, deny: &[Who], t
     if let Some(who) = deny.iter().find(|who| who.needs_certificate() && asked_for && !tls_is_sure) {
         let cure = if owner == ["server"] { "for every volume" } else { "for this volume" };
         let why = format!(
-            "a client that leaves TLS out shows no certificate, and {who} would keep nobody out; require TLS {cure} (tls = \"tcp\", or required in [server.tls])"
+            "a client that leaves TLS out shows no certificate, and {who} would keep no client out; require TLS {cure} (tls = \"tcp\", or required in [server.tls])"
         );
         out.error(&at("deny"), why);
     }

@@ -3,7 +3,7 @@
 use super::Findings;
 use crate::config::{Config, Server};
 
-/// What somebody in the network could do, if anything.
+/// What a client in the network could do, if anything.
 pub(crate) fn danger(config: &Config) -> Option<String> {
     let Some(tls) = &config.server.tls else {
         return Some(
@@ -16,9 +16,9 @@ pub(crate) fn danger(config: &Config) -> Option<String> {
             "volume {name:?} is served there without TLS too; set required = \"tcp\" in [server.tls], or tls = \"tcp\" for the volume"
         ));
     }
-    tls.clients
-        .is_none()
-        .then(|| "anybody may connect: TLS without clients' certificates only encrypts; set server.tls.clients".into())
+    tls.clients.is_none().then(|| {
+        "every client may connect: TLS without clients' certificates only encrypts; set server.tls.clients".into()
+    })
 }
 
 /// Settings that make sense together.
@@ -27,6 +27,6 @@ pub(super) fn settings(server: &Server, out: &mut Findings) {
     out.error_if(
         tls.named_only && tls.clients.is_none(),
         &["server", "tls", "named_only"],
-        "would refuse everybody where clients need no certificate; set clients, or remove this key",
+        "would refuse every client where clients need no certificate; set clients, or remove this key",
     );
 }

@@ -1,7 +1,7 @@
 //! A device model from `evenkeel-model` driven in real time.
 //!
-//! The model is a state machine that is told the time; a thread per device waits for
-//! its next event and tells the worker that started an operation when it is done.
+//! The model is a state machine that takes the time; a thread per device waits for
+//! its next event and reports to the worker that started an operation when it is done.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -101,7 +101,7 @@ impl Shared {
             } else {
                 self.changed.wait_timeout(state, wait.into()).unwrap_or_else(PoisonError::into_inner).0
             };
-            // While the thread is awake nobody needs to wake it.
+            // While the thread is awake it needs no waking.
             state.wakes_at = Instant::ZERO;
         }
     }

@@ -67,7 +67,7 @@ pub(crate) struct Open {
 }
 
 impl File {
-    /// Opens and locks; also tells the size in bytes.
+    /// Opens and locks; also returns the size in bytes.
     pub(crate) fn open(path: &Path, how: &Open) -> Result<(Self, u64), Error> {
         let fail = |action: &'static str| move |cause| Error::Volume { path: path.to_owned(), action, cause };
         let create = how.create.filter(|_| !how.read_only);
@@ -135,7 +135,7 @@ impl File {
         let size = seek(&file, SeekFrom::End(0)).map_err(|e| fail("measure")(e.into()))?;
         let direct_align = if block_device { logical_block(&file) } else { 4096 };
         if direct.is_some() {
-            // Read-ahead would bring pages into the cache that nobody asked for and that are being written past it.
+            // Read-ahead would bring pages into the cache that no request asked for and that are being written past it.
             let _ = fadvise(&file, 0, None, Advice::Random);
         }
         // Without a hole the kernel writes zeros to a device by itself where the device cannot, and does not tell.
@@ -240,13 +240,13 @@ impl File {
         rustix::io::retry_on_intr(|| self.faults.check(Call::Sync).and_then(|()| fdatasync(&self.cached)))
     }
 
-    /// Lengthens a file, and tells how long it was; a block device must already be as long.
+    /// Lengthens a file, and returns how long it was; a block device must already be as long.
     pub(crate) fn grow(&self, size: u64) -> io::Result<u64> {
         let actual = seek(&self.cached, SeekFrom::End(0))?;
         if self.block_device && actual < size {
             return Err(io::Error::other(format!("the device has {actual} bytes; enlarge it first")));
         }
-        // Never cuts off what somebody else has appended.
+        // Never cuts off what another program has appended.
         if actual < size {
             ftruncate(&self.cached, size)?;
             if let Err(error) = rustix::fs::fsync(&self.cached) {
@@ -310,7 +310,7 @@ impl File {
         }
     }
 
-    /// Whether zeroing means writing zeros, by hole or without, as far as is known: nobody tells before it is tried.
+    /// Whether zeroing means writing zeros, by hole or without, as far as is known: only a try shows it.
     pub(crate) fn writes_zeros(&self, punch: bool) -> bool {
         self.writes_zeros[usize::from(punch)].load(Ordering::Relaxed)
     }
@@ -396,7 +396,7 @@ fn until_free<T>(path: &Path, until: Instant, busy: i32, mut attempt: impl FnMut
     }
 }
 
-/// Logical block size of a block device in bytes; 4096, which suits all, if it does not tell.
+/// Logical block size of a block device in bytes; 4096, which suits all, if that is not known.
 fn logical_block(device: &std::fs::File) -> u32 {
     let mut size: libc::c_int = 0;
     // SAFETY: BLKSSZGET stores an int.
@@ -416,7 +416,7 @@ fn zeroes_by_itself(device: &std::fs::File) -> bool {
     })
 }
 
-/// The process that holds the lock, as far as the kernel tells.
+/// The process that holds the lock, as far as the kernel knows it.
 fn holder(file: &std::fs::File) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
     let inode = file.metadata().ok()?.ino().to_string();

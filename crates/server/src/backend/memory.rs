@@ -63,7 +63,7 @@ impl Memory {
             }
         };
         let skipped = mapped.align_offset(HUGE as usize);
-        // SAFETY: `reserved` bytes from there on are inside the mapping, and nobody uses what is before and after them.
+        // SAFETY: `reserved` bytes from there on are inside the mapping, and no other code uses what is before and after them.
         let base = unsafe {
             let (base, end) = (mapped.add(skipped), mapped.add(skipped + reserved as usize));
             if skipped > 0 {

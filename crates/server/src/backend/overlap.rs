@@ -2,7 +2,7 @@
 //!
 //! A direct write drops the pages it covers from the cache before and after. It cannot drop one that a write
 //! through the cache made dirty meanwhile; the kernel then notes an I/O error for the file, and the next sync
-//! fails although nothing is lost. On block devices nobody drops the pages after an asynchronous direct write, so
+//! fails although nothing is lost. On block devices the kernel does not drop the pages after an asynchronous direct write, so
 //! that a page read meanwhile would stay in the cache with old data. Therefore an operation through the cache and
 //! a direct write wait for each other where they touch the same page: who came first goes first, so that neither
 //! waits for ever.
@@ -71,7 +71,7 @@ type Waiter = (Arc<Mailbox>, u32);
 
 impl Overlaps {
     /// Registers an operation on `len` bytes from `offset`; whether it may start now. If not, operation `token`
-    /// is told by [`Message::Start`] when it may. O(1) for direct writes while nothing goes through the cache, else
+    /// gets [`Message::Start`] when it may. O(1) for direct writes while nothing goes through the cache, else
     /// O(operations of the file).
     #[inline]
     pub(crate) fn enter(&self, lane: Lane, offset: u64, len: u64, reply_to: &Arc<Mailbox>, token: u32) -> (Pass, bool) {
@@ -111,7 +111,7 @@ impl Overlaps {
         (Pass::Listed(id), may_start)
     }
 
-    /// An operation is done; those that waited only for it are told.
+    /// An operation is done; those that waited only for it may start.
     #[inline]
     pub(crate) fn leave(&self, pass: Pass) {
         match pass {
@@ -224,7 +224,7 @@ mod tests {
     proptest! {
         /// Whatever comes and goes in whatever order: no two that exclude each other run at once, and all get to run.
         #[test]
-        fn nothing_overlaps_and_nobody_waits_for_ever(
+        fn nothing_overlaps_and_no_operation_waits_for_ever(
             steps in prop::collection::vec((any::<bool>(), 0u64..6, 1u64..3, any::<prop::sample::Index>()), 1..200)
         ) {
             let (overlaps, mailbox) = (Overlaps::default(), Arc::new(Mailbox::new().unwrap()));

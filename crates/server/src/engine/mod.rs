@@ -48,7 +48,7 @@ pub(crate) enum IoResult {
 }
 
 impl FileIo {
-    /// Which pages it touches, in which lane; `None` if it can disturb nobody.
+    /// Which pages it touches, in which lane; `None` if it can disturb no other.
     #[inline]
     pub(crate) fn lane(&self, file: &File) -> Option<(Lane, u64, u64)> {
         if !file.has_two_lanes() {

@@ -41,7 +41,7 @@ const SLICE: Duration = Duration::from_micros(250);
 pub(super) struct PoolWork {
     /// Requests to submit.
     pub(super) incoming: Vec<(TenantId, Work, Box<Request>)>,
-    /// Requests that the pool has let go, and this worker has not begun with or not finished.
+    /// Requests that the pool has dispatched, and this worker has not begun with or not finished.
     pub(super) ready: VecDeque<Ready>,
     /// Requests that left the back end.
     pub(super) completed: Vec<(Ticket, Outcome)>,
@@ -87,7 +87,7 @@ impl Worker {
             let work = &mut self.pools[index];
             let (mut rejected, mut unwanted) = (Vec::new(), Vec::new());
             let slots = &self.shared.slots;
-            let (wake_at, decided, goal, missed_goal, guaranteed) = {
+            let (wake_at, decided, target, missed_target, guaranteed) = {
                 let mut state = pool.lock();
                 for (ticket, outcome) in work.completed.drain(..) {
                     state.complete(now, ticket, outcome);
@@ -137,8 +137,8 @@ impl Worker {
                     let (reason, because) = (&view.limit.reason, explain::guarantee(&view.limit, Some(view.binding)));
                     Some((id, scope.name(), reason.name(), reason.is_missed(), because))
                 });
-                let missed_goal = state.take_missed_goal(now);
-                (wake_at, state.take_decision(), state.take_goal_decision(), missed_goal, guaranteed)
+                let missed_target = state.take_missed_target(now);
+                (wake_at, state.take_decision(), state.take_target_decision(), missed_target, guaranteed)
             };
             if let Some(decision) = decided {
                 tracing::debug!(
@@ -149,14 +149,14 @@ impl Worker {
                     "admission decided"
                 );
             }
-            if let Some(reason) = goal {
-                pool.log_goal(&reason);
+            if let Some(reason) = target {
+                pool.log_target(&reason);
             }
             let name_of = |id| {
                 let mut tenants = snapshot.tenants[index].iter();
                 tenants.find(|(_, known)| **known == id).map_or("", |(name, _)| name)
             };
-            if let Some(missed) = missed_goal {
+            if let Some(missed) = missed_target {
                 let (tenant, because) = (name_of(missed.tenant), explain::missed(&missed));
                 let not_logged = missed.untold;
                 tracing::warn!(pool = pool.name, tenant, not_logged, "response-time target missed: {because}");
@@ -188,7 +188,7 @@ impl Worker {
         }
     }
 
-    /// Carries out what a pool has let go; false if time is up before all of it is done.
+    /// Carries out what a pool has dispatched; false if time is up before all of it is done.
     fn carry_out(&mut self, snapshot: &Snapshot, index: usize, now: Instant, until: Instant) -> bool {
         let mut effort = 0;
         while let Some(ready) = self.pools[index].ready.pop_front() {

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`harm`] | admission control against none, on cases drawn at random |
 //! | [`bufferbloat`] | the SlowFast CoDel paper, and admission control compared |
-//! | [`iscsi`] | the packet-delay paper: response-time goals on a shared iSCSI target |
+//! | [`iscsi`] | the packet-delay paper: latency targets on a shared iSCSI target |
 //! | [`messenger`] | the Ceph messenger paper: connections placed on workers |
 //! | [`saat`] | the SAAT paper: guaranteed throughput on a hybrid device |
 //! | [`oracle`] | the best fixed budget of a setup, found by sweep |

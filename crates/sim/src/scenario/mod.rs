@@ -155,9 +155,9 @@ impl Reader<'_> {
         let tenants = on_pool.map(|(name, tenant)| world::Tenant {
             name: name.clone(),
             qos: (&tenant).into(),
-            standing: tenant.throttle.into(),
-            guarantee: tenant.guarantee.goals(),
-            response_goal: tenant.response_goal(),
+            throttle: tenant.throttle,
+            guarantee: tenant.guarantee.control(),
+            latency_target: tenant.latency_target(),
         });
         let clients = self.clients(&file.client, &names, end, open);
         if let Some(workers) = &file.workers {
@@ -367,8 +367,9 @@ impl Reader<'_> {
                     let one = BTreeMap::from([(name.clone(), settings.clone())]);
                     self.rules("tenant", &file.pool, &one, &["change", &place, "tenants"]);
                     let settings = settings.on(DEFAULT_POOL);
-                    let goal = settings.response_goal();
-                    changes.push((at, Change::Tenant(tenant, (&settings).into(), settings.guarantee.goals(), goal)));
+                    let target = settings.latency_target();
+                    changes
+                        .push((at, Change::Tenant(tenant, (&settings).into(), settings.guarantee.control(), target)));
                 }
                 words.push(ChangeForm::words(name, table));
             }

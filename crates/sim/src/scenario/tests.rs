@@ -1,7 +1,7 @@
 use super::*;
 use crate::world;
 use evenkeel_control::admission;
-use evenkeel_control::pool::guarantee::Goals;
+use evenkeel_control::pool::guarantee::Throughputs;
 use proptest::prelude::*;
 
 const MINIMAL: &str = r#"
@@ -131,7 +131,7 @@ tenants.a = { limit = { iops = 5 } }
     };
     assert_eq!((device(1).0, device(4)), (50_000_000, (50_000_000, 777)));
     assert!(matches!(changes[0].1, Change::Stall(length) if length == Duration::from_millis(20)));
-    assert!(matches!(changes[5].1, Change::Tenant(0, qos, Goals::NONE, None) if qos.limit.iops == 5));
+    assert!(matches!(changes[5].1, Change::Tenant(0, qos, Throughputs::NONE, None) if qos.limit.iops == 5));
     assert_eq!(scenario.marks.len(), 3);
     assert!(scenario.marks[0].1.contains("stall 20ms") && scenario.marks[0].1.contains("bandwidth"));
 }

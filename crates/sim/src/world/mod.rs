@@ -22,9 +22,9 @@ use std::ops::ControlFlow;
 use evenkeel_control::mclock::Qos;
 use evenkeel_control::placement;
 use evenkeel_control::pool;
-use evenkeel_control::pool::guarantee::Goals;
-use evenkeel_control::pool::slots::ResponseGoal;
-use evenkeel_control::response::Standing;
+use evenkeel_control::pool::guarantee::Throughputs;
+use evenkeel_control::pool::slots::LatencyTarget;
+use evenkeel_control::response::Throttle;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::{Device, DeviceParams};
 use evenkeel_model::worker::WorkerParams;
@@ -86,18 +86,18 @@ pub struct Tenant {
     pub name: String,
     /// Its guarantee.
     pub qos: Qos,
-    /// What a goal of the pool may do to it.
-    pub standing: Standing,
+    /// Whether it may be throttled for the pool's target.
+    pub throttle: Throttle,
     /// The throughputs that it was guaranteed, if any were.
-    pub guarantee: Goals,
+    pub guarantee: Throughputs,
     /// What its response time is to stay below, for the slots of the pool.
-    pub response_goal: Option<ResponseGoal>,
+    pub latency_target: Option<LatencyTarget>,
 }
 
 impl Tenant {
-    /// A tenant with a guarantee and no particular standing.
+    /// A tenant with a guarantee, throttled while it makes much of the load.
     pub fn new(name: impl Into<String>, qos: Qos) -> Self {
-        Self { name: name.into(), qos, standing: Standing::Ordinary, guarantee: Goals::NONE, response_goal: None }
+        Self { name: name.into(), qos, throttle: Throttle::Normal, guarantee: Throughputs::NONE, latency_target: None }
     }
 }
 
@@ -124,7 +124,7 @@ pub enum Change {
     /// The pool has other settings from now on.
     Pool(Box<pool::Config>),
     /// The tenant of this place has another guarantee from now on.
-    Tenant(usize, Qos, Goals, Option<ResponseGoal>),
+    Tenant(usize, Qos, Throughputs, Option<LatencyTarget>),
 }
 
 /// How far a run has come.

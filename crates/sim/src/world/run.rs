@@ -128,9 +128,9 @@ impl<'a, D: Machine> World<'a, D> {
         let mut pool = Pool::new(setup.pool, now, seeds.next_u64());
         let join = |tenant: &super::Tenant| {
             let id = pool.join(now, tenant.qos);
-            pool.set_standing(id, tenant.standing);
+            pool.set_throttle(id, tenant.throttle);
             pool.set_guarantees(now, id, &tenant.guarantee);
-            pool.set_response_goal(id, tenant.response_goal);
+            pool.set_latency_target(id, tenant.latency_target);
             id
         };
         let tenants = setup.tenants.iter().map(join).collect();
@@ -366,10 +366,10 @@ impl<'a, D: Machine> World<'a, D> {
             Change::Device(params) => self.device.set_params(now, params),
             Change::Stall(length) => self.device.stall(now, *length),
             Change::Pool(config) => self.pool.reconfigure(now, **config),
-            Change::Tenant(place, qos, guarantee, goal) => {
+            Change::Tenant(place, qos, guarantee, target) => {
                 self.pool.set_qos(now, self.tenants[*place], *qos);
                 self.pool.set_guarantees(now, self.tenants[*place], guarantee);
-                self.pool.set_response_goal(self.tenants[*place], *goal);
+                self.pool.set_latency_target(self.tenants[*place], *target);
                 self.inversion.set_qos(now, *place, qos);
                 self.meter.set_qos(now, *place, qos);
             }

@@ -33,7 +33,7 @@ fn setup(admission: admission::Config) -> Setup {
             cost: CostModel::default(),
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
-            goal: None,
+            target: None,
             slots: None,
         },
         tenants: vec![tenant("bulk", 1), tenant("light", 10)],
@@ -164,7 +164,7 @@ fn a_setup_that_contradicts_itself_is_refused_with_the_reason() {
     let changes = vec![(Instant::ZERO, Change::Device(broken.clone()))];
     assert!(refused(Setup { changes, ..good.clone() }).contains("device from @0ns: iops"));
     assert!(refused(Setup { device: broken, ..good.clone() }).contains("iops must be"));
-    let changes = vec![(Instant::ZERO, Change::Tenant(7, Qos::default(), Goals::NONE, None))];
+    let changes = vec![(Instant::ZERO, Change::Tenant(7, Qos::default(), Throughputs::NONE, None))];
     assert!(refused(Setup { changes, ..good }).contains("tenant 7 of 2"));
 }
 
@@ -173,7 +173,7 @@ fn a_changed_guarantee_takes_effect() {
     let mut setup = setup(admission::Config::Fixed { budget_bytes: 256 << 10 });
     setup.clients[1] = client(1, 64, 65536);
     let half = Instant::ZERO + Duration::from_secs(3);
-    setup.changes = vec![(half, Change::Tenant(1, Qos { weight: 1, ..Qos::default() }, Goals::NONE, None))];
+    setup.changes = vec![(half, Change::Tenant(1, Qos { weight: 1, ..Qos::default() }, Throughputs::NONE, None))];
     let windows = run_quietly(&setup, 1).unwrap().windows(Duration::from_secs(2));
     let shares = windows.iter().map(|window| window.tenants[1].bytes as f64 / window.tenants[0].bytes as f64);
     let shares: Vec<f64> = shares.collect();

@@ -1,4 +1,4 @@
-// The record of decisions: what the server tells of its own, and what is seen to change between two looks.
+// The record of decisions: what the server records, and what is seen to change between two answers.
 
 import { address } from "./feed.js";
 import { bytes, ms } from "./figures.js";
@@ -29,14 +29,14 @@ export class Decisions {
     this.begun = false;
   }
 
-  /** Takes what an answer tells. `whole`: address of the tenant whose decisions are all in it. */
+  /** Takes the content of an answer. `whole`: address of the tenant whose decisions are all in it. */
   take(state, whole) {
     const now = state.uptime_s;
     for (const pool of state.pools) {
       const subject = address(pool.name);
       this.#admission(pool.admission, subject, now);
       for (const told of pool.latency_target?.decisions ?? []) {
-        this.#told({ subject, by: "goal", reason: told.reason, because: told.because, from: told.from_s, until: told.until_s, times: told.times });
+        this.#told({ subject, by: "target", reason: told.reason, because: told.because, from: told.from_s, until: told.until_s, times: told.times });
       }
       const many = pool.tenants.length > FEW;
       for (const tenant of pool.tenants) this.#tenant(tenant, address(pool.name, tenant.name), now, whole, many);
@@ -46,7 +46,7 @@ export class Decisions {
     const placement = state.placement;
     const placed = STAYS.has(placement.reason) ? "connections stay" : placement.reason;
     this.#stands("", "placement", placed, placement.because, now, placement.moves_total);
-    if (state.exchange) this.#stands("", "exchange", state.exchange.standing, state.exchange.because, now);
+    if (state.exchange) this.#stands("", "exchange", state.exchange.status, state.exchange.because, now);
     this.begun = true;
     if (this.all.length > KEPT) this.all.splice(0, this.all.length - KEPT);
   }

@@ -12,7 +12,7 @@ const worst = (targets) =>
 export const SAMPLES = 300;
 /** What is kept of each subject and sample. */
 const FIELDS = [
-  "iops", "bytes", "queue", "device", "goalMs", "judgedMs", "guaranteedIops", "guaranteedBytes", "limitIops", "limitBytes",
+  "iops", "bytes", "queue", "device", "targetMs", "judgedMs", "guaranteedIops", "guaranteedBytes", "limitIops", "limitBytes",
   "bound", "used", "waiting", "inside", "rest",
 ];
 const COLUMN = Object.fromEntries(FIELDS.map((field, index) => [field, index * SAMPLES]));
@@ -25,7 +25,7 @@ const or = (value) => value ?? NaN;
 
 /** What a pool or tenant got, its verdicts, and what throttles it. */
 function judged(lately) {
-  const goals = lately?.targets ?? [];
+  const targets = lately?.targets ?? [];
   const work = lately && {
     iops: lately.iops,
     bytes: lately.bytes_per_s,
@@ -35,7 +35,7 @@ function judged(lately) {
     queue: or(lately.queue_latency_ms),
     device: or(lately.device_latency_ms),
   };
-  return { work, goals, goal: worst(goals), hold: lately?.throttled_by ?? null, why: lately?.because ?? "" };
+  return { work, targets, target: worst(targets), hold: lately?.throttled_by ?? null, why: lately?.because ?? "" };
 }
 
 /** What was guaranteed in a unit, in sum over the directions; NaN without a guarantee. */
@@ -119,8 +119,8 @@ export class Feed {
     this.subjects.set(id, subject);
     this.#keep(id, {
       ...subject.work,
-      goalMs: or(pool.latency_target?.target_ms),
-      judgedMs: subject.goal?.verdict === "idle" ? NaN : or(pool.latency_target?.measured_ms),
+      targetMs: or(pool.latency_target?.target_ms),
+      judgedMs: subject.target?.verdict === "idle" ? NaN : or(pool.latency_target?.measured_ms),
       limitIops: or(pool.limit.iops),
       limitBytes: or(pool.limit.bytes_per_s),
       bound: or(admission.budget_bytes),
@@ -139,7 +139,7 @@ export class Feed {
     const slots = tenant.slots;
     this.#keep(id, {
       ...subject.work,
-      goalMs: or(slots?.target_ms),
+      targetMs: or(slots?.target_ms),
       guaranteedIops: guaranteed(tenant, "requests"),
       guaranteedBytes: guaranteed(tenant, "bytes"),
       limitIops: or(tenant.limit.iops),

@@ -1,4 +1,4 @@
-// The dashboard: asks the server once a second, and shows what it tells. It changes nothing.
+// The dashboard: asks the server once a second, and shows the answer. It changes nothing.
 
 import { Decisions } from "./decisions.js";
 import { byId, mark, say } from "./dom.js";
@@ -13,7 +13,7 @@ const PERIOD_MS = 1000;
 const SOON_MS = 150;
 /** The server answers in milliseconds, or hangs. */
 const PATIENCE_MS = 5000;
-/** Waits between attempts while nobody answers: doubled each time, up to this. */
+/** Waits between attempts while no answer comes: doubled each time, up to this. */
 const LONGEST_WAIT_MS = 15000;
 /** What is read out is read out this rarely. */
 const NEWS_MS = 10000;
@@ -27,7 +27,7 @@ const plots = new Plots((record) => choose(record, false));
 
 /** What is looked at: the address of a pool or tenant; "" before anything is known. */
 let looked = "";
-/** The unit of throughput that somebody asked for. */
+/** The unit of throughput that the user chose. */
 let unit = null;
 let paused = false;
 let timer = null;
@@ -53,7 +53,7 @@ function rest() {
   asking = null;
 }
 
-/** Looks in a moment: somebody may go on to the next tenant at once. */
+/** Looks in a moment: the user may go on to the next tenant at once. */
 function lookSoon() {
   rest();
   timer = setTimeout(look, SOON_MS);
@@ -93,7 +93,7 @@ function found() {
   failures = 0;
   answeredAt = Date.now();
   byId("lost").hidden = true;
-  standing("live");
+  status("live");
 }
 
 function lost(error, wait) {
@@ -102,14 +102,14 @@ function lost(error, wait) {
   byId("lost").hidden = false;
   say(byId("lost-since"), `No answer from the server${since}${why}. What is shown is old.`);
   say(byId("lost-next"), `The next attempt is in ${span(wait / 1000)}.`);
-  standing("lost");
+  status("lost");
 }
 
-function standing(name) {
-  const pill = byId("standing");
+function status(name) {
+  const pill = byId("status");
   say(pill, name);
-  pill.dataset.standing = name;
-  document.body.dataset.standing = name;
+  pill.dataset.status = name;
+  document.body.dataset.status = name;
 }
 
 function take(state, of) {
@@ -154,7 +154,7 @@ function draw() {
   showPools(feed.pools(), pool.id);
   showPath(state, pool, now);
   tenants.show(pool.tenants);
-  // Its page is turned to once, then the rows stay where somebody looks.
+  // Its page is turned to once, then the rows stay where they are.
   if (tenants.chosen !== now.id) tenants.choose(now.id, true);
   say(byId("subject"), now.tenants ? `Pool ${now.name}` : `Tenant ${now.name}`);
   byId("whole").hidden = Boolean(now.tenants);
@@ -172,7 +172,7 @@ function plot(now) {
   timeline.draw(feed.offset, now.id);
 }
 
-/** The unit in which something was guaranteed or limited, unless somebody wants another one. */
+/** The unit in which something was guaranteed or limited, unless the user chose another one. */
 function unitOf(now) {
   const { qos, guarantees, limit } = now.raw;
   const inRequests = guarantees?.some((guarantee) => guarantee.unit === "requests") || qos?.reservation_iops || limit.iops;
@@ -188,13 +188,13 @@ function header(state) {
   ].join(" · "));
   const all = [...feed.subjects.values()];
   const tally = { met: 0, missed: 0, unachievable: 0, idle: 0 };
-  const goals = all.flatMap((one) => one.goals);
-  for (const goal of goals) tally[goal.verdict] += 1;
-  const missed = goals.filter(isMissed).length;
+  const targets = all.flatMap((one) => one.targets);
+  for (const target of targets) tally[target.verdict] += 1;
+  const missed = targets.filter(isMissed).length;
   const held = all.filter((one) => one.hold && !one.tenants).length;
   const verdicts = Object.entries(tally).map(([verdict, number]) => `${count(number)} ${verdict}`).join(", ");
-  say(byId("goals"), `${goals.length > 0 ? `Goals: ${verdicts}` : "No goals"}; ${plural(held, "tenant")} throttled`);
-  mark(byId("goals"), "data-verdict", missed > 0 ? "missed" : null);
+  say(byId("targets"), `${targets.length > 0 ? `Targets: ${verdicts}` : "No targets"}; ${plural(held, "tenant")} throttled`);
+  mark(byId("targets"), "data-verdict", missed > 0 ? "missed" : null);
   document.title = missed > 0 ? `✕ ${missed} missed · Evenkeel` : "Evenkeel";
   const list = byId("troubles");
   const told = troubles(state);
@@ -205,13 +205,13 @@ function header(state) {
   news(all, told);
 }
 
-/** Reads out which goals are newly missed or kept again, and new troubles; not every second. */
+/** Reads out which targets are newly missed or met again, and new troubles; not every second. */
 function news(all, troubled) {
   if (Date.now() - newsAt < NEWS_MS) return;
-  const missed = new Set(all.filter((one) => isMissed(one.goal)).map((one) => one.id));
+  const missed = new Set(all.filter((one) => isMissed(one.target)).map((one) => one.id));
   const fresh = [...missed].filter((id) => !missedBefore.has(id));
   const over = [...missedBefore].filter((id) => !missed.has(id));
-  const names = (ids) => (ids.length > 3 ? plural(ids.length, "goal") : `goal of ${ids.map(readable).join(", ")}`);
+  const names = (ids) => (ids.length > 3 ? plural(ids.length, "target") : `target of ${ids.map(readable).join(", ")}`);
   const trouble = troubled.length > troublesBefore ? `${plural(troubled.length, "trouble")}: ${troubled.at(-1)}` : "";
   troublesBefore = troubled.length;
   const told = [trouble, fresh.length > 0 ? `${names(fresh)} missed` : "", over.length > 0 ? `${names(over)} no longer missed` : ""].filter(Boolean);
@@ -249,7 +249,7 @@ function setPaused(now) {
     return;
   }
   rest();
-  standing("paused");
+  status("paused");
 }
 
 function setUnit(to) {

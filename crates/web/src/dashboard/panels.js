@@ -1,4 +1,4 @@
-// Everything that is told in tables and lists: tenants, workers, volumes, connections, other hosts, settings.
+// Everything that is shown in tables and lists: tenants, workers, volumes, connections, other hosts, settings.
 
 import { isMissed, percentiles, VERDICTS } from "./feed.js";
 import { byId, keyed, make, mark, say } from "./dom.js";
@@ -26,30 +26,30 @@ function fillResponse(cell, row) {
   mark(cell, "title", work?.response >= 0 ? `${ms(work.queue)} ms in the queue, ${ms(work.device)} ms in the device` : null);
 }
 
-function fillGoal(cell, row) {
-  const goal = row.goal;
-  say(cell, goal ? `${SIGNS[goal.verdict] ?? "·"} ${isMissed(goal) ? goal.verdict.toUpperCase() : goal.verdict} ${goal.what}` : NONE);
-  mark(cell, "data-verdict", goal?.verdict ?? null);
-  mark(cell, "title", row.goals.map((one) => `${one.verdict}: ${one.what}`).join("; ") || null);
+function fillTarget(cell, row) {
+  const target = row.target;
+  say(cell, target ? `${SIGNS[target.verdict] ?? "·"} ${isMissed(target) ? target.verdict.toUpperCase() : target.verdict} ${target.what}` : NONE);
+  mark(cell, "data-verdict", target?.verdict ?? null);
+  mark(cell, "title", row.targets.map((one) => `${one.verdict}: ${one.what}`).join("; ") || null);
 }
 
-const verdict = (row) => (row.goal ? VERDICTS.indexOf(row.goal.verdict) : VERDICTS.length);
+const verdict = (row) => (row.target ? VERDICTS.indexOf(row.target.verdict) : VERDICTS.length);
 
 /** Tenants of all pools. */
 export function tenantTable() {
   return new PagedTable(byId("tenants"), {
-    caption: "Tenants: rates, latencies, goals and what throttles them, over the last second",
+    caption: "Tenants: rates, latencies, targets and what throttles them, over the last second",
     sort: "iops",
     key: (row) => row.id,
     href: (row) => row.id,
-    match: (row) => `${row.name} ${row.pool} ${row.hold?.by ?? ""} ${row.goal?.verdict ?? ""}`,
+    match: (row) => `${row.name} ${row.pool} ${row.hold?.by ?? ""} ${row.target?.verdict ?? ""}`,
     columns: [
       { key: "name", title: "Tenant", order: first((row) => `${row.name} ${row.pool}`), text: (row) => row.name },
       iops,
       rate,
       { key: "response", title: "Response ms", hint: "mean; bar: device and queue", numeric: true, order: largest((row) => row.work?.response), fill: fillResponse },
-      { key: "waiting", title: "Waiting", hint: "requests", numeric: true, order: largest((row) => row.waiting), text: (row) => count(row.waiting) },
-      { key: "goal", title: "Goal", order: (a, b) => verdict(a) - verdict(b), fill: fillGoal },
+      { key: "waiting", title: "Queued", hint: "requests", numeric: true, order: largest((row) => row.waiting), text: (row) => count(row.waiting) },
+      { key: "target", title: "Target", order: (a, b) => verdict(a) - verdict(b), fill: fillTarget },
       {
         key: "hold", title: "Throttled by", order: (a, b) => !a.hold - !b.hold,
         text: (row) => (row.hold ? `${row.hold.by}: ${row.hold.how}` : NONE), hover: (row) => row.why,
@@ -174,7 +174,7 @@ export function troubles(state) {
   for (const volume of state.volumes) {
     if (trouble(volume) && found.length < 8) found.push(`Volume ${volume.name}: ${trouble(volume)}.`);
   }
-  if (state.exchange && state.exchange.standing !== "shared") found.push(`Exchange ${state.exchange.standing}: ${state.exchange.because}.`);
+  if (state.exchange && state.exchange.status !== "shared") found.push(`Exchange ${state.exchange.status}: ${state.exchange.because}.`);
   return found;
 }
 
@@ -197,7 +197,7 @@ export class Panels {
     byId("exchange-panel").hidden = !exchange;
     if (exchange) {
       const ago = exchange.age_s === null ? "" : `, last report ${span(exchange.age_s)} ago`;
-      say(byId("exchange"), `${exchange.standing}: ${exchange.because}. Group ${exchange.group}, this host is ${exchange.host}; period ${exchange.period_s} s, round ${exchange.round ?? NONE}${ago}; takes ${percent(exchange.ramp)} of its share; ${plural(exchange.hosts_total || exchange.hosts.length, "host")}${exchange.section ? ` in ${exchange.sections.length} sections, its own is ${exchange.section}` : ""}. ${exchange.connected ? `Connected to ${exchange.endpoint ?? NONE}` : "Not connected"}${exchange.error ? `: ${exchange.error}` : ""}.`);
+      say(byId("exchange"), `${exchange.status}: ${exchange.because}. Group ${exchange.group}, this host is ${exchange.host}; period ${exchange.period_s} s, round ${exchange.round ?? NONE}${ago}; takes ${percent(exchange.ramp)} of its share; ${plural(exchange.hosts_total || exchange.hosts.length, "host")}${exchange.section ? ` in ${exchange.sections.length} sections, its own is ${exchange.section}` : ""}. ${exchange.connected ? `Connected to ${exchange.endpoint ?? NONE}` : "Not connected"}${exchange.error ? `: ${exchange.error}` : ""}.`);
       this.hosts.show(exchange.hosts);
     }
   }
@@ -209,16 +209,16 @@ export class Panels {
 }
 
 function poolFacts(pool) {
-  const { admission, limit, latency_target: goal, slots } = pool.raw;
+  const { admission, limit, latency_target: target, slots } = pool.raw;
   const facts = [
     ["scheduler", pool.raw.scheduler],
     ["limit", rates(limit.iops, limit.bytes_per_s)],
-    ["requests", `${pool.waiting} waiting, ${pool.inside} in flight`],
+    ["requests", `${pool.waiting} queued, ${pool.inside} in flight`],
     ["admission", `${admission.kind}: ${bytes(admission.in_flight_bytes)} in flight, budget ${admission.budget_bytes === null ? "without bound" : bytes(admission.budget_bytes)}${admission.target_ms === null ? "" : `, target ${ms(admission.target_ms)} ms`}`],
     ["why", pool.why],
   ];
-  if (admission.target_reason && admission.target_reason !== admission.reason) facts.push(["target", admission.target_reason]);
-  if (goal) facts.push(["goal", `${goal.percentile} of reads below ${goal.target_ms} ms, ${goal.measured_ms === null ? "nothing measured yet" : `last ${ms(goal.measured_ms)} ms`}`]);
+  if (admission.target_reason && admission.target_reason !== admission.reason) facts.push(["why target", admission.target_reason]);
+  if (target) facts.push(["target", `${target.percentile} of reads below ${target.target_ms} ms, ${target.measured_ms === null ? "nothing measured yet" : `last ${ms(target.measured_ms)} ms`}`]);
   if (slots) facts.push(["slots", `${slots.total === null ? "without bound" : slots.total.toFixed(1)}, by ${slots.method}, ${slots.exchanged ? "with other hosts" : "alone"}`]);
   return facts;
 }
@@ -230,7 +230,7 @@ function tenantFacts(tenant, whole, before) {
     ["guaranteed", `reservation ${rates(qos.reservation_iops, qos.reservation_bytes_per_s)}, weight ${qos.weight}, ${qos.priority}, ${tenant.raw.throttle}`],
     ["limit", `${rates(limit.iops, limit.bytes_per_s)}${owner ? ` (by ${owner})` : ""}`],
     ["why", tenant.why],
-    ["requests", `${tenant.waiting} waiting, ${tenant.inside} in flight, ${plural(tenant.raw.connections, "connection")}, ${plural(tenant.raw.errors_total, "error")}`],
+    ["requests", `${tenant.waiting} queued, ${tenant.inside} in flight, ${plural(tenant.raw.connections, "connection")}, ${plural(tenant.raw.errors_total, "error")}`],
   ];
   if (whole) {
     const since = before ? "just now" : "since the start";
@@ -261,7 +261,7 @@ export function showPools(pools, chosen) {
   const nav = byId("pools");
   nav.hidden = pools.length < 2;
   keyed(nav, pools, (pool) => pool.id, (pool) => make("a", { href: pool.id }), (link, pool) => {
-    say(link, `${pool.name}${isMissed(pool.goal) ? " ✕" : ""}`);
+    say(link, `${pool.name}${isMissed(pool.target) ? " ✕" : ""}`);
     mark(link, "aria-current", pool.id === chosen ? "true" : null);
   });
 }

@@ -3,7 +3,7 @@
 import { byId, keyed, make, mark, say, shape } from "./dom.js";
 import { bytes, count, megabytes, ms, percent, plural, rates } from "./figures.js";
 
-/** Bars drawn in a picture; the rest is told in figures. */
+/** Bars drawn in a picture; the rest is shown in figures. */
 const BARS = 8;
 
 /** Bars beside each other, as parts of the whole height. */
@@ -106,8 +106,8 @@ function stages(state, pool, subject) {
         : rows(top(pool.tenants.filter((one) => one.raw.slots?.granted).map((one) => ({ part: Math.min(1, one.raw.slots.used / one.raw.slots.granted), held: one.hold !== null })))),
       figure: own ? `${count(own.used)} of ${own.granted === null ? "any" : count(own.granted)}` : slots.total === null ? "no bound" : `${count(slots.total)} in all`,
       waits: cause === "slots",
-      notes: [own ? `needs ${count(own.need)}` : slots.tightness === null ? "" : `goals need ${percent(slots.tightness)} of what there is`,
-        slots.exchanged ? `exchange: ${state.exchange?.standing ?? "?"}` : "this host alone"],
+      notes: [own ? `needs ${count(own.need)}` : slots.tightness === null ? "" : `targets need ${percent(slots.tightness)} of what there is`,
+        slots.exchanged ? `exchange: ${state.exchange?.status ?? "?"}` : "this host alone"],
     });
   }
   const limit = pool.raw.limit;
@@ -181,5 +181,5 @@ export function showPath(state, pool, subject) {
     return;
   }
   const share = work.response > 0 ? work.queue / work.response : 0;
-  say(split, `${subject.name}: response ${ms(work.response)} ms = ${ms(work.queue)} in the queue + ${ms(work.device)} in the device (${percent(share)} of it waiting)`);
+  say(split, `${subject.name}: latency ${ms(work.response)} ms = ${ms(work.queue)} in the queue + ${ms(work.device)} in the device (${percent(share)} of it waiting)`);
 }

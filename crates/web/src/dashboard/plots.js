@@ -22,17 +22,17 @@ function specs(subject, unit) {
   const response = {
     key: "response", title: "Latency, ms", format: ms,
     stack: [["device", "device"], ["queue", "queue"]],
-    lines: [["goalMs", "goal", "guarantee"], ["judgedMs", "as the goal counts", "judged"]],
+    lines: [["targetMs", "target", "guarantee"], ["judgedMs", "as the target counts", "judged"]],
   };
   const throughput = {
     key: "throughput", title: `Throughput, ${name}`, format,
     stack: [[unit, "got"]], lines: [[guaranteed, "guaranteed", "guarantee"], [limit, "limit", "limit"]],
   };
   const requests = (lines) => ({
-    key: "requests", title: "Requests", format: count, stack: [["inside", "inside"], ["waiting", "waiting"]], lines,
+    key: "requests", title: "Requests", format: count, stack: [["inside", "in flight"], ["waiting", "queued"]], lines,
   });
   if (subject.tenants) {
-    const budget = { key: "budget", title: "Cost in flight", format: bytes, stack: [["used", "inside"]], lines: [["bound", "budget", "limit"]] };
+    const budget = { key: "budget", title: "Cost in flight", format: bytes, stack: [["used", "in flight"]], lines: [["bound", "budget", "limit"]] };
     return [response, throughput, budget, requests([])];
   }
   const rest = { key: "rest", title: "Delay: rest of its slots, ms", format: ms, stack: [["rest", "rest"]], lines: [] };

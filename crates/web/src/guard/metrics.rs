@@ -18,7 +18,7 @@ use crate::openmetrics::{
     self, Labels, Metric, Row, SECONDS, counter, each, exchange, family, gauge, ms, some, whether,
 };
 
-/// Clients that a scrape tells of one by one: those with the most load. An agent may see a hundred thousand, and each
+/// Clients that a scrape has one by one: those with the most load. An agent may see a hundred thousand, and each
 /// would be series of its own; `guard status` shows all.
 const CLIENTS_SHOWN: usize = 500;
 

@@ -1,4 +1,4 @@
-//! `/api/v1`: state for everyone, changes on the control socket.
+//! `/api/v1`: state for all clients, changes on the control socket.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::serving::elsewhere;
 
 type Shared = State<Arc<Manager>>;
 
-/// Who asks; every connection tells.
+/// The caller, of each connection.
 type By = Extension<Caller>;
 
 /// What can be read.

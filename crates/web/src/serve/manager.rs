@@ -110,7 +110,7 @@ impl Manager {
         self.server.config()
     }
 
-    /// Reads the configuration again; tells what changed.
+    /// Reads the configuration again; returns what changed.
     ///
     /// # Errors
     /// When it cannot be used, or needs a restart; nothing has changed then.
@@ -133,7 +133,7 @@ impl Manager {
         Ok(told(applied).into_iter().chain(answered).collect())
     }
 
-    /// Serves a new volume, now and after a restart; tells what was noticed about its file.
+    /// Serves a new volume, now and after a restart; returns what was noticed about its file.
     pub(super) fn create_volume(&self, by: &Caller, name: &str, volume: Volume) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         let mut config = Config::clone(&self.config());
@@ -152,7 +152,7 @@ impl Manager {
         Ok(notes.into_iter().chain(warned(warnings)).collect())
     }
 
-    /// Makes a volume longer, now and after a restart; tells what was noticed about its file.
+    /// Makes a volume longer, now and after a restart; returns what was noticed about its file.
     pub(super) fn grow_volume(&self, by: &Caller, name: &str, size: Bytes) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         let mut config = Config::clone(&self.config());

@@ -74,7 +74,7 @@ const POOL: &[Metric<PoolState>] = &[
 ];
 
 /// Of pools with a latency target.
-const GOAL: &[Metric<LatencyTargetState>] = &[
+const TARGET: &[Metric<LatencyTargetState>] = &[
     gauge("pool_latency_target", "What the latency of reads is to stay below; absent = no target.", SECONDS, |g| {
         Some(g.target_ms / 1e3)
     }),
@@ -255,7 +255,7 @@ fn part<'a, T, P>(rows: &[Row<'a, T>], part: impl Fn(&'a T) -> Option<&'a P>) ->
 fn pools(encoder: &mut DescriptorEncoder<'_>, pools: &[PoolState]) -> fmt::Result {
     let rows: Vec<_> = pools.iter().map(|pool| (vec![("pool", pool.name.as_str().into())], pool)).collect();
     each(encoder, POOL, &rows)?;
-    each(encoder, GOAL, &part(&rows, |pool| pool.latency_target.as_ref()))?;
+    each(encoder, TARGET, &part(&rows, |pool| pool.latency_target.as_ref()))?;
     each(encoder, POOL_SLOTS, &part(&rows, |pool| pool.slots.as_ref()))
 }
 

@@ -1,4 +1,4 @@
-//! What a server shows and takes: its state and metrics for everyone, changes on the control socket.
+//! What a server shows and takes: its state and metrics for all clients, changes on the control socket.
 
 use std::sync::Arc;
 

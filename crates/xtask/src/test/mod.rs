@@ -42,7 +42,7 @@ pub(crate) enum Step {
     Ceph,
     /// Power cuts in a virtual machine.
     Durability,
-    /// Guaranteed throughputs on hybrid devices in a virtual machine.
+    /// Guaranteed throughputs on cached devices in a virtual machine.
     Hybrid,
     /// Lengths of queues of SCSI and NVMe disks in a virtual machine.
     Initiators,
@@ -56,7 +56,7 @@ pub(crate) enum Step {
     Package,
     /// An image of a Ceph cluster through librbd.
     Rbd,
-    /// Goals for response times across hosts in network namespaces.
+    /// Latency targets across hosts in network namespaces.
     Slots,
     /// Everything happens to one server.
     Soak,

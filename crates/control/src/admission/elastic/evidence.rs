@@ -6,7 +6,7 @@ use super::SAMPLE;
 const CERTAIN: f64 = 2.0;
 /// Comparisons of one length, after which the answer is looked for.
 pub(super) const ROUND: u32 = 4;
-/// Loss that two comparisons are enough to tell: half of the throughput.
+/// Loss that two comparisons are enough to show: half of the throughput.
 const HOPELESS: f64 = 0.5;
 
 /// The answer to a question.

@@ -1,8 +1,8 @@
 //! Clients that were here a moment ago.
 //!
-//! A host that logs in again is discovered seconds after it began to write, and by then reads wait. So whoever reached a
-//! device last stays known for it until somebody else does: its load counts as its own from the first tick on, and nobody
-//! is hurt by throttling an address to which nothing is sent.
+//! A host that logs in again is discovered seconds after it began to write, and by then reads wait. So the client that reached
+//! a device last stays known for it until another one does: its load counts as its own from the first tick on, and to
+//! throttle an address to which nothing is sent does no harm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -32,21 +32,21 @@ impl Absent {
         let mut reached: BTreeMap<DeviceNumber, IpAddr> = BTreeMap::new();
         let kept = gone.filter(|(link, until)| {
             let (Some(client), Some(number)) = (link.client, link.number) else { return false };
-            link.resource.is_some()
+            link.pool.is_some()
                 && !present.contains(&client)
                 && !taken.contains(&number)
                 && now.since(*until) < KEPT_FOR
                 && *reached.entry(number).or_insert(client) == client
         });
         self.0 = kept.take(MAX_ABSENT).collect();
-        // Who reached several resources is told by its connections, and those are gone.
-        let mut resources: BTreeMap<IpAddr, BTreeSet<String>> = BTreeMap::new();
+        // Clients of several pools are known by their connections, and those are gone.
+        let mut pools: BTreeMap<IpAddr, BTreeSet<String>> = BTreeMap::new();
         for (link, _) in &self.0 {
-            if let (Some(client), Some(resource)) = (link.client, &link.resource) {
-                resources.entry(client).or_default().insert(resource.clone());
+            if let (Some(client), Some(pool)) = (link.client, &link.pool) {
+                pools.entry(client).or_default().insert(pool.clone());
             }
         }
-        self.0.retain(|(link, _)| link.client.is_some_and(|client| resources[&client].len() == 1));
+        self.0.retain(|(link, _)| link.client.is_some_and(|client| pools[&client].len() == 1));
     }
 
     pub(super) fn links(&self) -> impl Iterator<Item = &Link> {

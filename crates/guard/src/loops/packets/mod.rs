@@ -47,7 +47,7 @@ pub struct Packets {
     resent: Resent,
     ticked_at: Instant,
     holds: Holds,
-    /// Whether two resources may throttle the same client.
+    /// Whether two pools may throttle the same client.
     overlap: bool,
 }
 
@@ -73,8 +73,8 @@ impl Packets {
     /// # Errors
     /// A setting that the controllers refuse; a configuration that was read has none.
     pub fn new(config: Config) -> Result<Self, InvalidConfig> {
-        let records = (MAX_RECORDS / config.resources.len().max(1)).max(MIN_RECORDS);
-        let pools = config.resources.iter().map(|(name, pool)| Guarded::new(name, pool, &config, records));
+        let records = (MAX_RECORDS / config.packets.len().max(1)).max(MIN_RECORDS);
+        let pools = config.packets.iter().map(|(name, pool)| Guarded::new(name, pool, &config, records));
         let pools = pools.collect::<Result<_, _>>()?;
         Ok(Self {
             config,
@@ -95,13 +95,13 @@ impl Packets {
     /// # Errors
     /// A setting that the controllers refuse; nothing is changed then.
     pub fn reload(&mut self, config: &Config) -> Result<(), InvalidConfig> {
-        let records = (MAX_RECORDS / config.resources.len().max(1)).max(MIN_RECORDS);
-        let pools = config.resources.iter().map(|(name, pool)| Guarded::new(name, pool, config, records));
+        let records = (MAX_RECORDS / config.packets.len().max(1)).max(MIN_RECORDS);
+        let pools = config.packets.iter().map(|(name, pool)| Guarded::new(name, pool, config, records));
         let mut pools: Vec<Guarded> = pools.collect::<Result<_, _>>()?;
         for old in std::mem::take(&mut self.pools) {
             let Some(new) = pools.iter_mut().find(|new| new.name() == old.name()) else { continue };
             let mut old = old;
-            if config.resources.get(new.name()).is_some_and(|config| old.adopt(config)) {
+            if config.packets.get(new.name()).is_some_and(|config| old.adopt(config)) {
                 *new = old;
             }
         }
@@ -111,7 +111,7 @@ impl Packets {
         Ok(())
     }
 
-    /// Takes over who reaches what. Controllers keep what they have learned; nobody is held before the next tick.
+    /// Takes over who reaches what. Controllers keep what they have learned; no client is throttled before the next tick.
     pub fn follow(&mut self, map: Map) {
         let before = std::mem::take(&mut self.map);
         self.absent.follow(self.ticked_at, before, &map);
@@ -126,8 +126,8 @@ impl Packets {
         let mut of_ambiguous = Vec::new();
         let mut addresses = BTreeSet::new();
         for link in map.links.iter().chain(self.absent.links()) {
-            if let Some(resource) = &link.resource {
-                links.entry(resource).or_default().push(link);
+            if let Some(pool) = &link.pool {
+                links.entry(pool).or_default().push(link);
             }
             if link.client.is_some_and(|client| ambiguous.contains_key(&client)) {
                 of_ambiguous.push(link);
@@ -135,15 +135,15 @@ impl Packets {
             addresses.extend(link.client);
         }
         self.ids.known.retain(|address, _| addresses.contains(address));
-        for resource in &mut self.pools {
-            let links = links.remove(resource.name()).unwrap_or_default();
+        for pool in &mut self.pools {
+            let links = links.remove(pool.name()).unwrap_or_default();
             let ids = &mut self.ids;
-            resource.follow(&links, &of_ambiguous, |address| ids.of(address));
+            pool.follow(&links, &of_ambiguous, |address| ids.of(address));
         }
         let keys: Vec<Client> = self.pools.iter().flat_map(Guarded::keys).collect();
         self.holds = Holds::places(keys.iter().copied());
-        for resource in &mut self.pools {
-            resource.place(&self.holds);
+        for pool in &mut self.pools {
+            pool.place(&self.holds);
         }
         let mut seen: Vec<Client> = keys.into_iter().map(Client::canonical).collect();
         seen.sort_unstable();
@@ -154,37 +154,37 @@ impl Packets {
     /// up after a while.
     pub fn tick(&mut self, now: Instant, tracker: &Tracker, observed: bool) {
         self.ticked_at = now;
-        for resource in &mut self.pools {
+        for pool in &mut self.pools {
             if observed {
-                resource.observe(now, tracker);
+                pool.observe(now, tracker);
             }
-            if resource.decide(now) && !self.overlap {
-                resource.hold(&mut self.holds);
+            if pool.decide(now) && !self.overlap {
+                pool.hold(&mut self.holds);
             }
         }
         if self.overlap {
-            self.holds.let_go();
-            self.pools.iter().for_each(|resource| resource.hold_longer(&mut self.holds));
+            self.holds.release();
+            self.pools.iter().for_each(|pool| pool.hold_longer(&mut self.holds));
         }
     }
 
-    /// Devices of whose reads the latencies are wanted one by one, each with the number of its resource: those with a goal
+    /// Devices of whose reads the latencies are wanted one by one, each with the number of its pool: those with a target
     /// for a percentile. Changes with [`Packets::follow`].
     pub fn timed_devices(&self) -> impl Iterator<Item = (DeviceNumber, u32)> {
-        let resources = self.pools.iter().zip(0..).filter(|(resource, _)| resource.wants_read_times());
-        resources.flat_map(|(resource, number)| resource.devices().map(move |device| (device, number)))
+        let pools = self.pools.iter().zip(0..).filter(|(pool, _)| pool.wants_read_times());
+        pools.flat_map(|(pool, number)| pool.devices().map(move |device| (device, number)))
     }
 
-    /// Whether any goal is for a percentile.
+    /// Whether any target is for a percentile.
     pub fn wants_read_times(&self) -> bool {
         self.pools.iter().any(Guarded::wants_read_times)
     }
 
     /// Takes how long single reads took since the last call; call it before [`Packets::tick`]. `read` answers for the number of
-    /// a resource, with buckets of [`crate::sensor::tracepoints`] and how many reads came into each.
+    /// a pool, with buckets of [`crate::sensor::tracepoints`] and how many reads came into each.
     pub fn count_read_times(&mut self, now: Instant, mut read: impl FnMut(u32, &mut dyn FnMut(usize, u64))) {
-        for (resource, number) in self.pools.iter_mut().zip(0..) {
-            if let Some(percentile) = resource.percentile(now) {
+        for (pool, number) in self.pools.iter_mut().zip(0..) {
+            if let Some(percentile) = pool.percentile(now) {
                 read(number, &mut |bucket, reads| percentile.count(bucket, reads));
             }
         }
@@ -198,7 +198,7 @@ impl Packets {
         let held = self.holds.iter().map(|(_, hold)| hold.delay).max().unwrap_or_default();
         if self.resent.observe(now, total, held.into(), most, step) {
             let limit = self.resent.limit().unwrap_or(most);
-            self.pools.iter_mut().for_each(|resource| resource.limit(limit));
+            self.pools.iter_mut().for_each(|pool| pool.limit(limit));
             if let Some(because) = self.resent.because() {
                 tracing::warn!("{because}");
             }
@@ -206,9 +206,9 @@ impl Packets {
     }
 
     /// Takes what single initiators moved, for devices that several share. Call it about once a second; `read` answers for
-    /// a folder of counters, and is not called where nobody shares.
+    /// a folder of counters, and is not called where no device is shared.
     pub fn count_initiators(&mut self, mut read: impl FnMut(&Path) -> Option<Moved>) {
-        self.pools.iter_mut().for_each(|resource| resource.count_initiators(&mut read));
+        self.pools.iter_mut().for_each(|pool| pool.count_initiators(&mut read));
     }
 
     /// All that is to be throttled from the last tick to the next.

@@ -8,10 +8,10 @@ use crate::sensor::tracepoints::{BUCKETS, middle};
 /// A percentile is over the last 5 to 10 s: each half is dropped as a whole when the next one is full.
 const HALF_WINDOW: Duration = Duration::from_secs(5);
 
-/// The percentile that a goal is for.
+/// The percentile that a target is for.
 pub(super) struct Percentile {
     quantile: f64,
-    /// What the controller is told comes from the mean of the interval, and from this.
+    /// What the controller observes comes from the mean of the interval, and from this.
     shape: Shape,
     /// Reads of the window: its full and its latest half.
     full: Vec<u64>,

@@ -5,16 +5,14 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use evenkeel_control::log::{Decided, Entry, Log};
-use evenkeel_control::response::{
-    ClientId, ClientReason, ClientSample, Controller, InvalidConfig, Reason, Sample, Standing,
-};
+use evenkeel_control::response::{ClientId, ClientReason, ClientSample, Controller, InvalidConfig, Reason, Sample};
 use evenkeel_control::{Duration, Instant};
 
 use super::super::owed::Pace;
 use super::percentile::Percentile;
 use super::shares::Shares;
 use crate::actuator::{Client, Hold, Holds, Packets};
-use crate::config::{Config, PacketChoice, ResourceConfig};
+use crate::config::{Config, PacketChoice, PacketsConfig};
 use crate::discovery::Link;
 use crate::loops::record::{At, ClientState, DeviceState, PacketsState, PoolState};
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Sum, Tracker};
@@ -56,9 +54,9 @@ impl Decided for Decision {
 /// What every tick touches lies side by side, apart from names and addresses that only people ask for.
 pub(super) struct Guarded {
     name: String,
-    config: ResourceConfig,
+    config: PacketsConfig,
     controller: Controller,
-    /// What the goal is for, if not the mean.
+    /// What the target is for, if not the mean.
     percentile: Option<Percentile>,
     choice: PacketChoice,
     /// Which packets wait now: the choice, or all after it had no effect.
@@ -109,24 +107,24 @@ struct GuardedClient {
     names: BTreeSet<String>,
     /// Place of its tenant.
     tenant: u32,
-    standing: Standing,
+    throttle: Throttle,
     exempt_because: Option<String>,
-    /// What its packets are told by.
+    /// What its packets are recognised by.
     keys: Vec<Client>,
 }
 
 impl Guarded {
     pub(super) fn new(
         name: &str,
-        resource: &ResourceConfig,
+        settings: &PacketsConfig,
         config: &Config,
         max_decisions: usize,
     ) -> Result<Self, InvalidConfig> {
         Ok(Self {
             name: name.to_owned(),
-            config: resource.clone(),
-            controller: Controller::new(&config.controller(resource))?,
-            percentile: match resource.latency.percentile {
+            config: settings.clone(),
+            controller: Controller::new(&config.controller(settings))?,
+            percentile: match settings.latency.percentile {
                 Figure::Mean => None,
                 Figure::At(percentile) => Some(Percentile::new(percentile)),
             },
@@ -154,10 +152,10 @@ impl Guarded {
 
     /// Takes the settings of a newer policy where its target is all that differs, and keeps what it has learned; whether it
     /// did.
-    pub(super) fn adopt(&mut self, config: &ResourceConfig) -> bool {
+    pub(super) fn adopt(&mut self, config: &PacketsConfig) -> bool {
         let mut same = config.clone();
         same.latency.target = self.config.latency.target;
-        let adopted = same == self.config && self.controller.set_goal(config.latency.target).is_ok();
+        let adopted = same == self.config && self.controller.set_target(config.latency.target).is_ok();
         if adopted {
             self.config = config.clone();
         }
@@ -185,7 +183,7 @@ impl Guarded {
         Some(percentile)
     }
 
-    /// Takes over who reaches it: its own links, and all links of clients that reach several resources.
+    /// Takes over who reaches it: its own links, and all links of clients that reach several pools.
     pub(super) fn follow(
         &mut self,
         links: &[&Link],
@@ -224,9 +222,9 @@ impl Guarded {
             };
             let all_names: Vec<String> = names.iter().cloned().collect();
             let tenant = self.config.throttles.tenant_of(address, &all_names);
-            let (standing, exempt_because) = self.standing(tenant, address, &keys);
+            let (throttle, exempt_because) = self.throttle(tenant, address, &keys);
             let tenant = tenant as u32;
-            self.clients.push(GuardedClient { id, address, names, tenant, standing, exempt_because, keys });
+            self.clients.push(GuardedClient { id, address, names, tenant, throttle, exempt_because, keys });
         }
         let (shared_by, names) = (&self.shared_by, &self.names);
         self.shared_reach.clear();
@@ -246,7 +244,7 @@ impl Guarded {
         });
         let sample = |client: &GuardedClient| ClientSample {
             client: client.id,
-            standing: client.standing,
+            throttle: client.throttle,
             bytes_per_s: 0.0,
             all_bytes_per_s: 0.0,
             paid: f64::INFINITY,
@@ -259,7 +257,7 @@ impl Guarded {
         self.delays = vec![NOT_HELD; self.clients.len()];
     }
 
-    /// What the packets of its clients are told by.
+    /// What the packets of its clients are recognised by.
     pub(super) fn keys(&self) -> impl Iterator<Item = Client> {
         self.clients.iter().flat_map(|client| client.keys.iter().copied())
     }
@@ -273,11 +271,11 @@ impl Guarded {
         self.places = places.collect();
     }
 
-    /// Connections of an address that lead to this resource and to no other.
+    /// Connections of an address that lead to this pool and to no other.
     fn own_connections(&self, links: &[&Link], address: IpAddr) -> Vec<Client> {
         let links = || links.iter().filter(|link| link.client == Some(address));
         let of = |here: bool| {
-            let links = links().filter(move |link| (link.resource.as_ref() == Some(&self.name)) == here);
+            let links = links().filter(move |link| (link.pool.as_ref() == Some(&self.name)) == here);
             links.flat_map(|link| link.connections.iter().copied())
         };
         let elsewhere: BTreeSet<_> = of(false).collect();
@@ -292,19 +290,19 @@ impl Guarded {
         own.into_iter().map(key).collect()
     }
 
-    fn standing(&self, tenant: usize, address: IpAddr, keys: &[Client]) -> (Standing, Option<String>) {
-        let standing = Standing::from(self.config.throttles.tenants()[tenant].throttle);
-        if standing == Standing::Never {
-            return (standing, None);
+    fn throttle(&self, tenant: usize, address: IpAddr, keys: &[Client]) -> (Throttle, Option<String>) {
+        let throttle = self.config.throttles.tenants()[tenant].throttle;
+        if throttle == Throttle::Never {
+            return (throttle, None);
         }
         if keys.is_empty() {
-            let why = "reaches several resources by connections that cannot be told apart";
-            return (Standing::Never, Some(why.into()));
+            let why = "reaches several pools by connections that cannot be told apart";
+            return (Throttle::Never, Some(why.into()));
         }
         if address.is_loopback() {
-            return (Standing::Never, Some("is on this machine".into()));
+            return (Throttle::Never, Some("is on this machine".into()));
         }
-        (standing, None)
+        (throttle, None)
     }
 
     /// No delay may be longer than this from now on.
@@ -353,7 +351,7 @@ impl Guarded {
         let Some(sum) = sum.sample() else { return };
         self.last = sum;
         if self.last.is_stuck() {
-            // Nothing comes out of a device that holds requests: that is no idleness to let everyone go.
+            // Nothing comes out of a device that holds requests: that is no idleness, and no client is released for it.
             return;
         }
         for &(client, device) in &self.shared_reach {
@@ -368,7 +366,7 @@ impl Guarded {
         if let Some((percentile, mean)) = self.percentile.as_mut().zip(read_response) {
             read_response = percentile.figure(now, mean);
             if read_response.is_none() {
-                // Reads that nobody timed are no idleness; if it stays so, the controller counts its signal as lost.
+                // Reads that were not timed are no idleness; if it stays so, the controller counts its signal as lost.
                 return;
             }
         }
@@ -408,7 +406,7 @@ impl Guarded {
         self.shares.count(self.packets, read, |device| shared_by[device as usize]);
     }
 
-    /// Decides, and records why. Tells whether anybody is held differently now.
+    /// Decides, and records why. Returns whether a client is throttled differently now.
     pub(super) fn decide(&mut self, now: Instant) -> bool {
         let decision = self.controller.tick(now);
         self.reason = decision.reason;
@@ -557,7 +555,7 @@ impl Guarded {
         ClientState {
             address: client.address.to_string(),
             names: client.names.iter().cloned().collect(),
-            throttle: Throttle::from(client.standing).name().into(),
+            throttle: client.throttle.name().into(),
             exempt_because: client.exempt_because.clone(),
             bytes_per_s: self.samples[place].bytes_per_s,
             load_is_estimated: reached

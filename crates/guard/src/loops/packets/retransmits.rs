@@ -1,7 +1,7 @@
 //! Does the delay make TCP send again?
 //!
-//! What waits too long counts as lost. The kernel tells for all connections together how many segments were sent again
-//! ([`crate::sensor::retransmits`]), so that this compares times in which somebody is held with times in which nobody is:
+//! What waits too long counts as lost. The kernel counts for all connections together how many segments were sent again
+//! ([`crate::sensor::retransmits`]), so that this compares times in which a client is throttled with times in which none is:
 //! a count that is far above what the usual share would give shortens the longest delay.
 
 use evenkeel_control::{Duration, Instant};
@@ -28,7 +28,7 @@ pub(super) struct Resent {
     window: Option<(Instant, Segments)>,
     /// Longest delay in the window under way.
     held: Duration,
-    /// Sent, and sent again, while nobody was held.
+    /// Sent, and sent again, while no client was throttled.
     usual: (f64, f64),
     limit: Option<Duration>,
     changed: Instant,

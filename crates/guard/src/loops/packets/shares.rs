@@ -27,7 +27,7 @@ struct Counter {
     written_mib: f64,
 }
 
-/// Parts of shared devices, for the clients of one resource.
+/// Parts of shared devices, for the clients of one pool.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     counters: Vec<Counter>,
@@ -36,7 +36,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Takes over who shares what; `shared` tells for a link the places of its client and its device if others share it.
+    /// Takes over which clients share which device; `shared` has for a link the places of its client and its device if others share it.
     pub(super) fn follow(&mut self, links: &[&Link], shared: impl Fn(&Link) -> Option<(u32, u32)>) {
         let mut known: BTreeMap<PathBuf, Counter> =
             self.counters.drain(..).map(|counter| (counter.folder.clone(), counter)).collect();
@@ -54,7 +54,7 @@ impl Shares {
         self.uneven.clear();
     }
 
-    /// Takes a new count of everybody, about once a second; `shared_by` tells how many clients share a device.
+    /// Takes a new count of all clients, about once a second; `shared_by` says how many clients share a device.
     pub(super) fn count(
         &mut self,
         packets: Packets,

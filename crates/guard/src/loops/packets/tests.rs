@@ -23,7 +23,7 @@ fn config(text: &str) -> Config {
     Config::parse(text, "guard.toml", Abilities { tracepoints: false }).expect("a configuration")
 }
 
-fn link(client: &str, minor: u32, resource: &str, port: u16) -> Link {
+fn link(client: &str, minor: u32, pool: &str, port: u16) -> Link {
     let remote = format!("{client}:{port}").parse().expect("an address");
     Link {
         server: Server::Lio,
@@ -32,7 +32,7 @@ fn link(client: &str, minor: u32, resource: &str, port: u16) -> Link {
         path: None,
         device: Some(format!("dm-{minor}")),
         number: Some(DeviceNumber { major: 252, minor }),
-        resource: Some(resource.into()),
+        pool: Some(pool.into()),
         client: Some(client.parse().expect("an address")),
         client_name: Some(format!("iqn.{client}")),
         connections: vec![Connection { local: "10.0.0.1:3260".parse().expect("an address"), remote }],
@@ -135,7 +135,7 @@ fn four_clients() -> Vec<Link> {
 }
 
 #[test]
-fn a_goal_for_a_percentile_is_measured_by_single_reads() {
+fn a_target_for_a_percentile_is_measured_by_single_reads() {
     use crate::sensor::tracepoints::{BUCKETS, middle};
     let bucket = |ms| (0..BUCKETS).find(|bucket| middle(*bucket) >= Duration::from_millis(ms)).expect("a bucket");
     let text = "[pools.other]\nlatency.target = \"1s\"\n\
@@ -148,8 +148,8 @@ fn a_goal_for_a_percentile_is_measured_by_single_reads() {
         for n in 0..30 {
             // Ten reads in each interval: eight of 2 ms, two of 17 ms.
             let now = Instant::ZERO + Duration::from_millis(100 * n);
-            agent.packets.count_read_times(now, |resource, each| {
-                assert_eq!(resource, 1, "the other goal is for the mean");
+            agent.packets.count_read_times(now, |pool, each| {
+                assert_eq!(pool, 1, "the other target is for the mean");
                 if timed && n > 0 {
                     each(bucket(2), 8);
                     each(bucket(17), 2);
@@ -165,7 +165,7 @@ fn a_goal_for_a_percentile_is_measured_by_single_reads() {
     assert_eq!((state.percentile.as_str(), state.read_latency_ms), ("p90", Some(5.0)));
     let p90_ms = state.read_percentile_ms.expect("reads");
     assert!((p90_ms / 17.0 - 1.0).abs() < 0.065, "{p90_ms}");
-    // Nobody writes, and the mean is far below the goal.
+    // Nobody writes, and the mean is far below the target.
     assert_eq!(record.reason, "no_noisy");
     let told = record.measured.expect("a figure");
     assert!((17.0 * 0.97..17.0 * 1.3).contains(&told), "{told}");
@@ -239,7 +239,7 @@ fn a_client_of_two_resources_is_told_by_its_connections_or_left_alone() {
     let (_, vg) = state.packets().find(|(pool, _)| pool.name == "vg").expect("has a target");
     let client = vg.clients.iter().find(|client| client.address == "10.0.0.12").expect("is known");
     assert_eq!(client.throttle, "never");
-    assert!(client.exempt_because.as_ref().is_some_and(|why| why.contains("several resources")));
+    assert!(client.exempt_because.as_ref().is_some_and(|why| why.contains("several pools")));
 }
 
 #[test]

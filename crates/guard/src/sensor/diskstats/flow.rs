@@ -84,7 +84,7 @@ impl Sample {
 /// What is known of a device after a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// It was not there before, or its totals started anew: nothing to tell before the next reading.
+    /// It was not there before, or its totals started anew: nothing is known before the next reading.
     First,
     /// What it did since the last reading.
     Sample(Sample),
@@ -174,7 +174,7 @@ pub(crate) struct Move {
     interval_us: u32,
     reads: Moved,
     writes: Moved,
-    /// [`Self::NOTHING`] if there is nothing to tell yet.
+    /// [`Self::NOTHING`] if nothing is known yet.
     in_flight: u32,
 }
 
@@ -189,7 +189,7 @@ impl Move {
         both.map_or(Self::FIRST, |(reads, writes)| Self { interval_us, reads, writes, in_flight })
     }
 
-    /// Whether there is anything to tell.
+    /// Whether anything is known.
     #[inline]
     pub(crate) fn is_sample(&self) -> bool {
         self.in_flight != Self::NOTHING
@@ -241,7 +241,7 @@ pub(crate) struct Sum {
 }
 
 impl Sum {
-    /// Takes in what a device did, if there is anything to tell.
+    /// Takes in what a device did, if anything is known.
     #[inline(always)]
     pub(crate) fn add(&mut self, device: &Move) {
         let add = |sum: &mut [u64; 3], moved: &Moved| {
@@ -256,7 +256,7 @@ impl Sum {
         self.in_flight += u64::from(device.in_flight);
     }
 
-    /// All of them; `None` if nobody had anything to tell.
+    /// All of them; `None` if nothing is known of any.
     pub(crate) fn sample(&self) -> Option<Sample> {
         let flow = |[completed, sectors, time_ms]: [u64; 3]| Flow {
             completed,

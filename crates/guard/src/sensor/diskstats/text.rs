@@ -66,7 +66,7 @@ pub(super) struct Fields<'a> {
     pub(super) at: usize,
 }
 
-/// What a line tells of its device.
+/// What a line says of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Figures {
     pub(super) reads: Totals,

@@ -56,7 +56,7 @@ struct Handle(&'static Library, ImagePtr);
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: opened by rbd_open; whoever owns the `Image` has seen the end of every operation. Blocks while the
+        // SAFETY: opened by rbd_open; the owner of the `Image` has seen the end of every operation. Blocks while the
         // cluster does not answer.
         let code = unsafe { (self.0.rbd_close)(self.1) };
         if code < 0 {
@@ -73,7 +73,7 @@ pub(super) struct Properties {
     pub(super) object_size: u64,
     /// Some of it is still read from another image, out of which it was cloned.
     pub(super) is_clone: bool,
-    /// Nobody else writes to it as long as it is open.
+    /// No other client writes to it as long as it is open.
     pub(super) locked: bool,
     /// It knows which of its objects exist.
     pub(super) knows_extents: bool,
@@ -186,7 +186,7 @@ impl Image {
             return Ok(());
         }
         let owners = self.lock_owners();
-        let owners = if owners.is_empty() { "somebody".to_owned() } else { owners.join(", ") };
+        let owners = if owners.is_empty() { "another client".to_owned() } else { owners.join(", ") };
         Err(format!(
             "it is locked by {owners} and the lock was refused ({}): two writers would destroy it. See `rbd lock ls` and \
              `rbd status`, and stop the other one",

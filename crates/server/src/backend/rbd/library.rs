@@ -15,7 +15,7 @@ pub(super) type ClusterPtr = *mut c_void;
 pub(super) type PoolPtr = *mut c_void;
 /// An open image, `rbd_image_t`.
 pub(super) type ImagePtr = *mut c_void;
-/// What is told of the end of an operation, `rbd_completion_t`.
+/// The end of an operation, `rbd_completion_t`.
 pub(super) type CompletionPtr = *mut c_void;
 /// Called at the end of an operation, with the argument that was given.
 pub(super) type Completed = extern "C" fn(CompletionPtr, *mut c_void);

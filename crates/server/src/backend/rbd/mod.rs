@@ -257,7 +257,7 @@ impl Rbd {
     /// `patience`; whether it was long enough.
     pub(crate) fn close(&self, patience: StdDuration) -> bool {
         self.shared.stop();
-        // That nobody is there to tell says that the thread has ended, too.
+        // A sender that is gone says that the thread has ended, too.
         !matches!(lock(&self.closed).recv_timeout(patience), Err(RecvTimeoutError::Timeout))
     }
 
@@ -331,7 +331,7 @@ impl Shared {
         if let Err(error) = &watch {
             tracing::warn!(volume = self.volume, %error, "the image cannot be watched; its size stays as it is until the volume is opened anew");
         }
-        // Whoever waited may have given up; then it was told to stop as well.
+        // The thread that waited may have given up; then this one is to stop as well.
         let _ = opened.send(Ok(properties));
         while self.wait() {
             self.look(&image);
@@ -386,7 +386,7 @@ impl Shared {
         }
     }
 
-    /// Closes the image once nobody else holds it: those are operations under way, and whoever walks through it.
+    /// Closes the image once no other thread holds it: those of operations under way, and of walks through it.
     fn close(&self, mut image: Arc<Image>) {
         loop {
             match Arc::try_unwrap(image) {
@@ -440,7 +440,7 @@ impl Pending {
         // The worker may have ended without waiting, when the time to stop was over.
         let _ = reply_to.post(Message::IoDone(token, IoResult::Code(code)));
         shared.in_flight.fetch_sub(1, Ordering::Relaxed);
-        // Never the last one: the volume's thread has one until nobody else has.
+        // Never the last one: the volume's thread has one until no other has.
         drop(image);
         if lock(&shared.todo).stop {
             shared.changed.notify_one();

@@ -27,13 +27,13 @@ const INBOX_EVENT: u64 = u64::MAX;
 /// Events taken with one system call: all connections and the inbox.
 const EVENTS: usize = 65;
 
-/// What the driver is told.
+/// Events of the driver.
 pub(super) enum Event {
-    /// Do this, and tell of it.
+    /// Do this, and report its end.
     Job(FileIo, ReplyTo),
     /// What came of an attempt to connect for this place.
     Dialed(usize, Result<(OwnedFd, Connected), DialError>),
-    /// Nobody is left who could ask for anything.
+    /// The volume is gone: no more jobs come.
     Stop,
 }
 
@@ -45,7 +45,7 @@ struct Place {
     was_used: bool,
 }
 
-/// Flushes: one round at a time, on every connection that needs it. Whoever asks during a round shares the next.
+/// Flushes: one round at a time, on every connection that needs it. A flush that is asked for during a round shares the next.
 #[derive(Default)]
 struct Flushes {
     waiting: Vec<ReplyTo>,
@@ -129,7 +129,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Drives the connections until told to stop.
+    /// Drives the connections until it is stopped.
     pub(super) fn run(mut self) {
         let alive = AbortOnPanic;
         let mut events = Vec::with_capacity(EVENTS);
@@ -147,7 +147,7 @@ impl Driver {
             self.dial_if_due(now);
             self.hand_out();
             self.send();
-            // First: whoever gets an answer and then asks how things are sees what led to it.
+            // First: a client that gets an answer and then reads the state sees what led to it.
             self.publish();
             self.outbox.post();
         }
@@ -256,7 +256,7 @@ impl Driver {
         self.begin_round();
     }
 
-    /// Starts a round of flushes if somebody waits for one.
+    /// Starts a round of flushes if one is waited for.
     fn begin_round(&mut self) {
         if self.flushes.round.is_some() || self.flushes.waiting.is_empty() || !self.is_connected() {
             return;
@@ -381,14 +381,14 @@ impl Driver {
         }
     }
 
-    /// Nobody knows what a round of flushes has come to: its waiters wait for another one.
+    /// The outcome of a round of flushes is unknown: its waiters wait for another one.
     fn abort_round(&mut self) {
         if let Some(round) = self.flushes.round.take() {
             self.flushes.waiting.splice(0..0, round.waiters);
         }
     }
 
-    /// Fails whoever waits for a flush.
+    /// Fails all flushes that wait.
     fn fail_flushes(&mut self) {
         self.abort_round();
         for waiter in std::mem::take(&mut self.flushes.waiting) {

@@ -155,7 +155,7 @@ impl Link {
         self.acknowledged > self.flushed
     }
 
-    /// Whether it can tell what is allocated.
+    /// Whether it knows what is allocated.
     pub(super) fn has_extents(&self) -> bool {
         self.has_context
     }
@@ -348,7 +348,7 @@ impl Answers<'_> {
     fn place(&mut self, cookie: u64, offset: u64, length: u64, fill: impl FnOnce(&mut [u8])) {
         let Some(slot) = self.slots.get_mut(cookie) else { return };
         let Flight::Job(Job { io: FileIo::Read { ptr, len, .. }, .. }) = slot.flight else { return };
-        // SAFETY: `ptr` is valid for `len` bytes until the operation is reported done, and nobody else uses them.
+        // SAFETY: `ptr` is valid for `len` bytes until the operation is reported done, and no other code uses them.
         let buffer = unsafe { std::slice::from_raw_parts_mut(ptr, len as usize) };
         let start = offset.wrapping_sub(slot.offset) as usize;
         // The parser has held it against what was asked.

@@ -8,7 +8,7 @@
 //!
 //! A job that was in flight on a connection that broke is sent again: every command that is used is idempotent, and
 //! what a client has not been answered is ordered against nothing else it has asked. It may thus be carried out twice,
-//! the second time after a later overlapping one that was under way with it, which no client can tell from the order
+//! the second time after a later overlapping one that was under way with it, which no client can distinguish from the order
 //! in which the server might have carried them out anyway.
 //!
 //! Durability is never claimed that is not there. Every connection counts what it has acknowledged and what a flush *on
@@ -53,7 +53,7 @@ pub(crate) struct Settings {
     pub(crate) keeps_unflushed: bool,
 }
 
-/// What clients were told about the export, and what it must therefore offer as long as it is served.
+/// What was offered to clients of the export, and what it must therefore have as long as it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Guaranteed {
     /// Bytes.
@@ -139,14 +139,14 @@ impl Guaranteed {
     fn fits(&self, now: &Connected, connections: usize) -> Result<(), String> {
         use TransmissionFlags as Has;
         if now.size < self.size {
-            return Err(format!("the export has {} bytes, and clients were told {}", now.size, self.size));
+            return Err(format!("the export has {} bytes, and clients expect {}", now.size, self.size));
         }
         if now.flags.contains(Has::READ_ONLY) && !self.is_read_only() {
             return Err("the export has become read-only".into());
         }
         if now.min_block > self.min_block || now.max_payload < self.max_payload {
             return Err(format!(
-                "the export takes multiples of {} bytes up to {}, and clients were told {} up to {}",
+                "the export takes multiples of {} bytes up to {}, and clients expect {} up to {}",
                 now.min_block, now.max_payload, self.min_block, self.max_payload
             ));
         }
@@ -287,7 +287,7 @@ impl Remote {
         Ok(Self { guaranteed, uri, connections, inbox, status })
     }
 
-    /// What clients are told of it.
+    /// What is offered to its clients.
     pub(crate) fn guaranteed(&self) -> &Guaranteed {
         &self.guaranteed
     }
@@ -373,7 +373,7 @@ fn transport(fd: std::os::fd::OwnedFd, target: &Target, patience: Duration) -> T
     }
 }
 
-/// Collects what is to be told to workers, for one lock and one wake-up each.
+/// Collects messages to workers, for one lock and one wake-up each.
 #[derive(Default)]
 struct Outbox(Vec<(Arc<Mailbox>, Vec<Message>)>);
 
@@ -383,7 +383,7 @@ impl Outbox {
             ReplyTo::Worker(mailbox, token) => (mailbox, token),
             ReplyTo::Thread(waiter) => {
                 let code = if let IoResult::Code(code) = result { code } else { 0 };
-                // Whoever asked may have given up.
+                // The thread that asked may have given up.
                 let _ = waiter.send(code);
                 return;
             }

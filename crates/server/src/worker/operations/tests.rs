@@ -22,7 +22,7 @@ fn one_inside_with(volume: &Arc<Volume>, flags: CommandFlags) -> (Operations, u3
         cost: Default::default(),
         limit: Rates::UNSET,
         limit_burst: Duration::ZERO,
-        goal: None,
+        target: None,
         slots: None,
     };
     let request = Box::new(Request {

@@ -104,7 +104,7 @@ pub(super) fn setup(device: DeviceParams, tenants: Vec<Tenant>, clients: Vec<Cli
             cost: CostModel::default(),
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
-            goal: None,
+            target: None,
             slots: None,
         },
         tenants,

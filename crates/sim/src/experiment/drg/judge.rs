@@ -1,4 +1,4 @@
-//! What the runs say: how often goals were missed, what it cost, and which claims came out.
+//! What the runs say: how often targets were missed, what it cost, and which claims came out.
 
 use evenkeel_control::slots::Method;
 
@@ -7,13 +7,13 @@ use super::{Case, NAME, NAMES, SECONDS, Traces};
 use crate::experiment::{Axis, Better, Claim, Figure, Options, Report, Row, Section};
 use crate::statistics::Estimate;
 
-/// What the paper says of RW(D), in per cent of the periods, by set of goals and workload.
+/// What the paper says of RW(D), in per cent of the periods, by set of targets and workload.
 const PAPER_RWD: [[f64; 4]; 2] = [[0.0, 0.0, 28.0, 20.0], [5.0, 14.0, 0.0, 0.0]];
 
-/// Share of a workload's seconds whose mean response time exceeds the goal, in per cent; seconds without any count for nothing.
-fn violations(seconds: &[Second], goal_ms: u64) -> f64 {
+/// Share of a workload's seconds whose mean response time exceeds the target, in per cent; seconds without any count for nothing.
+fn violations(seconds: &[Second], target_ms: u64) -> f64 {
     let responses = || seconds.iter().filter_map(Second::response);
-    let missed = responses().filter(|response| response * 1e3 > goal_ms as f64).count();
+    let missed = responses().filter(|response| response * 1e3 > target_ms as f64).count();
     100.0 * missed as f64 / responses().count().max(1) as f64
 }
 
@@ -31,9 +31,9 @@ impl<'a> Judged<'a> {
     }
 
     fn violations(&self, method: Method, workload: usize) -> Estimate {
-        let goal = self.case.goals()[workload];
+        let target = self.case.targets()[workload];
         let by_seed: Vec<f64> =
-            self.of(method).iter().map(|outcome| violations(&outcome.seconds[workload], goal)).collect();
+            self.of(method).iter().map(|outcome| violations(&outcome.seconds[workload], target)).collect();
         Estimate::of(&by_seed)
     }
 
@@ -46,12 +46,12 @@ impl<'a> Judged<'a> {
         Estimate::of(&self.of(method).iter().map(of).collect::<Vec<f64>>())
     }
 
-    /// How many workloads keep their goal in 99 seconds of a hundred.
+    /// How many workloads meet their target in 99 seconds of a hundred.
     fn kept(&self, method: Method) -> Estimate {
         let of = |outcome: &Outcome| {
-            let goals = self.case.goals();
-            let kept = |place: &usize| violations(&outcome.seconds[*place], goals[*place]) <= 1.0;
-            (0..NAMES.len()).filter(kept).count() as f64
+            let targets = self.case.targets();
+            let met = |place: &usize| violations(&outcome.seconds[*place], targets[*place]) <= 1.0;
+            (0..NAMES.len()).filter(met).count() as f64
         };
         Estimate::of(&self.of(method).iter().map(of).collect::<Vec<f64>>())
     }
@@ -119,7 +119,10 @@ impl<'a> Judged<'a> {
         };
         Figure {
             title: format!("{}: {name}", self.case.name()),
-            note: format!("Mean response time of each second, one seed; the goal is {} ms.", self.case.goals()[place]),
+            note: format!(
+                "Mean response time of each second, one seed; the target is {} ms.",
+                self.case.targets()[place]
+            ),
             x: Axis::linear("time, s"),
             y: Axis::log("response time, ms"),
             joined: true,
@@ -158,7 +161,7 @@ pub(super) fn report(options: &Options, outcomes: &[Outcome], seeds: usize, trac
         seed: options.seed,
         intro: vec![
             "Four open workloads on RAID-0 of eight Cheetah 9LP in virtual time. A violation is a second whose mean response \
-             time exceeds the goal. Baseline: RW(D), a fixed total by weight, weights after the goals. Faithful: DRG as \
+             time exceeds the target. Baseline: RW(D), a fixed total by weight, weights after the targets. Faithful: DRG as \
              published, once a second, calculated in one place. Ours: ten times a second, a host for each workload, each \
              deciding for itself from what all told each other a period before."
                 .to_owned(),
@@ -184,7 +187,7 @@ fn claims(a: &Judged<'_>, b: &Judged<'_>) -> Vec<Claim> {
         let (rwd, drg) = (of(judged, Method::Rwd), of(judged, Method::Drg));
         claims.push(Claim {
             source: "section 5.3",
-            text: format!("{set}: under RW(D) some workloads miss their goals ({}), the others do not", text(&paper)),
+            text: format!("{set}: under RW(D) some workloads miss their targets ({}), the others do not", text(&paper)),
             reproduced: starved.iter().any(|&place| rwd[place] >= 5.0)
                 && at_ease.iter().all(|&place| rwd[place] <= 1.0),
             numbers: text(&rwd),

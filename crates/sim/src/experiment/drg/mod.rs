@@ -1,4 +1,4 @@
-//! Response-time goals of hosts that share an array: the experiments of the DRG paper.
+//! Latency targets of hosts that share an array: the experiments of the DRG paper.
 //!
 //! L. Liu, L. Xu and D. Yang, *A Decentralized Resource Allocation Approach for Response-time Guarantees in Storage System*.
 //! The array is the model [`evenkeel_model::raid`] of eight disks as in the paper; what the paper leaves open (load, period,
@@ -35,7 +35,7 @@ const NAMES: [&str; 4] = ["web0", "web1", "tpcc0", "tpcc1"];
 /// All slots of the methods with a fixed total, and the most that the published one hands out: with so many the array takes a
 /// little less than [`LATENCY`] when all workloads have more to do than it can serve.
 const TOTAL: f64 = 100.0;
-/// The latency of the device that the published method aims at: two fifths of the smallest goal.
+/// The latency of the device that the published method aims at: two fifths of the smallest target.
 const LATENCY: Duration = Duration::from_millis(100);
 /// How long a run lasts, after so much that does not count.
 const SECONDS: u64 = 120;
@@ -60,7 +60,7 @@ pub type Execute<'a, E> = dyn FnMut(&str, &[(Setup, u64)]) -> Result<Vec<Outcome
 /// What is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
-    /// The paper's two sets of goals.
+    /// The paper's two sets of targets.
     SloA,
     SloB,
     /// SLO_A with TPC-C twice as variable.
@@ -73,7 +73,7 @@ enum Case {
     Loss,
     /// SLO_A, but tpcc1 has time, and asks three times as much for a while: more than the array can do.
     Neighbour,
-    /// SLO_B with a quarter more to do: not all goals can be kept.
+    /// SLO_B with a quarter more to do: not all targets can be met.
     Unachievable,
 }
 
@@ -107,8 +107,8 @@ impl Case {
         matches!(self, Self::SloA | Self::SloB)
     }
 
-    /// Goals in milliseconds.
-    const fn goals(self) -> [u64; 4] {
+    /// Targets in milliseconds.
+    const fn targets(self) -> [u64; 4] {
         match self {
             Self::SloB | Self::Unachievable => [400, 400, 250, 250],
             Self::Neighbour => [250, 250, 800, 30_000],
@@ -130,7 +130,7 @@ impl Case {
                 _ => {}
             }
             let recorded = if web { &traces.web } else { &traces.tpcc };
-            let goal = self.goals()[place];
+            let target = self.targets()[place];
             Workload {
                 name: NAMES[place],
                 // The published method and those beside it are calculated in one place, with nobody to wait for.
@@ -139,9 +139,9 @@ impl Case {
                     Some(records) => Source::Recorded(habits, Arc::clone(records)),
                     None => Source::Twin(habits),
                 },
-                goal: Duration::from_millis(goal),
-                // Shares after the goals: whoever is to be served faster gets more, but nobody is left without.
-                weight: (100_000 / goal.min(800)) as u32,
+                target: Duration::from_millis(target),
+                // Shares after the targets: whoever is to be served faster gets more, but nobody is left without.
+                weight: (100_000 / target.min(800)) as u32,
                 from: if self == Self::Join && place == 3 { event } else { Instant::ZERO },
                 until: if self == Self::Death && place == 3 { event } else { Instant::FAR_FUTURE },
                 surge: (self == Self::Neighbour && place == 3).then_some((event, event + SURGE_LASTS)),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use evenkeel_control::admission;
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::slots::ResponseGoal;
+use evenkeel_control::pool::slots::LatencyTarget;
 use evenkeel_control::pool::{self, Next, Pool, Scheduler, TenantId, Ticket};
 use evenkeel_control::slots::{self, Summary};
 use evenkeel_control::units::{Rates, Work};
@@ -15,10 +15,10 @@ use evenkeel_model::device::{Device, DeviceParams};
 use super::load::{self, Source};
 use crate::engine::{Due, Queue};
 
-/// Over how long a goal is judged.
+/// Over how long a target is judged.
 pub const WINDOW: Duration = Duration::from_secs(1);
 
-/// A workload, its host and its goal.
+/// A workload, its host and its target.
 #[derive(Clone, Debug)]
 pub struct Workload {
     /// Name in results.
@@ -28,7 +28,7 @@ pub struct Workload {
     /// What it asks.
     pub source: Source,
     /// What its mean response time is to stay below.
-    pub goal: Duration,
+    pub target: Duration,
     /// Its weight.
     pub weight: u32,
     /// When it begins and ends.
@@ -84,7 +84,7 @@ impl Second {
 pub struct Outcome {
     /// By workload.
     pub seconds: Vec<Vec<Second>>,
-    /// By how much all goals could have been scaled and still kept, as the controller saw it, by period; 0 for not at all.
+    /// By how much all targets could have been scaled and still met, as the controller saw it, by period; 0 for not at all.
     pub tightness: Vec<f64>,
 }
 
@@ -143,7 +143,7 @@ impl<'a> World<'a> {
             cost: CostModel { base_bytes: 1, write_percent: 100 },
             limit: Rates::UNSET,
             limit_burst: Duration::ZERO,
-            goal: None,
+            target: None,
             slots: Some(setup.slots),
         };
         let mut hosts: Vec<Host> = (0..count)
@@ -159,7 +159,7 @@ impl<'a> World<'a> {
                 pool.share_slots(true);
             }
             let id = pool.join(Instant::ZERO, Qos { weight: workload.weight, ..Qos::default() });
-            pool.set_response_goal(id, Some(ResponseGoal::mean(workload.goal)));
+            pool.set_latency_target(id, Some(LatencyTarget::mean(workload.target)));
             tenants.push(id);
             let until = workload.until.min(end);
             let mut all =

@@ -5,7 +5,7 @@
 //! tests, because a list of constants could miss one, and of the settings that configurations and the judged methods
 //! give their controllers. It also changes with what is no constant; that costs a set, not the truth.
 
-use evenkeel_control::pool::goal::{Load, Statistic};
+use evenkeel_control::pool::target::{Load, Statistic};
 use evenkeel_control::response;
 use evenkeel_control::{Duration, placement, slots};
 

@@ -96,7 +96,7 @@ pub fn run(
         let id = pool.join(Instant::ZERO, tenant.qos);
         if managed(host) {
             pool.set_guarantees(Instant::ZERO, id, &tenant.guarantee);
-            pool.set_response_goal(id, tenant.response_goal);
+            pool.set_latency_target(id, tenant.latency_target);
         }
         tenants.push(id);
     }

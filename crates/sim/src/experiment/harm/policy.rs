@@ -77,14 +77,14 @@ pub(super) fn add(seed: u64, text: &str, setup: &Setup, pilot: &Digest) -> Optio
 /// Whether a setup has a policy.
 pub(super) fn is_carried(setup: &Setup) -> bool {
     let is_set = |rates: &Rates| rates.iops > 0 || rates.bytes_per_s > 0;
-    setup.pool.goal.is_some()
+    setup.pool.target.is_some()
         || setup.tenants.iter().any(|tenant| is_set(&tenant.qos.limit) || is_set(&tenant.qos.reservation))
 }
 
 /// The same setup without its policy.
 pub(super) fn without(setup: &Setup) -> Setup {
     let mut plain = setup.clone();
-    plain.pool.goal = None;
+    plain.pool.target = None;
     for tenant in &mut plain.tenants {
         (tenant.qos.limit, tenant.qos.reservation) = (Rates::UNSET, Rates::UNSET);
     }
@@ -152,7 +152,7 @@ mod tests {
             assert!(is_carried(&new) && !is_carried(&without(&new)), "case {seed}: {with}");
             assert_eq!((&new.device, new.clients.len()), (&setup.device, setup.clients.len()), "case {seed}");
             let tenants = || new.tenants.iter();
-            match new.pool.goal {
+            match new.pool.target {
                 Some(_) => kinds[0] += 1,
                 None if tenants().any(|tenant| tenant.qos.reservation.iops > 0) => kinds[1] += 1,
                 None => kinds[2] += 1,

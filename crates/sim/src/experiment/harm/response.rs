@@ -13,7 +13,7 @@
 //! | helped | none misses the target; with the target light tenants meet it, or have half of none's figure |
 
 use evenkeel_control::Duration;
-use evenkeel_control::pool::goal::{self, Load, Statistic};
+use evenkeel_control::pool::target::{self, Load, Statistic};
 use evenkeel_control::response::Config;
 use evenkeel_control::rng::SplitMix64;
 
@@ -82,7 +82,7 @@ impl Case {
         };
         let interval = Duration::from_nanos(2 * target.as_nanos());
         let mut setup = self.setup.clone();
-        setup.pool.goal = Some(goal::Config {
+        setup.pool.target = Some(target::Config {
             response: Config {
                 interval: interval.clamp(published.interval, Duration::from_secs(10)),
                 step: if method == Method::Pid { published.step } else { Duration::ZERO },

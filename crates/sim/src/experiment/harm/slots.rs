@@ -6,8 +6,8 @@
 //! some cannot be met. Cases with targets are compared with the better of no control and fixed totals by weight: whichever
 //! meets most targets, then whichever has most throughput.
 
-use evenkeel_control::pool::goal::Statistic;
-use evenkeel_control::pool::slots::ResponseGoal;
+use evenkeel_control::pool::slots::LatencyTarget;
+use evenkeel_control::pool::target::Statistic;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::{Config, Method};
 use evenkeel_control::{Duration, Instant};
@@ -90,7 +90,7 @@ impl Case {
                 let statistic = if is_mean { Statistic::Mean } else { Statistic::Percentile(99.0) };
                 let ns = figure(&pilot[place], statistic) * 1e9 * factor;
                 let time = Duration::from_nanos((ns as u64).max(1_000));
-                tenant.response_goal = Some(ResponseGoal { time, statistic });
+                tenant.latency_target = Some(LatencyTarget { time, statistic });
             }
         }
         Some(case)
@@ -98,7 +98,7 @@ impl Case {
 
     /// Whether any tenant has a target.
     pub fn has_targets(&self) -> bool {
-        self.setup.tenants.iter().any(|tenant| tenant.response_goal.is_some())
+        self.setup.tenants.iter().any(|tenant| tenant.latency_target.is_some())
     }
 
     /// Runs it.
@@ -109,9 +109,9 @@ impl Case {
     /// Each tenant's figure over its target; `None` without a target.
     fn over(&self, figures: &[Figures]) -> Vec<Option<f64>> {
         let of = |(place, figures): (usize, &Figures)| {
-            let goal = self.setup.tenants[place].response_goal?;
-            let is = figure(figures, goal.statistic);
-            Some(if is > 0.0 { libm::log(is / goal.time.as_secs_f64()) } else { 0.0 })
+            let target = self.setup.tenants[place].latency_target?;
+            let is = figure(figures, target.statistic);
+            Some(if is > 0.0 { libm::log(is / target.time.as_secs_f64()) } else { 0.0 })
         };
         figures.iter().enumerate().map(of).collect()
     }

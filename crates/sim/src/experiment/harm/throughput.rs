@@ -3,7 +3,7 @@
 //! A case has the device and the tenants of [`draw::shared`] on one host; one tenant has a guarantee of a twentieth to one
 //! and a half times of what it gets without. Doing nothing about misses, stalls and neighbours is a limit of that rate.
 
-use evenkeel_control::pool::guarantee::Goals;
+use evenkeel_control::pool::guarantee::Throughputs;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::throughput::Rate;
 use evenkeel_control::units::Rates;
@@ -82,7 +82,7 @@ impl Case {
         let first = &mut setup.tenants[0];
         match limit {
             true => first.qos.limit = Rates { bytes_per_s: self.guarantee, ..Rates::UNSET },
-            false if self.guarantee > 0 => first.guarantee = Goals::of_all(Rate::BytesPerS(self.guarantee)),
+            false if self.guarantee > 0 => first.guarantee = Throughputs::of_all(Rate::BytesPerS(self.guarantee)),
             false => {}
         }
         hosts::run(&setup, &vec![0; setup.tenants.len()], None, None, seed)

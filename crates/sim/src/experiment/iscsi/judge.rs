@@ -4,11 +4,11 @@ use evenkeel_control::{Duration, Instant};
 
 use super::world::{Outcome, TICK, read_ms, written_mb_per_s};
 
-/// Length of a window: means over it are held against the goal.
+/// Length of a window: means over it are held against the target.
 const WINDOW: Duration = Duration::from_secs(1);
 /// From so long after the beginning of a burst on, windows count as settled: the bar for settling.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
-/// Settled is who keeps the goal for so many windows in a row.
+/// Settled is who meets the target for so many windows in a row.
 const SETTLED_WINDOWS: u32 = 3;
 /// How long after the beginning of a burst an excess counts as overshoot.
 const OVERSHOOT_WITHIN: Duration = Duration::from_secs(5);
@@ -18,31 +18,31 @@ const OVERSHOOT_WITHIN: Duration = Duration::from_secs(5);
 pub struct Verdict {
     /// Windows of 1 s, one after the other from 1 s after the beginning of each burst on.
     pub windows: u32,
-    /// How many of them have a mean above the goal.
+    /// How many of them have a mean above the target.
     pub above: u32,
-    /// Of each burst: from its beginning to the first moment from which three windows in a row keep the goal, in s; its
+    /// Of each burst: from its beginning to the first moment from which three windows in a row meet the target, in s; its
     /// length if there is none.
     pub settle_s: Vec<f64>,
-    /// Of each burst: largest mean over any 1 s that begins in its first 5 s, as a multiple of the goal.
+    /// Of each burst: largest mean over any 1 s that begins in its first 5 s, as a multiple of the target.
     pub overshoot_ratio: Vec<f64>,
-    /// Mean response time in the second halves of all bursts, as a multiple of the goal.
+    /// Mean response time in the second halves of all bursts, as a multiple of the target.
     pub late_ratio: f64,
     /// Payload written in the settled time of all bursts, in MB/s.
     pub written_mb_per_s: f64,
 }
 
 impl Verdict {
-    /// Share of windows above the goal, in per cent.
+    /// Share of windows above the target, in per cent.
     pub fn above_percent(&self) -> f64 {
         100.0 * f64::from(self.above) / f64::from(self.windows.max(1))
     }
 }
 
-/// Judges `outcome` by `goal_ms`; `bursts` are when the writers begin and end.
-pub fn judge(outcome: &Outcome, bursts: &[(Instant, Instant)], goal_ms: f64) -> Verdict {
+/// Judges `outcome` by `target_ms`; `bursts` are when the writers begin and end.
+pub fn judge(outcome: &Outcome, bursts: &[(Instant, Instant)], target_ms: f64) -> Verdict {
     let mut verdict = Verdict::default();
     let (mut settled, mut late) = (Vec::new(), Vec::new());
-    let keeps = |from: Instant| read_ms(outcome.between(from, from + WINDOW)).is_none_or(|mean| mean <= goal_ms);
+    let meets = |from: Instant| read_ms(outcome.between(from, from + WINDOW)).is_none_or(|mean| mean <= target_ms);
     for &(begin, end) in bursts {
         let mut from = begin + SETTLED_AFTER;
         settled.extend_from_slice(outcome.between(from, end));
@@ -50,19 +50,19 @@ pub fn judge(outcome: &Outcome, bursts: &[(Instant, Instant)], goal_ms: f64) -> 
         late.extend_from_slice(outcome.between(begin + half, end));
         while from + WINDOW <= end {
             verdict.windows += 1;
-            verdict.above += u32::from(!keeps(from));
+            verdict.above += u32::from(!meets(from));
             from += WINDOW;
         }
-        let all = |from: Instant| (0..u64::from(SETTLED_WINDOWS)).all(|n| keeps(from + Duration::from_secs(n)));
+        let all = |from: Instant| (0..u64::from(SETTLED_WINDOWS)).all(|n| meets(from + Duration::from_secs(n)));
         let last = end - Duration::from_secs(u64::from(SETTLED_WINDOWS));
         let first = moments(begin, last).find(|&from| all(from)).unwrap_or(end);
         verdict.settle_s.push(first.since(begin).as_secs_f64());
         let worst = moments(begin, begin + OVERSHOOT_WITHIN)
             .filter_map(|from| read_ms(outcome.between(from, from + WINDOW)))
             .fold(0.0, f64::max);
-        verdict.overshoot_ratio.push(worst / goal_ms);
+        verdict.overshoot_ratio.push(worst / target_ms);
     }
-    verdict.late_ratio = read_ms(&late).unwrap_or(0.0) / goal_ms;
+    verdict.late_ratio = read_ms(&late).unwrap_or(0.0) / target_ms;
     verdict.written_mb_per_s = written_mb_per_s(&settled);
     verdict
 }

@@ -1,6 +1,6 @@
 //! Clients, an iSCSI target, its sensors and a controller, in virtual time.
 
-use evenkeel_control::response::{ClientId, ClientSample, Config, Controller, Sample, Standing};
+use evenkeel_control::response::{ClientId, ClientSample, Config, Controller, Sample};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
@@ -241,7 +241,7 @@ impl Run<'_> {
         if let Some(controller) = &mut self.controller {
             let load = |((host, written), read): ((&Host, &u64), &u64)| ClientSample {
                 client: ClientId(host.id),
-                standing: Standing::Ordinary,
+                throttle: evenkeel_control::response::Throttle::Normal,
                 bytes_per_s: *written as f64 / seconds,
                 all_bytes_per_s: (*written + *read) as f64 / seconds,
                 paid: f64::INFINITY,

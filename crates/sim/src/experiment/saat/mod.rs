@@ -1,7 +1,7 @@
 //! Guaranteed throughput on a hybrid device: the experiments of the SAAT paper.
 //!
 //! C. Wang, D. Sun, Y. Chai and F. Zhou, *Enabling Accurate Performance Isolation on Hybrid Storage Devices in Cloud
-//! Environment*. The device is the model [`evenkeel_model::hybrid`] under the kernel's throttle; what the paper leaves
+//! Environment*. The device is the model [`evenkeel_model::cached`] under the kernel's throttle; what the paper leaves
 //! open is chosen and said.
 //!
 //! | module | what it does |
@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use evenkeel_control::Duration;
 use evenkeel_control::throughput::{Config, Method};
-use evenkeel_model::hybrid::HybridParams;
+use evenkeel_model::cached::CachedParams;
 
 use super::{Options, Report};
 use recorded::Recorded;
@@ -75,7 +75,7 @@ impl Arm {
         }
     }
 
-    fn control(self, device: &HybridParams) -> Control {
+    fn control(self, device: &CachedParams) -> Control {
         // The paper measured the slow device beforehand; ours has to find out.
         let published = Config { slow_bytes_per_s: Some(device.slow_bytes_per_s), ..Config::DEFAULT };
         Control::Controller(match self {
@@ -94,12 +94,12 @@ impl Arm {
 /// # Errors
 /// What `execute` answers.
 pub fn run<E>(options: &Options, traces: &Traces, execute: &mut Execute<'_, E>) -> Result<Report, E> {
-    let device = HybridParams::paper();
+    let device = CachedParams::paper();
     // Not shorter with `quick`: what is still owed at the end would weigh more than the paper's runs let it.
     let seconds = 300;
     let seeds: Vec<u64> = (options.seed..).take(if options.quick { 1 } else { 5 }).collect();
     let groups = grid::groups(traces);
-    let planned = |arms: &[Arm], device: &HybridParams, habits: &Habits, seeds: &[u64]| {
+    let planned = |arms: &[Arm], device: &CachedParams, habits: &Habits, seeds: &[u64]| {
         let mut runs = Vec::new();
         for arm in arms {
             for tenants in groups.iter().flat_map(|group| &group.cases) {

@@ -18,15 +18,18 @@ const REPAY: f64 = 0.1;
 const MOST: f64 = 4.0;
 
 pub(super) fn run(setup: &Setup, world: &mut World, end: Instant, meter: &mut Meter) {
-    let both = |tenant: &super::world::Tenant| [tenant.goal(Kind::Read), tenant.goal(Kind::Write)];
-    let goals: Vec<f64> = setup.tenants.iter().flat_map(both).collect();
-    let mut owed = vec![0.0; goals.len()];
+    let both = |tenant: &super::world::Tenant| [tenant.guaranteed_of(Kind::Read), tenant.guaranteed_of(Kind::Write)];
+    let guaranteed: Vec<f64> = setup.tenants.iter().flat_map(both).collect();
+    let mut owed = vec![0.0; guaranteed.len()];
     let mut now = Instant::ZERO;
     while now < end {
         let next = now + PERIOD;
         let seconds = PERIOD.as_secs_f64();
-        let wanted: Vec<f64> =
-            goals.iter().zip(&owed).map(|(goal, owed)| (goal + REPAY * owed).max(goal * 0.5)).collect();
+        let wanted: Vec<f64> = guaranteed
+            .iter()
+            .zip(&owed)
+            .map(|(guaranteed, owed)| (guaranteed + REPAY * owed).max(guaranteed * 0.5))
+            .collect();
         let before = world.bytes();
         let mut limits = wanted.clone();
         let (mut best, mut least) = (limits.clone(), f64::INFINITY);
@@ -40,14 +43,16 @@ pub(super) fn run(setup: &Setup, world: &mut World, end: Instant, meter: &mut Me
             if misses.iter().all(|miss| miss.abs() < CLOSE) {
                 break;
             }
-            for ((limit, goal), miss) in limits.iter_mut().zip(&goals).zip(&misses) {
-                *limit = (*limit / (1.0 + miss).max(0.25)).clamp(0.25 * goal, MOST * goal);
+            for ((limit, guaranteed), miss) in limits.iter_mut().zip(&guaranteed).zip(&misses) {
+                *limit = (*limit / (1.0 + miss).max(0.25)).clamp(0.25 * guaranteed, MOST * guaranteed);
             }
         }
         world.set_limits(&best);
         meter.run(world, next);
-        for ((owed, goal), (after, before)) in owed.iter_mut().zip(&goals).zip(world.bytes().iter().zip(&before)) {
-            *owed += goal * seconds - (after - before) as f64;
+        for ((owed, guaranteed), (after, before)) in
+            owed.iter_mut().zip(&guaranteed).zip(world.bytes().iter().zip(&before))
+        {
+            *owed += guaranteed * seconds - (after - before) as f64;
         }
         now = next;
     }

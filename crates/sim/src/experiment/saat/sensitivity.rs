@@ -5,7 +5,7 @@
 //! by itself, and once all together to where the fit to the plain limit alone is closest.
 
 use evenkeel_control::Duration;
-use evenkeel_model::hybrid::HybridParams;
+use evenkeel_model::cached::CachedParams;
 
 use super::Arm;
 use super::grid::Group;
@@ -20,19 +20,19 @@ pub(super) const SEEDS: usize = 2;
 pub(super) const ARMS: [Arm; 3] = [Arm::Static, Arm::Saat, Arm::Accurate];
 
 /// Name, device, habits.
-pub(super) type Variant = (String, HybridParams, Habits);
+pub(super) type Variant = (String, CachedParams, Habits);
 
 /// What the mean of the plain limit may be, in per cent, for constants to count as fitted.
 const BASELINE: std::ops::RangeInclusive<f64> = 5.0..=9.0;
 
 pub(super) fn variants() -> Vec<Variant> {
-    let (device, habits) = (HybridParams::paper(), Habits::FITTED);
+    let (device, habits) = (CachedParams::paper(), Habits::FITTED);
     let slow = |mb: u64| {
-        let device = HybridParams { slow_bytes_per_s: mb * 1_000_000, ..device };
+        let device = CachedParams { slow_bytes_per_s: mb * 1_000_000, ..device };
         (format!("slow device of {mb} MB/s"), device, habits)
     };
     let latency = |us: u64| {
-        let device = HybridParams { slow_latency: Duration::from_micros(us), ..device };
+        let device = CachedParams { slow_latency: Duration::from_micros(us), ..device };
         (format!("latency of the slow device {us} us"), device, habits)
     };
     let length = |mb: f64| (format!("phases of misses of {mb} MB"), device, Habits { cold_bytes: mb * 1e6, ..habits });
@@ -43,7 +43,7 @@ pub(super) fn variants() -> Vec<Variant> {
     // sum of squared relative distances from the paper's figures for a plain limit.
     let closest = (
         "all five as close to the plain limit as found".to_owned(),
-        HybridParams { slow_bytes_per_s: 140_020_000, slow_latency: Duration::from_micros(848), ..device },
+        CachedParams { slow_bytes_per_s: 140_020_000, slow_latency: Duration::from_micros(848), ..device },
         Habits { cold_bytes: 25.808e6, phase_sigma: 0.543, cold_factor: 1.003, ..habits },
     );
     vec![

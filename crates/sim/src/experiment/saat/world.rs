@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use evenkeel_control::throughput::{
-    Config, Controller, Counters, Goal, Guarantee, Rate, SlowDevice, TenantId, TenantSample,
+    Bounds, Config, Controller, Counters, Guarantee, Rate, SlowDevice, TenantId, TenantSample,
 };
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
-use evenkeel_model::hybrid::throttle::{Limits, Throttle};
-use evenkeel_model::hybrid::{Hybrid, HybridParams};
+use evenkeel_model::cached::throttle::{Limits, Throttle};
+use evenkeel_model::cached::{Cached, CachedParams};
 
 use super::recorded::{Recorded, Replay};
 use super::tenants::{Habits, Requests, Trace};
@@ -32,7 +32,7 @@ pub struct Tenant {
 
 impl Tenant {
     /// What was guaranteed in one direction.
-    pub fn goal(&self, kind: Kind) -> f64 {
+    pub fn guaranteed_of(&self, kind: Kind) -> f64 {
         let reads = self.recorded.as_ref().and_then(|recorded| recorded.reads()).unwrap_or(self.trace.reads);
         let part = if kind == Kind::Read { reads } else { 1.0 - reads };
         (self.guaranteed * part).max(1.0).round()
@@ -52,7 +52,7 @@ pub enum Control {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// The device.
-    pub device: HybridParams,
+    pub device: CachedParams,
     /// Everyone.
     pub tenants: Vec<Tenant>,
     /// What invented tenants have in common.
@@ -110,7 +110,7 @@ struct Stream {
 #[derive(Clone, Debug)]
 pub(super) struct World {
     now: Instant,
-    device: Hybrid,
+    device: Cached,
     /// Reads and writes of each tenant in turn.
     streams: Vec<Stream>,
     hybrid: Vec<Counters>,
@@ -129,7 +129,7 @@ impl World {
                     None => Source::Invented(Requests::new(&tenant.trace, &setup.habits, place, kind, seed)),
                 };
                 let mut throttle = Throttle::new(Limits::default());
-                throttle.set_limits(Instant::ZERO, limit(tenant.goal(kind)), false);
+                throttle.set_limits(Instant::ZERO, limit(tenant.guaranteed_of(kind)), false);
                 let first = requests.draw();
                 let at = throttle.ready_at(Instant::ZERO, first.bytes, true);
                 streams.push(Stream { requests, throttle, head: Some((first, at)), under_way: 0 });
@@ -138,7 +138,7 @@ impl World {
         let counters = vec![Counters::ZERO; setup.tenants.len()];
         Self {
             now: Instant::ZERO,
-            device: Hybrid::new(setup.device),
+            device: Cached::new(setup.device),
             streams,
             hybrid: counters.clone(),
             slow: counters,
@@ -266,15 +266,15 @@ fn controlled(
     let mut controller = Controller::new(config).map_err(|error| error.to_string())?;
     let mut ids: Vec<TenantId> = Vec::new();
     for tenant in &setup.tenants {
-        let goal = |kind| Some(Goal::new(Rate::BytesPerS(tenant.goal(kind) as u64)));
-        let guarantee = Guarantee { read: goal(Kind::Read), write: goal(Kind::Write), weight: 1.0 };
+        let bounds = |kind| Some(Bounds::new(Rate::BytesPerS(tenant.guaranteed_of(kind) as u64)));
+        let guarantee = Guarantee { read: bounds(Kind::Read), write: bounds(Kind::Write), weight: 1.0 };
         ids.push(controller.join(&guarantee).map_err(|error| error.to_string())?);
     }
     let mut now = Instant::ZERO;
     while now < end {
         let known = ids.iter().zip(world.hybrid.iter().zip(&world.slow));
         let samples: Vec<TenantSample> = known
-            .map(|(&id, (&hybrid, &slow))| TenantSample { hybrid, slow: Some(slow), ..TenantSample::new(id) })
+            .map(|(&id, (&hybrid, &slow))| TenantSample { cached: hybrid, slow: Some(slow), ..TenantSample::new(id) })
             .collect();
         controller.observe(now, Some(world.slow_device()), &samples);
         let decision = controller.tick(now);

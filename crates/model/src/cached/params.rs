@@ -1,4 +1,4 @@
-//! What a hybrid device is made of.
+//! What a cached device is made of.
 
 use evenkeel_control::Duration;
 
@@ -37,10 +37,10 @@ impl From<Promotion> for u8 {
     }
 }
 
-/// What a [`Hybrid`](super::Hybrid) is made of; everything but sizes can change while it runs.
+/// What a [`Cached`](super::Cached) is made of; everything but sizes can change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct HybridParams {
+pub struct CachedParams {
     /// Size of the fast device; at least one block, at most a million.
     #[cfg_attr(feature = "serde", serde(rename = "fast_size", with = "evenkeel_control::text::AsBytes"))]
     pub fast_bytes: u64,
@@ -67,11 +67,11 @@ pub struct HybridParams {
     pub write_back_bytes_per_s: u64,
 }
 
-impl HybridParams {
+impl CachedParams {
     /// The device of the SAAT paper: 100 MB of persistent memory over a SATA drive under Flashcache.
     ///
     /// The paper gives sizes only. The slow device's rate was chosen so that a group under its guarantee as a limit loses as
-    /// much as in the paper: see `docs/model-hybrid.md`.
+    /// much as in the paper: see `docs/model-cached.md`.
     pub const fn paper() -> Self {
         Self {
             fast_bytes: 100_000_000,

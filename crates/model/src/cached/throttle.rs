@@ -92,7 +92,7 @@ impl Throttle {
         self.limits
     }
 
-    /// Sets limits as a write to `io.max` does; `waiting` tells whether requests wait here now. The same limits written
+    /// Sets limits as a write to `io.max` does; `waiting` says whether requests wait here now. The same limits written
     /// again begin a new slice too.
     pub fn set_limits(&mut self, now: Instant, limits: Limits, waiting: bool) {
         if waiting {
@@ -109,7 +109,7 @@ impl Throttle {
         (self.begin, self.end) = (now, now + SLICE);
     }
 
-    /// When the request at the head of the queue, of `bytes`, may go: `now` or later. `first` tells that nothing waited
+    /// When the request at the head of the queue, of `bytes`, may go: `now` or later. `first` says that nothing waited
     /// before it.
     pub fn ready_at(&mut self, now: Instant, bytes: u32, first: bool) -> Instant {
         if now > self.end && first {

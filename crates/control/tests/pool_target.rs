@@ -1,10 +1,10 @@
-//! A goal on a pool, call by call: who counts, who is held back and how, and how that ends.
+//! A target on a pool, call by call: who counts, who is throttled and how, and how that ends.
 
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket, goal, guarantee};
-use evenkeel_control::response::{self, Reason, Standing};
+use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket, guarantee, target};
+use evenkeel_control::response::{self, Reason, Throttle};
 use evenkeel_control::throughput::Rate;
 use evenkeel_control::units::{Kind, Rates, Work};
 use evenkeel_control::{Duration, Instant};
@@ -13,11 +13,11 @@ const READ: Work = Work::new(Kind::Read, 4096);
 const WRITE: Work = Work::new(Kind::Write, 65536);
 const INTERVAL_MS: u64 = 100;
 
-fn config(goal_ms: u64) -> Config {
+fn config(target_ms: u64) -> Config {
     let response = response::Config {
         step: Duration::ZERO,
         max_delay: Duration::from_secs(1),
-        ..response::Config::adaptive(Duration::from_millis(goal_ms))
+        ..response::Config::adaptive(Duration::from_millis(target_ms))
     };
     Config {
         scheduler: Scheduler::Mclock,
@@ -26,7 +26,7 @@ fn config(goal_ms: u64) -> Config {
         cost: CostModel::default(),
         limit: Rates::UNSET,
         limit_burst: Duration::ZERO,
-        goal: Some(goal::Config { response, statistic: goal::Statistic::Mean, load: goal::Load::Writes }),
+        target: Some(target::Config { response, statistic: target::Statistic::Mean, load: target::Load::Writes }),
         slots: None,
     }
 }
@@ -92,7 +92,7 @@ impl Bench {
     }
 
     fn reason(&self) -> Reason {
-        self.pool.goal().unwrap().records.last().unwrap().decision.reason
+        self.pool.target().unwrap().records.last().unwrap().decision.reason
     }
 
     fn hold_of(&self, tenant: TenantId) -> Option<evenkeel_control::pool::Hold> {
@@ -114,7 +114,7 @@ fn who_writes_much_while_reads_are_late_is_held_back_with_its_reason() {
     assert_eq!(bench.hold_of(bench.reader), None);
     let view = bench.pool.tenant(bench.writer).unwrap();
     assert_eq!(view.slots.binding(), Some((Owner::Response, hold.slots)), "the owner is told");
-    let told = bench.pool.goal().unwrap();
+    let told = bench.pool.target().unwrap();
     assert_eq!(told.measured, Some(Duration::from_millis(40)));
     let kinds: Vec<&str> = told.records.iter().map(|record| record.decision.reason.name()).collect();
     assert_eq!(kinds[..2], ["under_target", "reads_over_target"], "{kinds:?}");
@@ -140,11 +140,11 @@ fn places_rest_after_their_requests_as_long_as_they_should() {
     let served = writes(&bench) - before;
     assert!(ms >= 2_000, "{ms} ms");
     assert!((served - expected).abs() <= 0.05 * expected + 8.0, "{served} of {expected:.1}");
-    assert!(longest > 100.0, "the goal cannot be met, so that rests are long: {longest}");
+    assert!(longest > 100.0, "the target cannot be met, so that rests are long: {longest}");
 }
 
 #[test]
-fn the_reads_of_an_offender_do_not_count() {
+fn the_reads_of_a_noisy_tenant_do_not_count() {
     let mut bench = Bench::new(config(20), Qos::default());
     for round in 0..1_000 {
         bench.now_ms += 1;
@@ -153,9 +153,9 @@ fn the_reads_of_an_offender_do_not_count() {
             bench.pool.submit(at(bench.now_ms), bench.writer, work, bench.writer).unwrap();
         }
         bench.dispatch(50);
-        assert_eq!(bench.hold_of(bench.writer), None, "in round {round}: {:?}", bench.pool.goal());
+        assert_eq!(bench.hold_of(bench.writer), None, "in round {round}: {:?}", bench.pool.target());
     }
-    assert_eq!(bench.pool.goal().unwrap().measured, None, "{:?}", bench.reason());
+    assert_eq!(bench.pool.target().unwrap().measured, None, "{:?}", bench.reason());
 }
 
 #[test]
@@ -168,21 +168,21 @@ fn what_a_read_waits_for_a_limit_of_its_own_tenant_does_not_count() {
     let seen = bench.pool.tenant(bench.reader).unwrap().stats.latency.max();
     assert!(seen > Duration::from_secs(1), "it waits long: {seen:?}");
     assert_eq!(
-        bench.pool.goal().unwrap().measured,
+        bench.pool.target().unwrap().measured,
         Some(Duration::from_millis(5)),
         "the device has nothing to do with it"
     );
     assert_eq!(bench.hold_of(bench.writer), None);
     // What the device takes counts as before.
     bench.run(600, 40);
-    assert_eq!(bench.pool.goal().unwrap().measured, Some(Duration::from_millis(40)));
+    assert_eq!(bench.pool.target().unwrap().measured, Some(Duration::from_millis(40)));
     assert!(bench.hold_of(bench.writer).is_some());
 }
 
 #[test]
 fn a_tenant_that_is_never_held_back_is_not_and_its_reads_count() {
     let mut bench = Bench::new(config(20), Qos::default());
-    bench.pool.set_standing(bench.writer, Standing::Never);
+    bench.pool.set_throttle(bench.writer, Throttle::Never);
     bench.run(2_000, 40);
     assert_eq!(bench.hold_of(bench.writer), None);
     assert!(matches!(bench.reason(), Reason::NoNoisy { .. }), "{:?}", bench.reason());
@@ -204,7 +204,7 @@ fn a_reservation_wins_over_a_hold() {
 #[test]
 fn a_guarantee_wins_over_a_hold() {
     let mut bench = Bench::new(config(20), Qos::default());
-    let guaranteed = guarantee::Goals::of_all(Rate::RequestsPerS(150));
+    let guaranteed = guarantee::Throughputs::of_all(Rate::RequestsPerS(150));
     bench.pool.set_guarantees(at(0), bench.writer, &guaranteed);
     bench.run(2_000, 40);
     let before = bench.pool.tenant(bench.writer).unwrap().stats.writes;
@@ -251,13 +251,13 @@ fn four_hundred_small_writers_are_noisy_together() {
 }
 
 #[test]
-fn a_hold_ends_with_the_goal_the_load_or_the_tenant() {
-    // The goal.
+fn a_hold_ends_with_the_target_the_load_or_the_tenant() {
+    // The target.
     let mut bench = Bench::new(config(20), Qos::default());
     bench.run(1_000, 40);
     assert!(bench.hold_of(bench.writer).is_some());
-    bench.pool.reconfigure(at(bench.now_ms), Config { goal: None, ..config(20) });
-    assert!(bench.hold_of(bench.writer).is_none() && bench.pool.goal().is_none());
+    bench.pool.reconfigure(at(bench.now_ms), Config { target: None, ..config(20) });
+    assert!(bench.hold_of(bench.writer).is_none() && bench.pool.target().is_none());
     assert_eq!(bench.pool.tenant(bench.writer).unwrap().slots.binding(), None);
     // The load: for whoever looks, without a request that would bring it about.
     let mut bench = Bench::new(config(20), Qos::default());
@@ -280,18 +280,18 @@ fn a_hold_ends_with_the_goal_the_load_or_the_tenant() {
 }
 
 #[test]
-fn another_goal_goes_on_with_what_is_known_and_other_settings_begin_anew() {
+fn another_target_goes_on_with_what_is_known_and_other_settings_begin_anew() {
     let mut bench = Bench::new(config(20), Qos::default());
     bench.run(1_000, 40);
-    let decisions = bench.pool.goal().unwrap().records.iter().len();
+    let decisions = bench.pool.target().unwrap().records.iter().len();
     bench.pool.reconfigure(at(bench.now_ms), config(30));
-    let view = bench.pool.goal().unwrap();
-    assert_eq!((view.config.response.goal, view.records.iter().len()), (Duration::from_millis(30), decisions));
+    let view = bench.pool.target().unwrap();
+    assert_eq!((view.config.response.target, view.records.iter().len()), (Duration::from_millis(30), decisions));
     assert!(bench.hold_of(bench.writer).is_some());
     let mut other = config(30);
-    other.goal.as_mut().unwrap().load = goal::Load::All;
+    other.target.as_mut().unwrap().load = target::Load::All;
     bench.pool.reconfigure(at(bench.now_ms), other);
-    assert!(bench.hold_of(bench.writer).is_none() && bench.pool.goal().unwrap().records.last().is_none());
+    assert!(bench.hold_of(bench.writer).is_none() && bench.pool.target().unwrap().records.last().is_none());
 }
 
 #[test]
@@ -308,19 +308,19 @@ fn a_device_that_hangs_is_not_taken_for_idle() {
     assert!(bench.hold_of(bench.writer).is_some(), "{:?}", bench.reason());
     bench.now_ms += 10 * INTERVAL_MS;
     bench.dispatch(10_000);
-    assert!(bench.hold_of(bench.writer).is_none(), "on old news nobody is held back for ever");
+    assert!(bench.hold_of(bench.writer).is_none(), "on old news no tenant is throttled for ever");
     assert_eq!(bench.reason(), Reason::SignalLost);
 }
 
 #[test]
 fn a_percentile_is_above_0_and_below_100() {
-    let goal = config(10).goal.unwrap();
-    let with = |statistic| goal::Config { statistic, ..goal }.validate().map_err(|e| e.setting);
-    assert_eq!(with(goal::Statistic::Mean), Ok(()));
+    let target = config(10).target.unwrap();
+    let with = |statistic| target::Config { statistic, ..target }.validate().map_err(|e| e.setting);
+    assert_eq!(with(target::Statistic::Mean), Ok(()));
     for percentile in [0.1, 50.0, 99.9] {
-        assert_eq!(with(goal::Statistic::Percentile(percentile)), Ok(()), "{percentile}");
+        assert_eq!(with(target::Statistic::Percentile(percentile)), Ok(()), "{percentile}");
     }
     for percentile in [-1.0, 0.0, 100.0, 101.0, f64::NAN] {
-        assert_eq!(with(goal::Statistic::Percentile(percentile)), Err("statistic"), "{percentile}");
+        assert_eq!(with(target::Statistic::Percentile(percentile)), Err("statistic"), "{percentile}");
     }
 }

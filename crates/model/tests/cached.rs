@@ -1,11 +1,11 @@
-//! The hybrid device and the throttle above it: rules, and what was measured on dm-cache under `io.max`.
+//! The cached device and the throttle above it: rules, and what was measured on dm-cache under `io.max`.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
-use evenkeel_model::hybrid::throttle::{Limits, SLICE, Throttle};
-use evenkeel_model::hybrid::{Done, Hybrid, HybridParams, Promotion};
+use evenkeel_model::cached::throttle::{Limits, SLICE, Throttle};
+use evenkeel_model::cached::{Cached, CachedParams, Done, Promotion};
 
 const BLOCK: u32 = 64 << 10;
 
@@ -89,7 +89,7 @@ fn io(kind: Kind, block: u64) -> Io {
 }
 
 /// Sends a request to an idle device; answers how long it took and what it moved.
-fn one(device: &mut Hybrid, now: &mut Instant, io: Io) -> (Duration, Done) {
+fn one(device: &mut Cached, now: &mut Instant, io: Io) -> (Duration, Done) {
     device.submit(*now, 7, io);
     let done_at = device.next_event();
     let took = done_at.since(*now);
@@ -99,13 +99,13 @@ fn one(device: &mut Hybrid, now: &mut Instant, io: Io) -> (Duration, Done) {
     (took, done)
 }
 
-fn small(promotion: Promotion) -> HybridParams {
-    HybridParams { fast_bytes: 4 * u64::from(BLOCK), promotion, ..HybridParams::lab() }
+fn small(promotion: Promotion) -> CachedParams {
+    CachedParams { fast_bytes: 4 * u64::from(BLOCK), promotion, ..CachedParams::lab() }
 }
 
 #[test]
 fn hits_are_fast_misses_slow_and_dirty_blocks_are_written_before_they_go() {
-    let mut device = Hybrid::new(small(Promotion::Always));
+    let mut device = Cached::new(small(Promotion::Always));
     let mut now = Instant::ZERO;
     let block_on_slow = Duration::from_nanos(u64::from(BLOCK) * 100);
     let (miss, done) = one(&mut device, &mut now, io(Kind::Read, 1));
@@ -130,9 +130,9 @@ fn hits_are_fast_misses_slow_and_dirty_blocks_are_written_before_they_go() {
 
 #[test]
 fn blocks_that_are_not_used_again_are_not_taken_in() {
-    let mut device = Hybrid::new(small(Promotion::Reused { misses: 2 }));
+    let mut device = Cached::new(small(Promotion::Reused { misses: 2 }));
     let mut now = Instant::ZERO;
-    let slow = |device: &mut Hybrid, now: &mut Instant, kind, block| one(device, now, io(kind, block)).1;
+    let slow = |device: &mut Cached, now: &mut Instant, kind, block| one(device, now, io(kind, block)).1;
     for block in 100..200 {
         assert_eq!(slow(&mut device, &mut now, Kind::Write, block).slow_written, u64::from(BLOCK));
     }
@@ -144,9 +144,9 @@ fn blocks_that_are_not_used_again_are_not_taken_in() {
 
 #[test]
 fn write_back_takes_its_part_of_the_slow_device() {
-    let params = HybridParams { dirty_above: 0.25, write_back_bytes_per_s: 5_000_000, ..small(Promotion::Always) };
+    let params = CachedParams { dirty_above: 0.25, write_back_bytes_per_s: 5_000_000, ..small(Promotion::Always) };
     params.validate().unwrap();
-    let mut device = Hybrid::new(params);
+    let mut device = Cached::new(params);
     let mut now = Instant::ZERO;
     for block in 0..4 {
         one(&mut device, &mut now, io(Kind::Write, block));
@@ -154,13 +154,13 @@ fn write_back_takes_its_part_of_the_slow_device() {
     now += Duration::from_secs(1);
     one(&mut device, &mut now, io(Kind::Read, 3));
     assert_eq!(device.slow_device(now).1, 3 * u64::from(BLOCK), "one of four blocks may stay dirty");
-    let wrong = HybridParams { write_back_bytes_per_s: 1 << 40, ..params };
+    let wrong = CachedParams { write_back_bytes_per_s: 1 << 40, ..params };
     assert_eq!(wrong.validate().unwrap_err().parameter, "write_back");
 }
 
 /// A reader with eight requests out under a limit; answers its bytes in each second.
-fn reader(params: HybridParams, limit: u64, seconds: u64, mut next: impl FnMut() -> u64) -> Vec<f64> {
-    let mut device = Hybrid::new(params);
+fn reader(params: CachedParams, limit: u64, seconds: u64, mut next: impl FnMut() -> u64) -> Vec<f64> {
+    let mut device = Cached::new(params);
     let mut throttle = Throttle::new(bytes_per_s(limit));
     let (mut now, mut under_way) = (Instant::ZERO, 0);
     let mut head: Option<(u64, Instant)> = None;
@@ -221,7 +221,7 @@ fn phases(seed: u64, hits: f64, misses: f64) -> impl FnMut() -> u64 {
 #[test]
 fn as_measured_on_dm_cache() {
     let of = |guaranteed: u64, next: &mut dyn FnMut() -> u64| {
-        against(&reader(HybridParams::lab(), guaranteed, 600, next), guaranteed as f64)
+        against(&reader(CachedParams::lab(), guaranteed, 600, next), guaranteed as f64)
     };
     // The notes say twice the slow device's 10 MB/s or more, not what the guarantee was.
     let measured: Vec<(f64, f64)> =

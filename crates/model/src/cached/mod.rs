@@ -8,7 +8,7 @@
 //! Both devices serve one request after the other at their rate, first come, first served, and are done a fixed time
 //! later. A hit goes to the fast one. A read that misses goes to the slow one and leaves the fast one alone; with
 //! [`Promotion::Always`] its block is kept from then on. A write goes to the fast one; if the block that has to make room
-//! is dirty, it waits until that has been written to the slow one. Facts and their sources: `docs/model-hybrid.md`.
+//! is dirty, it waits until that has been written to the slow one. Facts and their sources: `docs/model-cached.md`.
 
 mod cache;
 mod params;
@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 
-pub use params::{HybridParams, Promotion};
+pub use params::{CachedParams, Promotion};
 
 use crate::Io;
 use cache::Cache;
@@ -76,8 +76,8 @@ impl Side {
 ///
 /// Calls must not go back in time. O(blocks of the request) a call.
 #[derive(Clone, Debug)]
-pub struct Hybrid {
-    params: HybridParams,
+pub struct Cached {
+    params: CachedParams,
     cache: Cache,
     /// Blocks that missed lately, with how often; by hash, the newest wins.
     ghosts: Vec<(u64, u8)>,
@@ -89,9 +89,9 @@ pub struct Hybrid {
     write_back_at: Instant,
 }
 
-impl Hybrid {
+impl Cached {
     /// An idle device whose fast part is empty.
-    pub fn new(params: HybridParams) -> Self {
+    pub fn new(params: CachedParams) -> Self {
         let blocks = usize::try_from(params.blocks()).unwrap_or(1);
         let ghosts = match params.promotion {
             Promotion::Always => Vec::new(),
@@ -117,10 +117,10 @@ impl Hybrid {
     }
 
     /// Changes the parameters but sizes and promotion, for what comes from now on.
-    pub fn set_params(&mut self, now: Instant, params: HybridParams) {
+    pub fn set_params(&mut self, now: Instant, params: CachedParams) {
         self.write_back(now);
-        let HybridParams { fast_bytes, block_bytes, promotion, .. } = self.params;
-        self.params = HybridParams { fast_bytes, block_bytes, promotion, ..params };
+        let CachedParams { fast_bytes, block_bytes, promotion, .. } = self.params;
+        self.params = CachedParams { fast_bytes, block_bytes, promotion, ..params };
     }
 
     /// Nothing is served for `length` from `now`.
@@ -159,7 +159,7 @@ impl Hybrid {
                 }
             }
         }
-        let HybridParams { fast_bytes_per_s, fast_latency, slow_bytes_per_s, slow_latency, .. } = self.params;
+        let CachedParams { fast_bytes_per_s, fast_latency, slow_bytes_per_s, slow_latency, .. } = self.params;
         let mut fast_done = now;
         if fast > 0 {
             fast_done = self.fast.serve(now, fast, fast_bytes_per_s, fast_latency);
@@ -213,7 +213,7 @@ impl Hybrid {
 
     /// Writes back what time has allowed since the last call.
     fn write_back(&mut self, now: Instant) {
-        let HybridParams {
+        let CachedParams {
             write_back_bytes_per_s: rate, dirty_above, block_bytes, slow_bytes_per_s, slow_latency, ..
         } = self.params;
         if rate == 0 {

@@ -1,6 +1,6 @@
 //! Latency targets of pools in the controller's words.
 
-use evenkeel_control::pool::goal as control;
+use evenkeel_control::pool::target as control;
 use evenkeel_control::response::{self, Reason};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use crate::config::Pool;
 use crate::units::{Bytes, Duration};
 
-/// How often a pool's goal is measured and decided, at most.
+/// How often a pool's target is measured and decided, at most.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
-/// An interval in goals: what is measured in one should have begun in it.
-const INTERVAL_GOALS: u64 = 2;
+/// An interval in targets: what is measured in one should have begun in it.
+const INTERVAL_TARGETS: u64 = 2;
 
 /// How a delay is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -62,15 +62,15 @@ pub const fn default_noisy_above() -> Bytes {
     Bytes(256 << 10)
 }
 
-/// The goal of a pool, if it has one.
+/// The target of a pool, if it has one.
 pub(crate) fn of(pool: &Pool) -> Option<control::Config> {
     let (latency, tuning) = (pool.latency?, &pool.tuning);
-    let goal = latency.target;
+    let target = latency.target;
     let published = match tuning.method {
-        Method::Adaptive => response::Config::adaptive(goal),
-        Method::Pid => response::Config::pid(goal),
+        Method::Adaptive => response::Config::adaptive(target),
+        Method::Pid => response::Config::pid(target),
     };
-    let interval = Duration::from_nanos(goal.as_nanos().saturating_mul(INTERVAL_GOALS));
+    let interval = Duration::from_nanos(target.as_nanos().saturating_mul(INTERVAL_TARGETS));
     Some(control::Config {
         response: response::Config {
             interval: interval.clamp(SHORTEST_INTERVAL, Duration::from_secs(10)),

@@ -1,5 +1,5 @@
 //! The wiring of a latency target for reads: a reload brings it to the controller, its throttle reaches the device, and both
-//! leave again. `crates/control/tests/pool_goal.rs` and `crates/sim/tests/goal.rs` judge how well targets are met, in
+//! leave again. `crates/control/tests/pool_target.rs` and `crates/sim/tests/latency_target.rs` judge how well targets are met, in
 //! virtual time.
 
 use crate::support;
@@ -55,7 +55,7 @@ fn writes_ahead_of_a_read(test: &TestServer, client: &mut Client) -> u64 {
 
 #[test]
 fn writes_are_throttled_for_a_target_that_a_reload_brings_and_takes() {
-    let test = TestServer::start("goal", Engine::Auto, DEVICE);
+    let test = TestServer::start("target", Engine::Auto, DEVICE);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stops = Stop(&stop);
@@ -78,9 +78,9 @@ fn writes_are_throttled_for_a_target_that_a_reload_brings_and_takes() {
             throttled.is_some()
         });
         let state = throttled.expect("waited for");
-        let goal = main_pool(&state).latency_target.as_ref().unwrap();
-        assert_eq!((goal.target_ms, goal.percentile.as_str()), (TARGET_MS as f64, "mean"));
-        assert!(goal.decisions.iter().any(|decision| decision.reason == "reads_over_target"), "{goal:#?}");
+        let target = main_pool(&state).latency_target.as_ref().unwrap();
+        assert_eq!((target.target_ms, target.percentile.as_str()), (TARGET_MS as f64, "mean"));
+        assert!(target.decisions.iter().any(|decision| decision.reason == "reads_over_target"), "{target:#?}");
         let hold = tenant(&state, "backup").throttled.as_ref().unwrap();
         // The reason is the load in most cases. Reads that a busy machine makes slow may ask for the longest delay.
         assert!(hold.delay_ms > 0.0 && hold.slots_owner == "response" && !hold.because.is_empty(), "{hold:?}");

@@ -1,4 +1,4 @@
-//! Figures 12 to 16: twelve writers on and off against a small reader, and goals for its response time.
+//! Figures 12 to 16: twelve writers on and off against a small reader, and targets for its response time.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use crate::statistics::Estimate;
 
 /// The reader's number; the writers' hosts follow.
 pub(super) const READER: u64 = 1;
-/// Goals of the paper, in ms.
-const GOALS_MS: [f64; 3] = [20.0, 15.0, 10.0];
+/// Targets of the paper, in ms.
+const TARGETS_MS: [f64; 3] = [20.0, 15.0, 10.0];
 /// Constants that are tried, in tenths of a ms: the delay classes from 0 to 20 ms, and between two of them every tenth.
 const STEP_TENTHS: u32 = 5;
 const MOST_TENTHS: u32 = 200;
@@ -24,7 +24,7 @@ const MOST_TENTHS: u32 = 200;
 const LEAD_S: u64 = 10;
 const PAUSE_S: u64 = 5;
 
-/// What ours is to reach: windows above the goal in per cent, settling in seconds, written throughput in per cent of that
+/// What ours is to reach: windows above the target in per cent, settling in seconds, written throughput in per cent of that
 /// with the best constant delay.
 const ABOVE_BAR: f64 = 1.0;
 const SETTLE_BAR: f64 = 1.0;
@@ -80,7 +80,7 @@ fn constant(delay_ms: f64) -> Control {
     Control::Schedule((0..3).map(|host| (Instant::ZERO, READER + 1 + host, ms(delay_ms))).collect())
 }
 
-/// Who chooses the delay; goals by their place in [`GOALS_MS`].
+/// Who chooses the delay; targets by their place in [`TARGETS_MS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
     /// A constant delay of so many tenths of a ms; 0 is no control.
@@ -93,13 +93,13 @@ impl Arm {
     fn control(self) -> Control {
         match self {
             Self::Constant(tenths) => constant(f64::from(tenths) / 10.0),
-            Self::Published(goal) => Control::Controller(Config::pid(ms(GOALS_MS[goal]))),
-            Self::Ours(goal) => Control::Controller(Config::adaptive(ms(GOALS_MS[goal]))),
+            Self::Published(target) => Control::Controller(Config::pid(ms(TARGETS_MS[target]))),
+            Self::Ours(target) => Control::Controller(Config::adaptive(ms(TARGETS_MS[target]))),
         }
     }
 }
 
-/// Figures of one method for one goal, by seed.
+/// Figures of one method for one target, by seed.
 struct Judged(Vec<Verdict>);
 
 impl Judged {
@@ -128,19 +128,19 @@ fn later(values: &[f64]) -> f64 {
 /// The runs of each arm, by seed.
 type Outcomes = BTreeMap<Arm, Vec<Outcome>>;
 
-fn judged(outcomes: &Outcomes, arm: Arm, bursts: &[(Instant, Instant)], goal_ms: f64) -> Judged {
-    Judged(outcomes[&arm].iter().map(|run| judge(run, bursts, goal_ms)).collect())
+fn judged(outcomes: &Outcomes, arm: Arm, bursts: &[(Instant, Instant)], target_ms: f64) -> Judged {
+    Judged(outcomes[&arm].iter().map(|run| judge(run, bursts, target_ms)).collect())
 }
 
-/// The smallest constant delay tried that keeps the goal, in tenths of a ms.
-fn best_constant(outcomes: &Outcomes, bursts: &[(Instant, Instant)], goal_ms: f64) -> Option<(u32, Judged)> {
+/// The smallest constant delay tried that meets the target, in tenths of a ms.
+fn best_constant(outcomes: &Outcomes, bursts: &[(Instant, Instant)], target_ms: f64) -> Option<(u32, Judged)> {
     let constants =
         outcomes.keys().filter_map(|&arm| if let Arm::Constant(tenths) = arm { Some(tenths) } else { None });
-    let judged = constants.map(|tenths| (tenths, judged(outcomes, Arm::Constant(tenths), bursts, goal_ms)));
+    let judged = constants.map(|tenths| (tenths, judged(outcomes, Arm::Constant(tenths), bursts, target_ms)));
     judged.into_iter().find(|(_, judged)| judged.above_percent() <= ABOVE_BAR)
 }
 
-/// Runs all methods for all goals.
+/// Runs all methods for all targets.
 pub(super) fn run<E>(
     options: &Options,
     execute: &mut Execute<'_, E>,
@@ -149,34 +149,35 @@ pub(super) fn run<E>(
     let bursts = bursts(options);
     let seeds: Vec<u64> = (options.seed..).take(if options.quick { 5 } else { 10 }).collect();
     let classes = (0..=MOST_TENTHS).step_by(STEP_TENTHS as usize).map(Arm::Constant);
-    let arms = classes.chain((0..GOALS_MS.len()).flat_map(|goal| [Arm::Published(goal), Arm::Ours(goal)])).collect();
+    let arms =
+        classes.chain((0..TARGETS_MS.len()).flat_map(|target| [Arm::Published(target), Arm::Ours(target)])).collect();
     let mut outcomes = Outcomes::default();
     let mut add = |arms: Vec<Arm>, outcomes: &mut Outcomes| -> Result<(), E> {
         let setup_of = |arm: &Arm| setup(&bursts, arm.control());
         let runs: Vec<(Setup, u64)> =
             arms.iter().flat_map(|arm| seeds.iter().map(|&seed| (setup_of(arm), seed)).collect::<Vec<_>>()).collect();
-        let mut made = execute("goals", &runs)?.into_iter();
+        let mut made = execute("targets", &runs)?.into_iter();
         outcomes.extend(arms.into_iter().map(|arm| (arm, made.by_ref().take(seeds.len()).collect())));
         Ok(())
     };
     add(arms, &mut outcomes)?;
     // The best class is at most half a ms above the best constant.
-    let between = |goal_ms: f64, outcomes: &Outcomes| -> Vec<Arm> {
-        let best = best_constant(outcomes, &bursts, goal_ms).map_or(0, |(tenths, _)| tenths);
+    let between = |target_ms: f64, outcomes: &Outcomes| -> Vec<Arm> {
+        let best = best_constant(outcomes, &bursts, target_ms).map_or(0, |(tenths, _)| tenths);
         (best.saturating_sub(STEP_TENTHS - 1)..best).map(Arm::Constant).collect()
     };
-    let mut finer: Vec<Arm> = GOALS_MS.into_iter().flat_map(|goal_ms| between(goal_ms, &outcomes)).collect();
+    let mut finer: Vec<Arm> = TARGETS_MS.into_iter().flat_map(|target_ms| between(target_ms, &outcomes)).collect();
     finer.sort_unstable();
     finer.dedup();
     add(finer, &mut outcomes)?;
     let mut section = Section {
-        title: "Figures 12 to 16: goals".to_owned(),
+        title: "Figures 12 to 16: targets".to_owned(),
         text: vec![
             format!(
                 "A reader of 4 KiB at 256 KiB/s and, in bursts of {} s with {PAUSE_S} s in between, 12 writers of 64 KiB on \
-                 three hosts. Means over 1 s are held against the goal, from 1 s after the beginning of each burst on. \
+                 three hosts. Means over 1 s are held against the target, from 1 s after the beginning of each burst on. \
                  Baseline: no control. Best constant delay: the smallest multiple of 0.1 ms with at most 1 % of the \
-                 windows above the goal over all seeds, in force all the time; chosen with hindsight.",
+                 windows above the target over all seeds, in force all the time; chosen with hindsight.",
                 bursts[0].1.since(bursts[0].0).as_secs_f64(),
             ),
             "The published controller's gains are not in the paper; these held a real target with the same load \
@@ -185,30 +186,30 @@ pub(super) fn run<E>(
         ],
         ..Section::default()
     };
-    for (place, goal_ms) in GOALS_MS.into_iter().enumerate() {
-        let judged = |arm: Arm| judged(&outcomes, arm, &bursts, goal_ms);
-        let best = best_constant(&outcomes, &bursts, goal_ms);
+    for (place, target_ms) in TARGETS_MS.into_iter().enumerate() {
+        let judged = |arm: Arm| judged(&outcomes, arm, &bursts, target_ms);
+        let best = best_constant(&outcomes, &bursts, target_ms);
         let (none, published, ours) =
             (judged(Arm::Constant(0)), judged(Arm::Published(place)), judged(Arm::Ours(place)));
         let best = best.as_ref().map(|(tenths, judged)| (f64::from(*tenths) / 10.0, judged));
-        rows(&mut section, goal_ms, best, &none, &published, &ours);
-        goal_claims(claims, goal_ms, &none, &published);
+        rows(&mut section, target_ms, best, &none, &published, &ours);
+        target_claims(claims, target_ms, &none, &published);
     }
     section.figures = over_time(&outcomes);
     let trade = trade_off(&outcomes, &bursts, claims);
     Ok(vec![section, trade])
 }
 
-/// The rows of one goal.
+/// The rows of one target.
 fn rows(
     section: &mut Section,
-    goal_ms: f64,
+    target_ms: f64,
     best: Option<(f64, &Judged)>,
     none: &Judged,
     published: &Judged,
     ours: &Judged,
 ) {
-    let case = format!("{goal_ms} ms");
+    let case = format!("{target_ms} ms");
     let mut add = |metric: &str, unit, better, bar, figure: &dyn Fn(&Verdict) -> f64| {
         let estimate = ours.estimate(figure);
         let row = Row {
@@ -230,7 +231,7 @@ fn rows(
             ..row
         });
     };
-    add("above_goal_percent", "%", Better::Lower, Some(ABOVE_BAR), &Verdict::above_percent);
+    add("above_target_percent", "%", Better::Lower, Some(ABOVE_BAR), &Verdict::above_percent);
     add("settle_s", "s", Better::Lower, Some(SETTLE_BAR), &|verdict| first(&verdict.settle_s));
     add("settle_again_s", "s", Better::Lower, Some(SETTLE_BAR), &|verdict| later(&verdict.settle_s));
     add("overshoot_ratio", "", Better::Lower, None, &|verdict| first(&verdict.overshoot_ratio));
@@ -248,15 +249,15 @@ fn rows(
     }
 }
 
-fn goal_claims(claims: &mut Vec<Claim>, goal_ms: f64, none: &Judged, published: &Judged) {
+fn target_claims(claims: &mut Vec<Claim>, target_ms: f64, none: &Judged, published: &Judged) {
     let late = |judged: &Judged| judged.estimate(|verdict| verdict.late_ratio).mean;
     let settle = published.estimate(|verdict| first(&verdict.settle_s)).mean;
     claims.push(Claim {
         source: "fig. 12, 14",
-        text: format!("The controller takes the reader's mean wait from far above {goal_ms} ms to that."),
+        text: format!("The controller takes the reader's mean wait from far above {target_ms} ms to that."),
         reproduced: late(none) > 1.5 && late(published) < 1.05,
         numbers: format!(
-            "second halves of the bursts: {:.2} times the goal without control, {:.2} times with; the mean is the goal, so \
+            "second halves of the bursts: {:.2} times the target without control, {:.2} times with; the mean is the target, so \
              that {:.0} % of the 1 s windows lie above, and the first burst takes {settle:.1} s to settle",
             late(none),
             late(published),
@@ -266,9 +267,9 @@ fn goal_claims(claims: &mut Vec<Claim>, goal_ms: f64, none: &Judged, published: 
     let overshoot = published.estimate(|verdict| first(&verdict.overshoot_ratio)).mean;
     claims.push(Claim {
         source: "fig. 12, 14",
-        text: format!("When 12 writers begin at once, the published controller overshoots {goal_ms} ms for a while."),
+        text: format!("When 12 writers begin at once, the published controller overshoots {target_ms} ms for a while."),
         reproduced: overshoot > 1.05,
-        numbers: format!("largest mean over 1 s: {overshoot:.2} times the goal"),
+        numbers: format!("largest mean over 1 s: {overshoot:.2} times the target"),
     });
 }
 
@@ -285,8 +286,9 @@ fn over_time(outcomes: &Outcomes) -> Vec<Figure> {
     };
     let arms = |ours: bool| -> Vec<(String, Arm)> {
         let method = |place| if ours { Arm::Ours(place) } else { Arm::Published(place) };
-        let goals = GOALS_MS.into_iter().enumerate().map(|(place, goal)| (format!("goal {goal} ms"), method(place)));
-        std::iter::once(("no control".to_owned(), Arm::Constant(0))).chain(goals).collect()
+        let targets =
+            TARGETS_MS.into_iter().enumerate().map(|(place, target)| (format!("target {target} ms"), method(place)));
+        std::iter::once(("no control".to_owned(), Arm::Constant(0))).chain(targets).collect()
     };
     let plot = |title: &str, y: &str, ours: bool, figure: &dyn Fn(&[Tick]) -> Option<f64>| Figure {
         title: format!("{title}, {}", if ours { "Evenkeel" } else { "published controller" }),

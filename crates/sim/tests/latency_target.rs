@@ -1,17 +1,17 @@
-//! A goal for the response time of reads on a pool: held in virtual time, by the code that serves in real time.
+//! A latency target for reads on a pool: held in virtual time, by the code that serves in real time.
 
 use evenkeel_control::{Duration, Instant};
 use evenkeel_sim::scenario::metric::Metric;
 use evenkeel_sim::scenario::{self, Scenario};
 use evenkeel_sim::world::{Run, run_quietly};
 
-const GOAL_MS: f64 = 15.0;
+const TARGET_MS: f64 = 15.0;
 
 fn scenario(assignments: &[&str]) -> Scenario {
-    let text = include_str!("../../../scenarios/response-goal.toml");
+    let text = include_str!("../../../scenarios/latency-target.toml");
     let assignments: Vec<String> = assignments.iter().map(|&text| text.to_owned()).collect();
     let mut open = |name: &str| Err(std::io::Error::other(format!("no trace {name}")));
-    scenario::parse(text, "response-goal.toml", &assignments, &mut open).unwrap_or_else(|e| panic!("{e:?}")).scenario
+    scenario::parse(text, "latency-target.toml", &assignments, &mut open).unwrap_or_else(|e| panic!("{e:?}")).scenario
 }
 
 fn run(assignments: &[&str], seed: u64) -> Run {
@@ -36,12 +36,12 @@ fn reads_in_bursts(run: &Run) -> Vec<f64> {
 }
 
 #[test]
-fn the_goal_is_held_and_costs_no_throughput() {
+fn the_target_is_held_and_costs_no_throughput() {
     for seed in 1..=5 {
         let (without, with) = (run(&["pool.latency.target=\"10s\""], seed), run(&[], seed));
-        assert!(mean(&reads_in_bursts(&without)) > 2.0 * GOAL_MS, "seed {seed}: there is something to hold");
+        assert!(mean(&reads_in_bursts(&without)) > 2.0 * TARGET_MS, "seed {seed}: there is something to hold");
         let reads = reads_in_bursts(&with);
-        let late = reads.iter().filter(|&&ms| ms > GOAL_MS).count();
+        let late = reads.iter().filter(|&&ms| ms > TARGET_MS).count();
         assert!(late * 100 <= reads.len(), "seed {seed}: {late} seconds late: {reads:.1?}");
         let written = |run: &Run| mean(&seconds(run, "backup.bytes_per_s", 6, 25));
         assert!(written(&with) >= 0.97 * written(&without), "seed {seed}: {} {}", written(&with), written(&without));
@@ -53,7 +53,7 @@ fn a_burst_is_met_within_its_first_second() {
     for seed in 1..=5 {
         let run = run(&[], seed);
         let (first, again) = (seconds(&run, "database.mean_ms", 5, 6)[0], seconds(&run, "database.mean_ms", 30, 31)[0]);
-        assert!(first < 1.5 * GOAL_MS && again < 1.5 * GOAL_MS, "seed {seed}: {first:.1} ms, then {again:.1} ms");
+        assert!(first < 1.5 * TARGET_MS && again < 1.5 * TARGET_MS, "seed {seed}: {first:.1} ms, then {again:.1} ms");
     }
 }
 
@@ -61,7 +61,7 @@ fn a_burst_is_met_within_its_first_second() {
 fn the_published_controller_approaches_it() {
     let run = run(&["pool.tuning.method=\"pid\""], 1);
     let reads = seconds(&run, "database.mean_ms", 30, 50);
-    assert!(reads[0] > 1.3 * GOAL_MS && reads[19] < 1.15 * GOAL_MS, "{reads:.1?}");
+    assert!(reads[0] > 1.3 * TARGET_MS && reads[19] < 1.15 * TARGET_MS, "{reads:.1?}");
 }
 
 #[test]
@@ -79,11 +79,11 @@ fn a_percentile_is_held_too() {
 fn on_a_disk_behind_elastic_admission_as_well() {
     let disk = ["pool.tuning.admission=\"elastic\"", "device.iops=180", "device.bandwidth=\"10MB\""];
     for seed in 1..=3 {
-        let goal = |ms: &str| {
-            let goal = format!("pool.latency.target=\"{ms}\"");
-            reads_in_bursts(&run(&[&disk[..], &[goal.as_str()]].concat(), seed))
+        let target = |ms: &str| {
+            let target = format!("pool.latency.target=\"{ms}\"");
+            reads_in_bursts(&run(&[&disk[..], &[target.as_str()]].concat(), seed))
         };
-        let late = |ms: &str| goal(ms).iter().filter(|&&ms| ms > 20.0).count();
+        let late = |ms: &str| target(ms).iter().filter(|&&ms| ms > 20.0).count();
         let (without, with) = (late("10s"), late("20ms"));
         assert!(without >= 15 && with <= 4, "seed {seed}: of 38 seconds {without} late without, {with} with");
     }
@@ -95,7 +95,7 @@ fn reservations_and_throttle_never_win() {
     let written = mean(&seconds(&guaranteed, "backup.bytes_per_s", 6, 25));
     assert!(written >= 89.5e6, "{written}");
     let spared = run(&["tenants.backup.throttle=\"never\""], 1);
-    assert!(mean(&reads_in_bursts(&spared)) > 2.0 * GOAL_MS);
+    assert!(mean(&reads_in_bursts(&spared)) > 2.0 * TARGET_MS);
 }
 
 /// A run of a scenario that stands here, and a metric of it.

@@ -1,4 +1,4 @@
-//! A goal for the latency of reads on one device: who waits, and who is to be throttled for it?
+//! A latency target for reads on one device: who waits, and who is to be throttled for it?
 //!
 //! The sensor of a [`response::Controller`] where the queue is ours. What counts is the latency as the pool sees
 //! it, from arrival to completion, of reads of tenants that are not noisy: a tenant that loads the device so much that
@@ -15,7 +15,7 @@ use crate::time::{Duration, Instant};
 /// Decisions that are remembered: enough to see how the present one came about.
 const RECORDS: usize = 32;
 
-/// Which figure of the latencies is to stay below the goal.
+/// Which figure of the latencies is to stay below the target.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Statistic {
     /// Their mean over an interval.
@@ -37,12 +37,12 @@ pub enum Load {
     All,
 }
 
-/// Settings of a goal.
+/// Settings of a latency target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// The controller's; loads are in payload bytes per second.
     pub response: response::Config,
-    /// Which figure the goal is for.
+    /// Which figure the target is for.
     pub statistic: Statistic,
     /// What makes a tenant a noisy client.
     pub load: Load,
@@ -87,19 +87,19 @@ impl Decided for Decision {
     }
 }
 
-/// A look at a pool's goal.
+/// State of a pool's latency target.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// Its settings.
     pub config: &'a Config,
-    /// The figure that the controller was last told; `None` before the first read that counted.
+    /// The newest figure that the controller observed; `None` before the first read that counted.
     pub measured: Option<Duration>,
     /// Decisions lately, the newest included.
     pub records: &'a Log<Decision>,
 }
 
-/// The goal of a pool.
-pub(super) struct Goal {
+/// The latency target of a pool.
+pub(super) struct Target {
     config: Config,
     controller: Controller,
     /// When the present interval began.
@@ -115,7 +115,7 @@ pub(super) struct Goal {
     records: Log<Decision>,
 }
 
-impl Goal {
+impl Target {
     pub(super) fn new(now: Instant, config: &Config) -> Result<Self, InvalidConfig> {
         config.validate()?;
         Ok(Self {
@@ -133,11 +133,11 @@ impl Goal {
         })
     }
 
-    /// Takes another goal if that is all that differs; tells whether it was.
+    /// Takes another target if that is all that differs; returns whether it was.
     pub(super) fn adopt(&mut self, config: &Config) -> bool {
         let mut same = *config;
-        same.response.goal = self.config.response.goal;
-        let adopted = same == self.config && self.controller.set_goal(config.response.goal).is_ok();
+        same.response.target = self.config.response.target;
+        let adopted = same == self.config && self.controller.set_target(config.response.target).is_ok();
         if adopted {
             self.config = *config;
         }
@@ -168,8 +168,8 @@ impl Goal {
 
     /// Ends the interval if it has anything to say: its length.
     ///
-    /// An interval in which nothing came out of a device that holds requests is none: that is not idleness to let
-    /// everyone go. It goes on, until the controller counts its signal as lost.
+    /// An interval in which nothing came out of a device that holds requests is none: that is no idleness, for
+    /// which tenants would be released. It goes on, until the controller counts its signal as lost.
     pub(super) fn close_interval(&mut self, now: Instant, inside: u64) -> Option<Duration> {
         self.next_tick = now + self.config.response.interval;
         let length = now.since(self.began);
@@ -193,7 +193,7 @@ impl Goal {
             Statistic::Mean => mean,
             Statistic::Percentile(percentile) => {
                 self.shape.close_interval(now);
-                // Whoever counts a read here records it there.
+                // A read that counts here is recorded there.
                 self.shape.percentile(mean, percentile / 100.0).unwrap_or(mean)
             }
         });
@@ -202,7 +202,7 @@ impl Goal {
         self.samples.clear();
     }
 
-    /// Decides; [`Self::delay`] tells for whom what. Answers why, and whether that is new.
+    /// Decides; [`Self::delay`] has the delay of each client. Returns the reason, and whether it is new.
     pub(super) fn decide(&mut self, now: Instant) -> (Reason, bool) {
         let decision = self.controller.tick(now);
         self.delays.clear();
