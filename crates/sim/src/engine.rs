@@ -9,6 +9,8 @@ use std::collections::BinaryHeap;
 
 use evenkeel_control::Instant;
 
+use crate::slab::Slab;
+
 /// Events that may happen at one instant before it counts as a loop. A run of a million clients that all begin at once
 /// stays below; a loop gets there in well under a second.
 pub const EVENTS_AT_ONE_INSTANT: u64 = 4_000_000;
@@ -26,7 +28,9 @@ pub enum Due<E> {
 /// of insertion: the order depends on nothing but the calls made.
 #[derive(Debug)]
 pub struct Queue<E, const ALARMS: usize = 0> {
-    heap: BinaryHeap<Reverse<Entry<E>>>,
+    /// When, in which order, and where among the events.
+    heap: BinaryHeap<Reverse<(Instant, u64, u32)>>,
+    events: Slab<E>,
     alarms: [Instant; ALARMS],
     pushed: u64,
     now: Instant,
@@ -34,34 +38,11 @@ pub struct Queue<E, const ALARMS: usize = 0> {
     popped: u64,
 }
 
-#[derive(Debug)]
-struct Entry<E> {
-    at: Instant,
-    order: u64,
-    event: E,
-}
-
-impl<E> PartialEq for Entry<E> {
-    fn eq(&self, other: &Self) -> bool {
-        self.order == other.order
-    }
-}
-impl<E> Eq for Entry<E> {}
-impl<E> PartialOrd for Entry<E> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl<E> Ord for Entry<E> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
-
 impl<E, const ALARMS: usize> Default for Queue<E, ALARMS> {
     fn default() -> Self {
         Self {
             heap: BinaryHeap::new(),
+            events: Slab::default(),
             alarms: [Instant::FAR_FUTURE; ALARMS],
             pushed: 0,
             now: Instant::ZERO,
@@ -90,7 +71,8 @@ impl<E, const ALARMS: usize> Queue<E, ALARMS> {
 
     /// Makes `event` happen at `at`, or now if that is past. O(log n).
     pub fn push(&mut self, at: Instant, event: E) {
-        self.heap.push(Reverse(Entry { at: at.max(self.now), order: self.pushed, event }));
+        let place = self.events.insert(event);
+        self.heap.push(Reverse((at.max(self.now), self.pushed, place)));
         self.pushed += 1;
     }
 
@@ -106,7 +88,7 @@ impl<E, const ALARMS: usize> Queue<E, ALARMS> {
     /// The next thing due; `None` when there is nothing before `Instant::FAR_FUTURE`. O(log n + alarms).
     #[inline]
     pub fn pop(&mut self) -> Option<(Instant, Due<E>)> {
-        let mut at = self.heap.peek().map_or(Instant::FAR_FUTURE, |Reverse(entry)| entry.at);
+        let mut at = self.heap.peek().map_or(Instant::FAR_FUTURE, |Reverse((at, ..))| *at);
         let mut first = None;
         for (number, &alarm) in self.alarms.iter().enumerate().rev() {
             if alarm <= at {
@@ -121,7 +103,7 @@ impl<E, const ALARMS: usize> Queue<E, ALARMS> {
                 self.alarms[number] = Instant::FAR_FUTURE;
                 Due::Alarm(number)
             }
-            None => Due::Event(self.heap.pop()?.0.event),
+            None => Due::Event(self.events.remove(self.heap.pop()?.0.2.into())?),
         };
         self.at_this_instant = if at == self.now { self.at_this_instant + 1 } else { 1 };
         self.now = at;

@@ -21,6 +21,7 @@ pub mod fuzz;
 mod placed;
 pub mod report;
 pub mod scenario;
+mod slab;
 pub mod statistics;
 pub mod sweep;
 pub mod workload;

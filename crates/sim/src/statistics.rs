@@ -26,14 +26,22 @@ fn t_975(degrees: usize) -> f64 {
 impl Estimate {
     /// What `values` say. O(n).
     pub fn of(values: &[f64]) -> Self {
-        let n = values.len() as f64;
-        let mean = values.iter().sum::<f64>() / n;
-        if values.len() < 2 {
-            return Self { mean, half_width: f64::NAN };
-        }
-        let variance = values.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / (n - 1.0);
-        Self { mean, half_width: t_975(values.len() - 1) * (variance / n).sqrt() }
+        let (mean, error) = mean_and_error(values);
+        Self { mean, half_width: if values.len() < 2 { f64::NAN } else { t_975(values.len() - 1) * error } }
     }
+
+    /// What a figure of each of `items` says.
+    pub fn over<T>(items: impl IntoIterator<Item = T>, figure: impl Fn(T) -> f64) -> Self {
+        Self::of(&items.into_iter().map(figure).collect::<Vec<_>>())
+    }
+}
+
+/// The mean and its standard error.
+fn mean_and_error(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / n;
+    let variance = values.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / (n - 1.0);
+    (mean, (variance / n).sqrt())
 }
 
 /// 99.5 % quantiles of Student's t distribution with 1 to 9 degrees of freedom.
@@ -42,12 +50,9 @@ const T_995: [f64; 9] = [63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355
 /// The 99 % confidence interval of the mean of independent values, by Student's t distribution; everything for fewer than
 /// two values, or more than ten. O(n).
 pub fn interval_99(values: &[f64]) -> (f64, f64) {
-    let n = values.len() as f64;
     let Some(quantile) = T_995.get(values.len().wrapping_sub(2)) else { return (f64::NEG_INFINITY, f64::INFINITY) };
-    let mean = values.iter().sum::<f64>() / n;
-    let variance = values.iter().map(|value| (value - mean) * (value - mean)).sum::<f64>() / (n - 1.0);
-    let half_width = quantile * (variance / n).sqrt();
-    (mean - half_width, mean + half_width)
+    let (mean, error) = mean_and_error(values);
+    (mean - quantile * error, mean + quantile * error)
 }
 
 #[cfg(test)]

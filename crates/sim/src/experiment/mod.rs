@@ -24,12 +24,12 @@ mod report;
 pub mod saat;
 
 pub use digest::{Digest, LatencyDigest, TenantDigest};
-pub use report::{Axis, Better, Claim, Figure, Points, Report, Row, Section};
+pub use report::{Better, Claim, Report, Row, Section};
 
 use crate::world::Setup;
 
-/// Runs each setup with its seed and answers with their digests in the same order. The name says what they are for.
-pub type Execute<'a, E> = dyn FnMut(&str, &[(Setup, u64)]) -> Result<Vec<Digest>, E> + 'a;
+/// Runs each setup with its seed and answers with their outcomes in the same order. The name says what they are for.
+pub type Execute<'a, E, S = Setup, O = Digest> = dyn FnMut(&str, &[(S, u64)]) -> Result<Vec<O>, E> + 'a;
 
 /// What to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

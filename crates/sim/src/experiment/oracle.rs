@@ -6,11 +6,13 @@
 //! [`Search`] says which budgets to try next and is told what they gave, so that whoever has several cores can try many
 //! at a time; [`sweep`] does it on one.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use evenkeel_control::admission::Config;
 
-use super::Digest;
+use super::batch::Batch;
+use super::{Digest, Execute};
 use crate::world::{Failure, Progress, Setup, run};
 
 /// Share of the peak throughput that the oracle keeps.
@@ -145,6 +147,40 @@ pub fn gave<'a>(runs: impl IntoIterator<Item = &'a Digest>) -> (f64, bool) {
     (sum / count, held_back)
 }
 
+/// The setup with this admission.
+pub(super) fn with(setup: &Setup, admission: Config) -> Setup {
+    let mut setup = setup.clone();
+    setup.pool.admission = admission;
+    setup
+}
+
+/// The oracles of all setups, each with the seeds of its runs; each round of the searches is one batch.
+pub(super) fn oracles<E>(
+    name: &str,
+    setups: &[(Setup, &[u64])],
+    execute: &mut Execute<'_, E>,
+) -> Result<Vec<Oracle>, E> {
+    let mut searches: Vec<Search> = setups.iter().map(|(setup, _)| Search::new(setup.pool.base_cost_bytes)).collect();
+    loop {
+        let mut batch = Batch::new();
+        for (place, (search, (setup, seeds))) in searches.iter().zip(setups).enumerate() {
+            for (question, &config) in search.wants().iter().enumerate() {
+                batch.add(&(place, question), &with(setup, config), seeds);
+            }
+        }
+        let mut answers: BTreeMap<usize, Vec<(f64, bool)>> = BTreeMap::new();
+        for ((place, _), digests) in batch.execute(name, execute)? {
+            answers.entry(place).or_default().push(gave(&digests));
+        }
+        if answers.is_empty() {
+            return Ok(searches.iter().filter_map(Search::found).collect());
+        }
+        for (place, gave) in answers {
+            searches[place].learn(&gave);
+        }
+    }
+}
+
 /// Finds the oracle of `setup`, whose own admission does not matter. Each budget is run once for each seed.
 ///
 /// # Errors
@@ -154,18 +190,7 @@ pub fn sweep(
     seeds: &[u64],
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Oracle, Failure> {
-    let mut search = Search::new(setup.pool.base_cost_bytes);
-    let mut setup = setup.clone();
-    loop {
-        if let Some(oracle) = search.found() {
-            return Ok(oracle);
-        }
-        let mut answers = Vec::new();
-        for &config in search.wants() {
-            setup.pool.admission = config;
-            let runs = seeds.iter().map(|&seed| Ok(Digest::of(run(&setup, seed, progress)?)));
-            answers.push(gave(&runs.collect::<Result<Vec<_>, _>>()?));
-        }
-        search.learn(&answers);
-    }
+    let execute: &mut Execute<'_, Failure> =
+        &mut |_, runs| runs.iter().map(|(setup, seed)| run(setup, *seed, progress).map(Digest::of)).collect();
+    oracles("", &[(setup.clone(), seeds)], execute).map(|mut found| found.remove(0))
 }

@@ -1,5 +1,10 @@
 //! What an experiment answers.
 
+use serde::Serialize;
+
+use crate::report::Plot;
+use crate::statistics::Estimate;
+
 /// The whole answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
@@ -25,30 +30,29 @@ pub struct Section {
     /// One for each case and metric.
     pub rows: Vec<Row>,
     /// What to draw.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<Plot>,
+}
+
+impl Section {
+    /// A part without figures yet.
+    pub fn new<const N: usize>(title: &str, text: [impl Into<String>; N]) -> Self {
+        Self { title: title.to_owned(), text: text.map(Into::into).to_vec(), ..Self::default() }
+    }
 }
 
 /// Which direction is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Better {
     /// Less is better.
+    #[default]
     Lower,
     /// More is better.
     Higher,
 }
 
-impl Better {
-    /// Name in results.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Lower => "lower",
-            Self::Higher => "higher",
-        }
-    }
-}
-
 /// One metric of one case, side by side.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     /// The case.
     pub case: String,
@@ -77,19 +81,34 @@ pub struct Row {
 impl Row {
     /// A row without figures yet.
     pub fn new(case: &str, metric: &str, unit: &'static str, better: Better) -> Self {
-        Self {
-            case: case.to_owned(),
-            metric: metric.to_owned(),
-            method: None,
-            unit,
-            better,
+        Self { case: case.to_owned(), metric: metric.to_owned(), unit, better, ..Self::default() }
+    }
+
+    /// The metric by method: a row with the baseline, the published method and ours side by side, and one for each other
+    /// method by its name.
+    pub fn columns(
+        &self,
+        [baseline, faithful, ours]: [Option<Estimate>; 3],
+        others: impl IntoIterator<Item = (impl Into<String>, Option<f64>)>,
+    ) -> Vec<Self> {
+        let mean = |estimate: Option<Estimate>| estimate.map(|estimate| estimate.mean);
+        let main = Self {
+            baseline: mean(baseline),
+            faithful: mean(faithful),
+            evenkeel: mean(ours),
+            half_width: ours.map(|estimate| estimate.half_width).filter(|width| width.is_finite()),
+            ..self.clone()
+        };
+        let evenkeel = main.evenkeel;
+        let other = |(method, baseline): (_, _)| Self {
+            method: Some(Into::into(method)),
+            baseline,
+            evenkeel,
             paper: None,
-            baseline: None,
-            faithful: None,
-            evenkeel: None,
-            half_width: None,
             bar: None,
-        }
+            ..self.clone()
+        };
+        std::iter::once(main).chain(others.into_iter().map(other)).collect()
     }
 
     /// The metric, with the method at its end if it is not one of the columns.
@@ -111,55 +130,15 @@ impl Row {
 }
 
 /// Something the paper says, and whether it is so here.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Claim {
     /// Where the paper says it.
     pub source: &'static str,
     /// What it says, in our words.
+    #[serde(rename = "claim")]
     pub text: String,
     /// Whether it is so here.
     pub reproduced: bool,
     /// The figures behind the verdict.
     pub numbers: String,
-}
-
-/// Coordinates, each with a name that may be empty.
-pub type Points = Vec<(f64, f64, String)>;
-
-/// A plot as data.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Figure {
-    /// Heading.
-    pub title: String,
-    /// How to read it.
-    pub note: String,
-    /// To the right.
-    pub x: Axis,
-    /// Upwards.
-    pub y: Axis,
-    /// Whether points are joined.
-    pub joined: bool,
-    /// Name and points, which may have names of their own.
-    pub series: Vec<(String, Points)>,
-}
-
-/// An axis.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Axis {
-    /// What it counts, with its unit.
-    pub label: String,
-    /// By ratio.
-    pub log: bool,
-}
-
-impl Axis {
-    /// An even axis.
-    pub fn linear(label: &str) -> Self {
-        Self { label: label.to_owned(), log: false }
-    }
-
-    /// An axis by ratio.
-    pub fn log(label: &str) -> Self {
-        Self { label: label.to_owned(), log: true }
-    }
 }

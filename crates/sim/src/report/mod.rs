@@ -98,7 +98,7 @@ pub enum Cell {
 }
 
 /// A plot: series over one x axis and one y axis.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Plot {
     /// Heading.
     pub title: String,
@@ -117,7 +117,7 @@ pub struct Plot {
 }
 
 /// An axis.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Axis {
     /// What it counts, with its unit.
     pub label: String,
@@ -156,7 +156,7 @@ pub enum Scale {
 }
 
 /// Points of one kind.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Series {
     /// Its name in the legend.
     pub name: String,
@@ -186,7 +186,7 @@ pub enum Style {
 }
 
 /// A vertical line.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Mark {
     /// Where on the x axis.
     pub at: Decimal,
@@ -200,9 +200,26 @@ impl Series {
         let points = points.into_iter().map(|(x, y)| (Decimal(x), Decimal(y))).collect();
         Self { name: name.into(), style, points, labels: Vec::new(), hidden: false }
     }
+
+    /// A series whose points have names.
+    pub fn named(name: impl Into<String>, style: Style, points: impl IntoIterator<Item = (f64, f64, String)>) -> Self {
+        let (points, labels): (Vec<_>, _) = points.into_iter().map(|(x, y, label)| ((x, y), label)).unzip();
+        Self { labels, ..Self::new(name, style, points) }
+    }
 }
 
 impl Plot {
+    /// A plot of series over these axes.
+    pub fn new(
+        title: impl Into<String>,
+        note: impl Into<String>,
+        x: Axis,
+        y: Axis,
+        series: impl IntoIterator<Item = Series>,
+    ) -> Self {
+        Self { title: title.into(), note: note.into(), x, y, series: series.into_iter().collect(), ..Self::default() }
+    }
+
     /// Whether there is anything to draw.
     pub fn has_points(&self) -> bool {
         let drawn = |&(x, y): &(Decimal, Decimal)| x.0.is_finite() && y.0.is_finite();

@@ -45,74 +45,62 @@ fn latency(result: &TenantResult, of: impl Fn(&TenantResult) -> Duration) -> f64
 
 /// The quantities of a tenant.
 static OF_TENANT: [Quantity; 20] = [
-    Quantity { name: "iops", of: Source::Served(|served, seconds| served.requests as f64 / seconds) },
-    Quantity { name: "bytes_per_s", of: Source::Served(|served, seconds| served.bytes as f64 / seconds) },
-    Quantity {
-        name: "read_bytes_per_s",
-        of: Source::Tenant(|run, tenant| tenant.read_bytes as f64 / run.counted.as_secs_f64()),
-    },
-    Quantity {
-        name: "write_bytes_per_s",
-        of: Source::Tenant(|run, tenant| (tenant.bytes - tenant.read_bytes) as f64 / run.counted.as_secs_f64()),
-    },
-    Quantity { name: "mean_ms", of: Source::Served(mean_ms) },
-    Quantity { name: "p50_ms", of: Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.response.p50())) },
-    Quantity { name: "p99_ms", of: Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.response.p99())) },
-    Quantity { name: "p999_ms", of: Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.response.p999())) },
-    Quantity { name: "max_ms", of: Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.response.max())) },
-    Quantity {
-        name: "queue_mean_ms",
-        of: Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.queue_wait.mean())),
-    },
-    Quantity {
-        name: "queue_p99_ms",
-        of: Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.queue_wait.p99())),
-    },
-    Quantity { name: "device_mean_ms", of: Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.device.mean())) },
-    Quantity { name: "device_p99_ms", of: Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.device.p99())) },
-    Quantity {
-        name: "worker_mean_ms",
-        of: Source::Tenant(|run, tenant| {
-            let mean = || latency(tenant, TenantResult::worker_mean);
-            if run.workers.is_empty() { f64::NAN } else { mean() }
-        }),
-    },
-    Quantity {
-        name: "inversion_mean_ms",
-        of: Source::Tenant(|_, tenant| latency(tenant, TenantResult::inversion_per_request)),
-    },
-    Quantity { name: "deficit_requests", of: Source::Tenant(|_, tenant| tenant.deficit.requests as f64) },
-    Quantity { name: "deficit_bytes", of: Source::Tenant(|_, tenant| tenant.deficit.bytes as f64) },
-    Quantity { name: "deficit_windows", of: Source::Tenant(|_, tenant| tenant.deficit.windows as f64) },
-    Quantity { name: "requests", of: Source::Tenant(|_, tenant| tenant.requests as f64) },
-    Quantity {
-        name: "share_percent",
-        of: Source::Tenant(|run, tenant| {
-            let all: u64 = run.tenants.iter().map(|tenant| tenant.bytes).sum();
-            if all == 0 { f64::NAN } else { tenant.bytes as f64 / all as f64 * 100.0 }
-        }),
-    },
+    quantity("iops", Source::Served(|served, seconds| served.requests as f64 / seconds)),
+    quantity("bytes_per_s", Source::Served(|served, seconds| served.bytes as f64 / seconds)),
+    quantity("read_bytes_per_s", Source::Tenant(|run, tenant| per_s(run, tenant.read_bytes))),
+    quantity("write_bytes_per_s", Source::Tenant(|run, tenant| per_s(run, tenant.bytes - tenant.read_bytes))),
+    quantity("mean_ms", Source::Served(mean_ms)),
+    quantity("p50_ms", Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.response.p50()))),
+    quantity("p99_ms", Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.response.p99()))),
+    quantity("p999_ms", Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.response.p999()))),
+    quantity("max_ms", Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.response.max()))),
+    quantity("queue_mean_ms", Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.queue_wait.mean()))),
+    quantity("queue_p99_ms", Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.queue_wait.p99()))),
+    quantity("device_mean_ms", Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.device.mean()))),
+    quantity("device_p99_ms", Source::Tenant(|_, tenant| latency(tenant, |tenant| tenant.device.p99()))),
+    quantity("worker_mean_ms", Source::Tenant(worker_mean_ms)),
+    quantity("inversion_mean_ms", Source::Tenant(|_, tenant| latency(tenant, TenantResult::inversion_per_request))),
+    quantity("deficit_requests", Source::Tenant(|_, tenant| tenant.deficit.requests as f64)),
+    quantity("deficit_bytes", Source::Tenant(|_, tenant| tenant.deficit.bytes as f64)),
+    quantity("deficit_windows", Source::Tenant(|_, tenant| tenant.deficit.windows as f64)),
+    quantity("requests", Source::Tenant(|_, tenant| tenant.requests as f64)),
+    quantity("share_percent", Source::Tenant(share_percent)),
 ];
 
 /// The quantities of the pool.
 static OF_POOL: [Quantity; 9] = [
-    Quantity { name: "iops", of: Source::Served(|served, seconds| served.requests as f64 / seconds) },
-    Quantity { name: "bytes_per_s", of: Source::Served(|served, seconds| served.bytes as f64 / seconds) },
-    Quantity { name: "mean_ms", of: Source::Served(mean_ms) },
-    Quantity { name: "budget_mean_bytes", of: Source::Budget },
-    Quantity { name: "budget_cv", of: Source::Pool(|run| run.budget.cv) },
-    Quantity { name: "budget_min_bytes", of: Source::Pool(|run| bytes(run.budget.min_bytes)) },
-    Quantity { name: "budget_max_bytes", of: Source::Pool(|run| bytes(run.budget.max_bytes)) },
-    Quantity {
-        name: "busiest_worker_percent",
-        // Without workers NaN.
-        of: Source::Pool(|run| run.workers.iter().map(|worker| worker.busy * 100.0).fold(f64::NAN, f64::max)),
-    },
-    Quantity {
-        name: "moves",
-        of: Source::Pool(|run| if run.workers.is_empty() { f64::NAN } else { run.moves as f64 }),
-    },
+    quantity("iops", Source::Served(|served, seconds| served.requests as f64 / seconds)),
+    quantity("bytes_per_s", Source::Served(|served, seconds| served.bytes as f64 / seconds)),
+    quantity("mean_ms", Source::Served(mean_ms)),
+    quantity("budget_mean_bytes", Source::Budget),
+    quantity("budget_cv", Source::Pool(|run| run.budget.cv)),
+    quantity("budget_min_bytes", Source::Pool(|run| bytes(run.budget.min_bytes))),
+    quantity("budget_max_bytes", Source::Pool(|run| bytes(run.budget.max_bytes))),
+    quantity("busiest_worker_percent", Source::Pool(busiest_worker_percent)),
+    quantity("moves", Source::Pool(|run| if run.workers.is_empty() { f64::NAN } else { run.moves as f64 })),
 ];
+
+const fn quantity(name: &'static str, of: Source) -> Quantity {
+    Quantity { name, of }
+}
+
+fn per_s(run: &Run, bytes: u64) -> f64 {
+    bytes as f64 / run.counted.as_secs_f64()
+}
+
+fn worker_mean_ms(run: &Run, tenant: &TenantResult) -> f64 {
+    if run.workers.is_empty() { f64::NAN } else { latency(tenant, TenantResult::worker_mean) }
+}
+
+fn share_percent(run: &Run, tenant: &TenantResult) -> f64 {
+    let all: u64 = run.tenants.iter().map(|tenant| tenant.bytes).sum();
+    if all == 0 { f64::NAN } else { tenant.bytes as f64 / all as f64 * 100.0 }
+}
+
+/// Without workers NaN.
+fn busiest_worker_percent(run: &Run) -> f64 {
+    run.workers.iter().map(|worker| worker.busy * 100.0).fold(f64::NAN, f64::max)
+}
 
 /// The names that can be measured in a part of a run.
 pub const WINDOWED: &str = "iops, bytes_per_s, mean_ms (of a tenant or of the pool), budget_mean_bytes";
@@ -188,20 +176,15 @@ impl Metric {
     /// What its tenant, or all, received: exactly over the whole run, else from samples.
     fn served(&self, run: &Run, samples: &[Sample], whole: bool) -> Served {
         let mut sum = Served::default();
-        let mut add = |served: Served| {
-            sum.requests += served.requests;
-            sum.bytes += served.bytes;
-            sum.response_ns = sum.response_ns.saturating_add(served.response_ns);
-        };
         let mine = |place: usize| self.tenant.as_ref().is_none_or(|&(tenant, _)| tenant == place);
         if whole {
             for (_, tenant) in run.tenants.iter().enumerate().filter(|&(place, _)| mine(place)) {
                 let response_ns = tenant.response.mean().as_nanos().saturating_mul(tenant.requests);
-                add(Served { requests: tenant.requests, bytes: tenant.bytes, response_ns });
+                sum.add(&Served { requests: tenant.requests, bytes: tenant.bytes, response_ns });
             }
         } else {
             let all = samples.iter().flat_map(|sample| sample.tenants.iter().enumerate());
-            all.filter(|&(place, _)| mine(place)).for_each(|(_, tenant)| add(tenant.served));
+            all.filter(|&(place, _)| mine(place)).for_each(|(_, tenant)| sum.add(&tenant.served));
         }
         sum
     }

@@ -126,6 +126,12 @@ impl Reader<'_> {
         self.errors.push(self.document.complain(path, message));
     }
 
+    fn range(&mut self, path: &[&str], count: u32, most: u32) {
+        if !(1..=most).contains(&count) {
+            self.error(path, format!("{count} is out of range; use 1 to {most}"));
+        }
+    }
+
     fn scenario(&mut self, file: &File, open: Open<'_>) -> Scenario {
         let (warmup, duration) = (file.warmup, file.duration);
         let end = Instant::ZERO + warmup + duration;
@@ -133,9 +139,7 @@ impl Reader<'_> {
             self.error(&["duration"], "0 would count nothing; give a length of time, for example \"10s\"");
         }
         let sample_every = self.sample_every(file, duration);
-        if !(1..=MAX_SEEDS).contains(&file.seeds) {
-            self.error(&["seeds"], format!("{} is out of range; use 1 to {MAX_SEEDS}", file.seeds));
-        }
+        self.range(&["seeds"], file.seeds, MAX_SEEDS);
         self.rules("pool", &file.pool, &file.tenants, &["pool"]);
         if file.pool.emulate.is_some() {
             self.error(&["pool", "emulate"], "the device of a scenario is in [device]; move these keys there");
@@ -188,9 +192,7 @@ impl Reader<'_> {
     }
 
     fn workers(&mut self, form: &WorkersForm, clients: usize) {
-        if !(1..=MAX_WORKERS).contains(&form.count) {
-            self.error(&["workers", "count"], format!("{} is out of range; use 1 to {MAX_WORKERS}", form.count));
-        }
+        self.range(&["workers", "count"], form.count, MAX_WORKERS);
         let (least, most) = REQUEST_TIMES;
         for (key, time, least) in
             [("time_per_request", form.time_per_request, least), ("time_per_kib", form.time_per_kib, Duration::ZERO)]
@@ -287,10 +289,7 @@ impl Reader<'_> {
             let path = ["client", index.as_str()];
             let tenant = self.tenant(&["client", &index, "tenant"], &form.tenant, names);
             let (from, until) = self.window(&path, form.from, form.until, end);
-            if !(1..=MAX_COUNT).contains(&form.count) {
-                let message = format!("{} is out of range; use 1 to {MAX_COUNT}", form.count);
-                self.error(&["client", &index, "count"], message);
-            }
+            self.range(&["client", &index, "count"], form.count, MAX_COUNT);
             let built = form.workload.build(open);
             let mut place = |problem: crate::workload::form::Problem| {
                 let key: Vec<&str> = problem.key.split('.').collect();

@@ -1,6 +1,6 @@
 //! The result as a page: bounds, table, curves over the swept values, and the course of the first seed's run.
 
-use crate::world::{Run, TenantSample};
+use crate::world::{Run, Sample, TenantSample};
 use evenkeel_control::Instant;
 use evenkeel_policy::explain;
 use evenkeel_policy::units::{Bytes, Duration};
@@ -142,7 +142,7 @@ fn curves(plan: &Plan, outcome: &Outcome) -> Option<Section> {
                 });
             }
         }
-        Block::Plot(Plot { title: title.into(), note: note.into(), x, y, series, ..Plot::default() })
+        Block::Plot(Plot::new(title, note, x, y, series))
     };
     blocks.push(plot(
         "Latency over throughput",
@@ -228,15 +228,8 @@ fn course(plan: &Plan, outcome: &Outcome) -> Option<Section> {
         .collect();
     let over_time = |title: String, note: &str, y: Axis, mut series: Vec<Series>| {
         series.iter_mut().skip(SHOWN).for_each(|series| series.hidden = true);
-        let plot = Plot {
-            title,
-            note: note.into(),
-            x: Axis::linear("time, s"),
-            y,
-            series,
-            marks: marks.clone(),
-            link: TIME.into(),
-        };
+        let plot = Plot::new(title, note, Axis::linear("time, s"), y, series);
+        let plot = Plot { marks: marks.clone(), link: TIME.into(), ..plot };
         plot.has_points().then_some(Block::Plot(plot))
     };
     // Without a sweep a plot compares tenants; with one, a plot for each tenant compares settings.
@@ -278,9 +271,10 @@ fn course(plan: &Plan, outcome: &Outcome) -> Option<Section> {
         &|label, run| budget(label, run, single),
     ));
     blocks.extend(pool_wide("Latency target", "What admission aims at.", Axis::linear("ms"), &|label, run| {
-        let points = run.series.iter().map(|sample| (seconds(sample.at), sample.target.map_or(f64::NAN, ms)));
-        let labels = run.series.iter().map(|sample| explain::admission(&sample.target_reason)).collect();
-        vec![Series { labels, ..Series::new(named("target", label), Style::Steps, points) }]
+        let target = |sample: &Sample| {
+            (seconds(sample.at), sample.target.map_or(f64::NAN, ms), explain::admission(&sample.target_reason))
+        };
+        vec![Series::named(named("target", label), Style::Steps, run.series.iter().map(target))]
     }));
     blocks.extend(pool_wide(
         "Requests waiting",
@@ -320,9 +314,8 @@ fn named(what: &str, label: &str) -> String {
 /// Budget and, in a single run, what is inside.
 fn budget(label: &str, run: &Run, single: bool) -> Vec<Series> {
     let kib = |bytes: u64| if bytes == u64::MAX { f64::NAN } else { bytes as f64 / 1024.0 };
-    let points = run.series.iter().map(|sample| (seconds(sample.at), kib(sample.budget_bytes)));
-    let labels = run.series.iter().map(|sample| explain::admission(&sample.reason)).collect();
-    let mut series = vec![Series { labels, ..Series::new(named("budget", label), Style::Steps, points) }];
+    let point = |sample: &Sample| (seconds(sample.at), kib(sample.budget_bytes), explain::admission(&sample.reason));
+    let mut series = vec![Series::named(named("budget", label), Style::Steps, run.series.iter().map(point))];
     if single {
         let inside = run.series.iter().map(|sample| (seconds(sample.at), kib(sample.inside_bytes)));
         series.push(Series::new("inside", Style::Line, inside));
@@ -344,14 +337,9 @@ fn percentiles(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     if series.iter().all(|series| series.points.is_empty()) {
         return None;
     }
-    let plot = Plot {
-        title: "Response time by share of requests".into(),
-        note: "At 99 %, so many milliseconds are enough for 99 of 100 requests.".into(),
-        x: Axis::nines("share of requests"),
-        y: Axis::log("response time, ms"),
-        series,
-        ..Plot::default()
-    };
+    let note = "At 99 %, so many milliseconds are enough for 99 of 100 requests.";
+    let (x, y) = (Axis::nines("share of requests"), Axis::log("response time, ms"));
+    let plot = Plot::new("Response time by share of requests", note, x, y, series);
     let text = vec![format!("All requests that completed in the counted time of the run with seed {}.", plan.seed)];
     Some(Section { title: "Percentiles".into(), text, blocks: vec![Block::Plot(plot)] })
 }

@@ -40,50 +40,35 @@ pub type Open<'a> = &'a mut dyn FnMut(&str) -> io::Result<Box<dyn BufRead>>;
 #[serde(deny_unknown_fields, default)]
 pub struct Form {
     /// Requests outstanding in a closed loop, 1 to 65536; default 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_depth: Option<u32>,
     /// From a completion to the request that takes its place; default 0s.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub think_time: Option<Duration>,
     /// Requests each second in an open loop; of a trace the mean rate to replay it at.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
     /// How requests of an open loop (or bursts) follow each other.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub arrivals: Option<Arrivals>,
     /// Send only while on, as in "200ms:800ms".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<Burst>,
     /// Requests sent at once, every `burst_every`.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_requests: Option<u32>,
     /// From burst to burst.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_every: Option<Duration>,
 
     /// Reads, writes or both.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub op: Option<Op>,
     /// Share of reads in a mix, 0 to 100; default 70.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub read_percent: Option<f64>,
     /// A size, or sizes with weights: "4k:80,64k:20"; default 4k.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub block_size: Option<SizeMix>,
     /// "random" (default), "sequential" or "zipf:EXPONENT".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<Pattern>,
     /// Sequential streams that take turns; default 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub streams: Option<u32>,
     /// A flush after so many writes; default none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub flush_every: Option<u32>,
     /// Start of the part of the device in use; default 0.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub offset: Option<Bytes>,
     /// Its size; default 1GiB for generated requests, for a trace what it needs.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<Bytes>,
 
     /// Sends nothing.
@@ -94,44 +79,32 @@ pub struct Form {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<Form>,
     /// In a phase: how long it takes.
-    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "for")]
     pub length: Option<Duration>,
     /// How often phases or a trace are played; 0 = for ever; default 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub repeat: Option<u32>,
 
     /// A file of recorded requests.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub trace: Option<String>,
     /// Its format; default: found out from its first lines.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
     /// Which events of a blkparse text are requests; default "queue".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<Event>,
     /// What to do about bad lines: "stop" (default) or "skip".
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub bad_lines: Option<BadLines>,
     /// Take the requests of these devices only.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub devices: Option<Vec<u32>>,
     /// Take requests from so long after the first of the trace on.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<Duration>,
     /// Take requests that are less than so long after the first of the trace.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Duration>,
     /// Leave out so many of these.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub skip: Option<u64>,
     /// Take at most so many of the others.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
     /// Replay so many times as fast; default 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub speed: Option<f64>,
     /// Make offsets and sizes multiples of this; default 1.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub align: Option<Bytes>,
 }
 

@@ -11,9 +11,9 @@ use evenkeel_control::units::Kind;
 use evenkeel_model::Io;
 use evenkeel_model::worker::Side;
 
-use super::slab::Slab;
 use super::{FrontSetup, WorkerResult};
 use crate::placed::{LOOK, Placed};
+use crate::slab::Slab;
 
 /// Bytes of a request and of a reply besides the payload, as in the NBD protocol.
 const REQUEST_HEADER: u32 = 28;

@@ -16,7 +16,7 @@ use evenkeel_control::units::Rates;
 use evenkeel_control::{Duration, Instant};
 
 /// The part of a guarantee that says who goes first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Standing {
     background: bool,
     reservation: Rates,
@@ -41,7 +41,7 @@ impl Standing {
 }
 
 /// Tenants of the same standing.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Class {
     standing: Standing,
     /// What was admitted and its order; the first is still inside.
@@ -120,10 +120,7 @@ impl Inversion {
                 standing,
                 lower: lower.map(|class| class.present).sum(),
                 lower_since: now,
-                lower_total: Duration::ZERO,
-                inside: VecDeque::new(),
-                present: 0,
-                clear: 0,
+                ..Class::default()
             });
             self.classes.len() - 1
         });

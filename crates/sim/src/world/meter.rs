@@ -5,27 +5,13 @@ use evenkeel_control::mclock::Qos;
 use evenkeel_control::units::{Kind, Rates};
 use evenkeel_control::{Duration, Instant};
 
-use super::result::{BudgetSpread, Deficit, Run, Sample, Served, TenantResult, TenantSample};
+use super::result::{BudgetSpread, Completion, Deficit, Run, Sample, Served, TenantResult, TenantSample};
 use super::{Setup, Tenant};
 
 /// Reservations are judged over windows of this length.
 const DEFICIT_WINDOW: Duration = Duration::from_secs(1);
 /// What comes so late in a window need not be done when it ends.
 const DEFICIT_EDGE: Duration = Duration::from_millis(10);
-
-/// One request from end to end.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Completion {
-    pub(super) kind: Kind,
-    pub(super) bytes: u32,
-    pub(super) sent_at: Instant,
-    /// When it came to the pool, and when the device was done with it: later and earlier than the client saw where there
-    /// are workers in between.
-    pub(super) entered_at: Instant,
-    pub(super) admitted_at: Instant,
-    pub(super) left_at: Instant,
-    pub(super) inversion: Duration,
-}
 
 #[derive(Debug)]
 pub(super) struct Meter {
@@ -67,7 +53,7 @@ impl Meter {
     }
 
     #[inline]
-    pub(super) fn completed(&mut self, now: Instant, tenant: usize, completion: Completion) {
+    pub(super) fn completed(&mut self, now: Instant, tenant: usize, completion: &Completion) {
         let tenant = &mut self.tenants[tenant];
         tenant.guarantee.completed(now, completion.bytes);
         if now < self.from {
@@ -147,7 +133,7 @@ impl TenantMeter {
 }
 
 /// A reservation against what was asked and served.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Guarantee {
     reservation: Rates,
     from: Instant,
@@ -178,17 +164,7 @@ impl Amount {
 
 impl Guarantee {
     fn new(from: Instant, reservation: Rates) -> Self {
-        Self {
-            reservation,
-            from,
-            window_end: from,
-            outstanding: Amount::default(),
-            left: Amount::default(),
-            submitted: Amount::default(),
-            submitted_last: Amount::default(),
-            served: Amount::default(),
-            deficit: Deficit::default(),
-        }
+        Self { reservation, from, window_end: from, ..Self::default() }
     }
 
     #[inline]

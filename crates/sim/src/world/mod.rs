@@ -1,4 +1,4 @@
-//! Clients, one pool and one device, run together in virtual time.
+//! Clients, one pool (or one on each of several hosts) and one device, run together in virtual time.
 //!
 //! ```text
 //!  workload ──▶ (workers) ──▶ control::pool ──▶ model::Device
@@ -8,23 +8,25 @@
 
 mod failure;
 mod front;
+mod hosts;
 mod inversion;
 mod latencies;
 mod meter;
 mod result;
 mod run;
-mod slab;
 #[cfg(test)]
 mod tests;
 
 use std::ops::ControlFlow;
 
-use evenkeel_control::mclock::Qos;
+use evenkeel_control::admission;
+use evenkeel_control::mclock::{CostModel, Qos};
 use evenkeel_control::placement;
-use evenkeel_control::pool;
-use evenkeel_control::pool::guarantee::Throughputs;
-use evenkeel_control::pool::slots::LatencyTarget;
-use evenkeel_control::response::Throttle;
+use evenkeel_control::pool::guarantee::Goals;
+use evenkeel_control::pool::slots::ResponseGoal;
+use evenkeel_control::pool::{self, Scheduler};
+use evenkeel_control::response::Standing;
+use evenkeel_control::units::Rates;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::{Device, DeviceParams};
 use evenkeel_model::worker::WorkerParams;
@@ -32,9 +34,12 @@ use evenkeel_model::worker::WorkerParams;
 use crate::workload;
 
 pub use failure::{Failure, Source};
+pub use hosts::Hosts;
 pub use latencies::Latencies;
 pub(crate) use result::windows;
-pub use result::{BudgetSpread, Deficit, Run, Sample, Served, TenantResult, TenantSample, Window, WorkerResult};
+pub use result::{
+    BudgetSpread, Completion, Deficit, Run, Sample, Served, TenantResult, TenantSample, Window, WorkerResult,
+};
 
 /// Requests that may be under way in a run. Beyond it the queue grows without end: a million requests of 64 KiB are
 /// minutes of work for a fast device.
@@ -157,6 +162,23 @@ pub fn run(setup: &Setup, seed: u64, progress: &mut dyn FnMut(Progress) -> Contr
     run::World::new(setup, seed, Device::new).run(progress)
 }
 
+/// Learns when which tenant's request completed, and how.
+pub(crate) type Watch<'a> = dyn FnMut(Instant, usize, &Completion) + 'a;
+
+/// Runs `setup` on hosts that share the device, whose random choices follow from `seed` as `device` says.
+pub(crate) fn run_hosts<'a>(
+    setup: &'a Setup,
+    hosts: &Hosts,
+    seed: u64,
+    device: impl FnOnce(&DeviceParams, u64) -> Device,
+    watch: &'a mut Watch<'a>,
+) -> Result<Run, Failure> {
+    setup.check()?;
+    let mut world = run::World::with(setup, Some(hosts), seed, device);
+    world.watch = Some(watch);
+    world.run(&mut |_| ControlFlow::Continue(()))
+}
+
 /// For callers that neither show progress nor cancel: [`run()`] without either.
 ///
 /// # Errors
@@ -166,6 +188,22 @@ pub fn run_quietly(setup: &Setup, seed: u64) -> Result<Run, Failure> {
 }
 
 impl Setup {
+    /// A setup without admission control, workers, changes or warm-up, with a single sample.
+    pub fn new(device: DeviceParams, tenants: Vec<Tenant>, clients: Vec<Client>, duration: Duration) -> Self {
+        let pool = pool::Config {
+            scheduler: Scheduler::Mclock,
+            admission: admission::Config::None,
+            base_cost_bytes: 0,
+            cost: CostModel::default(),
+            limit: Rates::UNSET,
+            limit_burst: Duration::from_millis(10),
+            goal: None,
+            slots: None,
+        };
+        let (changes, warmup, sample_every) = (Vec::new(), Duration::ZERO, duration);
+        Self { workers: None, device, pool, tenants, clients, changes, warmup, duration, sample_every }
+    }
+
     /// The instant at which a run of it ends.
     pub fn end(&self) -> Instant {
         Instant::ZERO + self.warmup + self.duration

@@ -1,6 +1,7 @@
 //! What came of a run.
 
 use evenkeel_control::admission::Reason;
+use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 
 use super::Latencies;
@@ -33,6 +34,25 @@ pub struct Run {
 pub struct WorkerResult {
     /// The part of the counted time, 0 to 1, for which it had something to do. Whole seconds count.
     pub busy: f64,
+}
+
+/// One request from end to end.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion {
+    /// Its kind.
+    pub kind: Kind,
+    /// Payload, in bytes.
+    pub bytes: u32,
+    /// When the client sent it.
+    pub sent_at: Instant,
+    /// When it came to the pool: later than the client sent it where there are workers in between.
+    pub entered_at: Instant,
+    /// When it went into the device.
+    pub admitted_at: Instant,
+    /// When the device was done with it: earlier than the client saw where there are workers in between.
+    pub left_at: Instant,
+    /// How long it waited behind admitted work that it outranks.
+    pub inversion: Duration,
 }
 
 /// What a tenant received.
@@ -146,7 +166,7 @@ impl Served {
         self.response_ns.checked_div(self.requests).map(Duration::from_nanos)
     }
 
-    pub(super) fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.bytes += other.bytes;
         self.response_ns = self.response_ns.saturating_add(other.response_ns);

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use evenkeel_control::pool::{Next as Dispatch, Outcome, Pool, TenantId, Ticket};
+use evenkeel_control::pool::{Next as Dispatch, Outcome, Ticket};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Work;
 use evenkeel_control::{Duration, Instant};
@@ -11,12 +11,13 @@ use evenkeel_model::device::{Device, DeviceParams};
 use evenkeel_model::worker::Side;
 
 use super::front::Front;
+use super::hosts::{Hosts, Pools};
 use super::inversion::{Inversion, Passage};
-use super::meter::{Completion, Meter};
-use super::slab::Slab;
-use super::{Change, EVENTS_PER_PROGRESS, Failure, MAX_OUTSTANDING, Progress, Run, Setup, Source};
+use super::meter::Meter;
+use super::{Change, Completion, EVENTS_PER_PROGRESS, Failure, MAX_OUTSTANDING, Progress, Run, Setup, Source, Watch};
 use crate::engine::{Due, Queue};
 use crate::placed::LOOK;
+use crate::slab::Slab;
 use crate::workload::{Next, Workload};
 
 /// Alarms. The device comes first: what completes at an instant makes room at that instant.
@@ -70,6 +71,8 @@ enum Event {
     Client(usize),
     Change(usize),
     Sample,
+    /// Hosts tell each other what they did.
+    Period(Duration),
     /// Workers tell what their connections cost.
     Look,
 }
@@ -111,31 +114,37 @@ pub(super) struct World<'a, D> {
     seed: u64,
     queue: Queue<Event, 3>,
     front: Option<Front<Passing>>,
-    pool: Pool<Request>,
+    pools: Pools<Request>,
     device: D,
     clients: Vec<Client>,
-    tenants: Vec<TenantId>,
     inside: Slab<Inside>,
     queued: usize,
     meter: Meter,
     inversion: Inversion,
+    /// Whoever wants to learn of each completion.
+    pub(super) watch: Option<&'a mut Watch<'a>>,
 }
 
 impl<'a, D: Machine> World<'a, D> {
     pub(super) fn new(setup: &'a Setup, seed: u64, device: impl FnOnce(&DeviceParams, u64) -> D) -> Self {
+        Self::with(setup, None, seed, device)
+    }
+
+    /// `hosts`: whose tenants share the device; without, one pool has all of them and decides by itself.
+    pub(super) fn with(
+        setup: &'a Setup,
+        hosts: Option<&Hosts>,
+        seed: u64,
+        device: impl FnOnce(&DeviceParams, u64) -> D,
+    ) -> Self {
         let mut seeds = SplitMix64::new(seed);
         let now = Instant::ZERO;
-        let mut pool = Pool::new(setup.pool, now, seeds.next_u64());
-        let join = |tenant: &super::Tenant| {
-            let id = pool.join(now, tenant.qos);
-            pool.set_throttle(id, tenant.throttle);
-            pool.set_guarantees(now, id, &tenant.guarantee);
-            pool.set_latency_target(id, tenant.latency_target);
-            id
-        };
-        let tenants = setup.tenants.iter().map(join).collect();
+        let pools = Pools::new(setup.pool, &setup.tenants, hosts.cloned().unwrap_or_default(), &mut seeds);
         let device = device(&setup.device, seeds.next_u64());
         let mut queue = Queue::default();
+        if let Some(slots) = setup.pool.slots.filter(|_| hosts.is_some()) {
+            queue.push(now + slots.period, Event::Period(slots.period));
+        }
         let clients = setup.clients.iter().enumerate().map(|(index, client)| {
             if setup.workers.is_some() {
                 queue.push(client.from, Event::Connect(index));
@@ -157,15 +166,15 @@ impl<'a, D: Machine> World<'a, D> {
             setup,
             seed,
             queue,
-            meter: Meter::new(setup, pool.admission().decision().budget_bytes),
+            meter: Meter::new(setup, pools.all[0].admission().decision().budget_bytes),
             inversion: Inversion::new(setup.tenants.iter().map(|tenant| tenant.qos)),
             front,
-            pool,
+            pools,
             device,
             clients,
-            tenants,
             inside: Slab::default(),
             queued: 0,
+            watch: None,
         }
     }
 
@@ -198,10 +207,14 @@ impl<'a, D: Machine> World<'a, D> {
                 }
                 Due::Event(Event::Change(index)) => self.change(now, index),
                 Due::Event(Event::Sample) => self.sample(now),
+                Due::Event(Event::Period(length)) => {
+                    self.pools.exchange(now);
+                    self.queue.push(now + length, Event::Period(length));
+                }
                 Due::Event(event) => self.workers(now, &event),
             }
             self.dispatch(now);
-            self.meter.budget(now, self.pool.admission().decision().budget_bytes);
+            self.meter.budget(now, self.pools.all[0].admission().decision().budget_bytes);
             self.watch_device(now)?;
             if let Some(front) = &self.front {
                 self.queue.set_alarm(WORKERS, front.next_event());
@@ -242,7 +255,8 @@ impl<'a, D: Machine> World<'a, D> {
         request.entered_at = now;
         request.lower_time = self.inversion.submitted(now, tenant);
         let work = Work::new(io.kind, io.bytes);
-        if self.pool.submit(now, self.tenants[tenant], work, request).is_ok() {
+        let (host, id) = self.pools.tenants[tenant];
+        if self.pools.all[host].submit(now, id, work, request).is_ok() {
             self.queued += 1;
             self.meter.submitted(now, tenant, io.bytes);
         }
@@ -250,7 +264,11 @@ impl<'a, D: Machine> World<'a, D> {
 
     /// A client has its reply.
     fn answer(&mut self, now: Instant, client: usize, completion: Completion) -> Result<(), Failure> {
-        self.meter.completed(now, self.setup.clients[client].tenant, completion);
+        let tenant = self.setup.clients[client].tenant;
+        self.meter.completed(now, tenant, &completion);
+        if let Some(watch) = &mut self.watch {
+            watch(now, tenant, &completion);
+        }
         self.clients[client].workload.complete(now);
         self.ask(now, client)
     }
@@ -316,7 +334,8 @@ impl<'a, D: Machine> World<'a, D> {
                 left_at: now,
                 inversion: self.inversion.completed(now, passage),
             };
-            self.pool.complete(now, ticket, Outcome::Done);
+            let (host, _) = self.pools.tenants[self.setup.clients[request.client].tenant];
+            self.pools.all[host].complete(now, ticket, Outcome::Done);
             match &mut self.front {
                 None => self.answer(now, request.client, completion)?,
                 Some(front) => {
@@ -330,20 +349,25 @@ impl<'a, D: Machine> World<'a, D> {
 
     /// Hands over to the device what may go.
     fn dispatch(&mut self, now: Instant) {
-        loop {
-            match self.pool.dispatch(now) {
-                Dispatch::Run(request, ticket) => {
-                    self.queued -= 1;
-                    let io = request.io;
-                    let tenant = self.setup.clients[request.client].tenant;
-                    let passage = self.inversion.admitted(now, tenant, request.lower_time);
-                    let id = self.inside.insert(Inside { request, ticket, passage });
-                    self.device.submit(now, u64::from(id), io);
+        let mut next = Instant::FAR_FUTURE;
+        for pool in &mut self.pools.all {
+            let wait = loop {
+                match pool.dispatch(now) {
+                    Dispatch::Run(request, ticket) => {
+                        self.queued -= 1;
+                        let io = request.io;
+                        let tenant = self.setup.clients[request.client].tenant;
+                        let passage = self.inversion.admitted(now, tenant, request.lower_time);
+                        let id = self.inside.insert(Inside { request, ticket, passage });
+                        self.device.submit(now, u64::from(id), io);
+                    }
+                    Dispatch::Wait(until) => break until,
+                    Dispatch::Idle => break Instant::FAR_FUTURE,
                 }
-                Dispatch::Wait(until) => return self.queue.set_alarm(POOL, until),
-                Dispatch::Idle => return self.queue.set_alarm(POOL, Instant::FAR_FUTURE),
-            }
+            };
+            next = next.min(wait);
         }
+        self.queue.set_alarm(POOL, next);
     }
 
     /// Sets the alarm to what the device waits for.
@@ -365,11 +389,13 @@ impl<'a, D: Machine> World<'a, D> {
         match &self.setup.changes[index].1 {
             Change::Device(params) => self.device.set_params(now, params),
             Change::Stall(length) => self.device.stall(now, *length),
-            Change::Pool(config) => self.pool.reconfigure(now, **config),
-            Change::Tenant(place, qos, guarantee, target) => {
-                self.pool.set_qos(now, self.tenants[*place], *qos);
-                self.pool.set_guarantees(now, self.tenants[*place], guarantee);
-                self.pool.set_latency_target(self.tenants[*place], *target);
+            Change::Pool(config) => self.pools.all.iter_mut().for_each(|pool| pool.reconfigure(now, **config)),
+            Change::Tenant(place, qos, guarantee, goal) => {
+                let (host, id) = self.pools.tenants[*place];
+                let pool = &mut self.pools.all[host];
+                pool.set_qos(now, id, *qos);
+                pool.set_guarantees(now, id, guarantee);
+                pool.set_response_goal(id, *goal);
                 self.inversion.set_qos(now, *place, qos);
                 self.meter.set_qos(now, *place, qos);
             }
@@ -379,8 +405,9 @@ impl<'a, D: Machine> World<'a, D> {
     fn sample(&mut self, now: Instant) {
         // An idle pool is not called otherwise, and what its admission decides would show late.
         self.dispatch(now);
-        let admission = self.pool.admission();
-        self.meter.sample(now, admission.decision(), admission.inside_bytes(), self.pool.queued());
+        let pool = &self.pools.all[0];
+        let admission = pool.admission();
+        self.meter.sample(now, admission.decision(), admission.inside_bytes(), pool.queued());
         self.queue.push(now + self.setup.sample_every, Event::Sample);
     }
 
@@ -391,7 +418,7 @@ impl<'a, D: Machine> World<'a, D> {
             Due::Alarm(_) => Source::Pool,
             Due::Event(Event::Client(index) | Event::Connect(index) | Event::Disconnect(index)) => self.client(*index),
             Due::Event(Event::Look) => Source::Workers,
-            Due::Event(Event::Change(_) | Event::Sample) => Source::Setup,
+            Due::Event(Event::Change(_) | Event::Sample | Event::Period(_)) => Source::Setup,
         }
     }
 

@@ -9,8 +9,10 @@ use evenkeel_model::ssd::SsdParams;
 use evenkeel_model::store::StoreParams;
 
 use super::scene::{Method, client, estimate, mean, rows, seconds, setup, tenant};
-use crate::experiment::batch::{Batch, oracles, with};
-use crate::experiment::{Axis, Better, Digest, Execute, Figure, Options, Points, Row, Section};
+use crate::experiment::batch::Batch;
+use crate::experiment::oracle::{oracles, with};
+use crate::experiment::{Better, Digest, Execute, Options, Row, Section};
+use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 use crate::workload::{Requests, SizeShare, Spec};
 use crate::world::Setup;
@@ -166,49 +168,43 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
             batch.add(&(place, Some(method)), &with(&setup, method.config(case.rotational)), seeds);
         }
     }
-    let mut digests = batch.execute("frontier", execute)?;
-    let mut section = Section {
-        title: "Frontier: four devices, three workloads".to_owned(),
-        text: vec![
+    let digests = batch.execute("frontier", execute)?;
+    let mut section = Section::new(
+        "Frontier: four devices, three workloads",
+        [
             "A bulk tenant with a deep queue beside a light one of ten times its weight that sends 4 KiB requests at a low \
              rate. The oracle is the smallest fixed budget that keeps 97 % of the peak throughput, found by sweep. Baseline: \
-             no admission control."
-                .to_owned(),
+             no admission control.",
             "SlowFast, elastic and the oracle run for 300 s (60 s on NVMe) before anything counts, because what is compared \
              is where they settle; on small reads of solid-state devices SlowFast for 60 s, elastic and the oracle only as \
-             long as the others, for some thousands of requests. In a quick run nobody does."
-                .to_owned(),
+             long as the others, for some thousands of requests. In a quick run nobody does.",
         ],
-        ..Section::default()
-    };
-    let mut points: BTreeMap<Method, Points> = BTreeMap::new();
+    );
+    let mut points: BTreeMap<Method, Vec<_>> = BTreeMap::new();
     for (place, (case, oracle)) in cases.iter().zip(&oracles).enumerate() {
-        let reference = digests.remove(&(place, None)).unwrap_or_default();
-        let (full, tail) = (mean(&reference, |run| run.bytes_per_s), mean(&reference, light_p99_ms));
+        let reference = &digests[&(place, None)];
+        let (full, tail) = (mean(reference, |run| run.bytes_per_s), mean(reference, light_p99_ms));
         let name = case.name();
-        let (mut losses, mut ratios, mut spreads) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (mut inversions, mut budgets) = (BTreeMap::new(), BTreeMap::new());
-        for method in Method::all() {
-            let runs = digests.remove(&(place, Some(method))).unwrap_or_default();
-            let loss = estimate(&runs, |run| 100.0 * (1.0 - run.bytes_per_s / full));
-            let ratio = estimate(&runs, |run| light_p99_ms(run) / tail);
-            points.entry(method).or_default().push((loss.mean, ratio.mean, name.clone()));
-            losses.insert(method, loss);
-            ratios.insert(method, ratio);
-            inversions.insert(method, estimate(&runs, inversion_ms_per_request));
-            if !matches!(method, Method::None | Method::Fixed(_)) {
-                spreads.insert(method, estimate(&runs, |run| run.budget.cv));
-                budgets.insert(method, estimate(&runs, |run| run.budget.mean_bytes / 1024.0));
-            }
+        let values = |figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Estimate> {
+            let runs = |method| &digests[&(place, Some(method))];
+            Method::all().into_iter().map(|method| (method, estimate(runs(method), figure))).collect()
+        };
+        let adaptive = |figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Estimate> {
+            values(figure).into_iter().filter(|(method, _)| method.adapts()).collect()
+        };
+        let losses = values(&|run| 100.0 * (1.0 - run.bytes_per_s / full));
+        let ratios = values(&|run| light_p99_ms(run) / tail);
+        for (&method, loss) in &losses {
+            points.entry(method).or_default().push((loss.mean, ratios[&method].mean, name.clone()));
         }
         let row = |metric, unit, bar| Row { bar, ..Row::new(&name, metric, unit, Better::Lower) };
         let mut add =
             |row: Row, values: &BTreeMap<Method, Estimate>| section.rows.extend(rows(&row, Method::None, values));
         add(row("throughput_loss_vs_oracle_percent", "%", Some(LOSS_BAR_PERCENT)), &losses);
         add(row("light_p99_vs_oracle_ratio", "", Some(P99_BAR)), &ratios);
-        add(row("budget_cv", "", Some(CV_BAR)), &spreads);
-        add(row("budget_kib", "KiB", None), &budgets);
-        add(row("priority_inversion_ms_per_request", "ms", None), &inversions);
+        add(row("budget_cv", "", Some(CV_BAR)), &adaptive(&|run| run.budget.cv));
+        add(row("budget_kib", "KiB", None), &adaptive(&|run| run.budget.mean_bytes / 1024.0));
+        add(row("priority_inversion_ms_per_request", "ms", None), &values(&inversion_ms_per_request));
         for (metric, unit, value) in [
             ("oracle_budget_kib", "KiB", oracle.budget_bytes as f64 / 1024.0),
             ("oracle_throughput_mb_per_s", "MB/s", full / 1e6),
@@ -217,14 +213,13 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
             section.rows.push(Row { baseline: Some(value), ..row(metric, unit, None) });
         }
     }
-    section.figures.push(Figure {
-        title: "What each method loses against the oracle".to_owned(),
-        note: "Each point is a case; the oracle is at (0, 1). Down and to the left is better.".to_owned(),
-        x: Axis::linear("throughput lost, %"),
-        y: Axis::log("light p99 / oracle's"),
-        joined: false,
-        series: points.into_iter().map(|(method, points)| (method.name(), points)).collect(),
-    });
+    section.figures.push(Plot::new(
+        "What each method loses against the oracle",
+        "Each point is a case; the oracle is at (0, 1). Down and to the left is better.",
+        Axis::linear("throughput lost, %"),
+        Axis::log("light p99 / oracle's"),
+        points.into_iter().map(|(method, points)| Series::named(method.name(), Style::Dots, points)),
+    ));
     Ok(section)
 }
 

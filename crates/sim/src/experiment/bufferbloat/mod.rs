@@ -32,14 +32,12 @@ pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report,
     let [continuous, tradeoff] = paper::continuous(options, execute, &mut claims)?;
     let frontier = frontier::run(options, execute)?;
     let steps = steps::run(options, execute)?;
-    let intro = vec![
+    let intro = [
         "A scheduler can only reorder what still waits in front of it. A back end that accepts everything at once takes \
          that away: a request that matters waits behind all that was handed over before it. Admission control bounds what \
-         is inside. This compares ways to choose the bound: fixed ones, those of the literature, and Evenkeel's."
-            .to_owned(),
-        "Everything happens in virtual time on modelled devices; the same seed gives the same figures on every machine."
-            .to_owned(),
-    ];
+         is inside. This compares ways to choose the bound: fixed ones, those of the literature, and Evenkeel's.",
+        "Everything happens in virtual time on modelled devices; the same seed gives the same figures on every machine.",
+    ].map(str::to_owned).to_vec();
     Ok(Report {
         experiment: NAME,
         seed: options.seed,

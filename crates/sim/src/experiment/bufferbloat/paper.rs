@@ -10,8 +10,10 @@ use evenkeel_model::device::DeviceParams;
 use evenkeel_model::store::StoreParams;
 
 use super::scene::{GRID_KIB, Method, client, estimate, mean, rows, seconds, setup};
-use crate::experiment::batch::{Batch, oracles, with};
-use crate::experiment::{Axis, Better, Claim, Digest, Execute, Figure, Options, Points, Row, Section};
+use crate::experiment::batch::Batch;
+use crate::experiment::oracle::{oracles, with};
+use crate::experiment::{Better, Claim, Digest, Execute, Options, Row, Section};
+use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 use crate::workload::{Requests, Spec};
 use crate::world::{Setup, Tenant};
@@ -93,9 +95,9 @@ pub(super) fn recovery<E>(
     let mut digests = batch.execute("recovery", execute)?;
     let alone = digests.remove(&None).unwrap_or_default();
     let batch_ms = mean(&alone, |run| run.tenants[1].device.mean_ms);
-    let mut section = Section {
-        title: "Figures 4 and 5: a bursty client and recovery".to_owned(),
-        text: vec![format!(
+    let mut section = Section::new(
+        "Figures 4 and 5: a bursty client and recovery",
+        [format!(
             "The client (1,000 requests/s reserved, weight 2) writes in bursts every {} ms; recovery (1, weight 1) keeps \
              {RECOVERY_DEPTH} writes of {} KiB outstanding. Baseline: no admission control. The service time of one recovery \
              batch is the mean device latency of recovery alone with the oracle's budget ({:.0} KiB): {batch_ms:.2} ms.",
@@ -103,8 +105,7 @@ pub(super) fn recovery<E>(
             RECOVERY_BYTES >> 10,
             oracle.budget_bytes as f64 / 1024.0,
         )],
-        ..Section::default()
-    };
+    );
     section
         .rows
         .push(Row { baseline: Some(batch_ms), ..Row::new("recovery alone", "recovery_batch_ms", "ms", Better::Lower) });
@@ -228,29 +229,23 @@ pub(super) fn continuous<E>(
     let digests = batch.execute("figures 6 to 9", execute)?;
     let runs = |kib: u32, arm: Arm| &digests[&(kib, arm)][..];
     let throughput = |run: &Digest| run.bytes_per_s / 1e6;
-    let mut six = Section {
-        title: "Figures 6 and 7: continuous writes, queue depth 64".to_owned(),
-        text: vec![
-            "300 s (60 in a quick run) from a cold start, no recovery. Baseline: no admission control.".to_owned(),
-        ],
-        ..Section::default()
-    };
-    let mut eight = Section {
-        title: "Figures 8 and 9: the trade-off parameter of SlowFast".to_owned(),
-        text: vec!["As published, with trade-offs of 0.1, 1, 2 and 5 MB/s per ms.".to_owned()],
-        ..Section::default()
-    };
-    let mut by_tradeoff: [Vec<(String, Points)>; 2] = [Vec::new(), Vec::new()];
+    let mut six = Section::new(
+        "Figures 6 and 7: continuous writes, queue depth 64",
+        ["300 s (60 in a quick run) from a cold start, no recovery. Baseline: no admission control."],
+    );
+    let mut eight = Section::new(
+        "Figures 8 and 9: the trade-off parameter of SlowFast",
+        ["As published, with trade-offs of 0.1, 1, 2 and 5 MB/s per ms."],
+    );
+    let mut by_tradeoff: [Vec<Series>; 2] = [Vec::new(), Vec::new()];
     for kib in SIZES_KIB {
         let name = format!("{kib} KiB writes");
         let values = |figure: &dyn Fn(&Digest) -> f64| -> BTreeMap<Method, Estimate> {
             methods.iter().map(|&method| (method, estimate(runs(kib, Arm::Method(method)), figure))).collect()
         };
         let (p99, speed) = (values(&client_p99_ms), values(&throughput));
-        let budget: BTreeMap<Method, Estimate> = values(&|run| run.budget.mean_bytes / 1024.0)
-            .into_iter()
-            .filter(|(method, _)| !matches!(method, Method::None | Method::Fixed(_)))
-            .collect();
+        let budget: BTreeMap<Method, Estimate> =
+            values(&|run| run.budget.mean_bytes / 1024.0).into_iter().filter(|(method, _)| method.adapts()).collect();
         let mut add = |metric, unit, better, values: &BTreeMap<Method, Estimate>| {
             six.rows.extend(rows(&Row::new(&name, metric, unit, better), Method::None, values));
         };
@@ -268,26 +263,20 @@ pub(super) fn continuous<E>(
             let figures = [mean(runs(kib, arm), client_p99_ms), mean(runs(kib, arm), throughput)];
             let metrics = [("client_p99_ms", "ms", Better::Lower), ("throughput_mb_per_s", "MB/s", Better::Higher)];
             for ((value, curve), (metric, unit, better)) in figures.into_iter().zip(&mut curves).zip(metrics) {
-                curve.push((tradeoff, value, String::new()));
+                curve.push((tradeoff, value));
                 let row = Row::new(&name, &format!("{metric}_tradeoff_{tradeoff}"), unit, better);
                 eight.rows.push(Row { faithful: Some(value), ..row });
             }
         }
         claim_tradeoff(claims, &name, &curves);
         for (all, curve) in by_tradeoff.iter_mut().zip(curves) {
-            all.push((name.clone(), curve));
+            all.push(Series::new(&name, Style::Dotted, curve));
         }
     }
     let titles = [("Fig. 8: client p99", "client p99, ms"), ("Fig. 9: throughput", "MB/s")];
     for ((title, label), series) in titles.into_iter().zip(by_tradeoff) {
-        eight.figures.push(Figure {
-            title: format!("{title} by trade-off"),
-            note: String::new(),
-            x: Axis::log("trade-off, MB/s per ms"),
-            y: Axis::linear(label),
-            joined: true,
-            series,
-        });
+        let (x, y) = (Axis::log("trade-off, MB/s per ms"), Axis::linear(label));
+        eight.figures.push(Plot::new(format!("{title} by trade-off"), "", x, y, series));
     }
     Ok([six, eight])
 }
@@ -338,9 +327,9 @@ fn claim_continuous(
     }
 }
 
-fn claim_tradeoff(claims: &mut Vec<Claim>, name: &str, [p99, speed]: &[Points; 2]) {
-    let values = |curve: &Points| curve.iter().map(|point| point.1).collect::<Vec<f64>>();
-    let list = |curve: &Points| curve.iter().map(|(x, y, _)| format!("{x}: {y:.2}")).collect::<Vec<_>>().join(", ");
+fn claim_tradeoff(claims: &mut Vec<Claim>, name: &str, [p99, speed]: &[Vec<(f64, f64)>; 2]) {
+    let values = |curve: &[(f64, f64)]| curve.iter().map(|point| point.1).collect::<Vec<f64>>();
+    let list = |curve: &[(f64, f64)]| curve.iter().map(|(x, y)| format!("{x}: {y:.2}")).collect::<Vec<_>>().join(", ");
     let (first, last) = (values(speed)[0], values(speed)[3]);
     claims.push(Claim {
         source: "fig. 9",
@@ -358,19 +347,12 @@ fn claim_tradeoff(claims: &mut Vec<Claim>, name: &str, [p99, speed]: &[Points; 2
 }
 
 /// Methods side by side.
-fn bars(title: &str, label: &str, groups: &[(&str, &BTreeMap<Method, Estimate>)]) -> Figure {
-    let series = groups.iter().map(|(name, values)| {
-        let points =
-            values.iter().enumerate().map(|(place, (method, value))| (place as f64 + 1.0, value.mean, method.name()));
-        ((*name).to_owned(), points.collect())
+fn bars(title: &str, label: &str, groups: &[(&str, &BTreeMap<Method, Estimate>)]) -> Plot {
+    let series = groups.iter().map(|&(name, values)| {
+        let points = (1u32..).zip(values).map(|(n, (method, value))| (f64::from(n), value.mean, method.name()));
+        Series::named(name, Style::Dots, points)
     });
     let order = groups.first().map(|(_, values)| values.keys().map(|method| method.name()).collect::<Vec<_>>());
-    Figure {
-        title: title.to_owned(),
-        note: format!("From left to right: {}.", order.unwrap_or_default().join(", ")),
-        x: Axis::linear("method"),
-        y: Axis::linear(label),
-        joined: false,
-        series: series.collect(),
-    }
+    let note = format!("From left to right: {}.", order.unwrap_or_default().join(", "));
+    Plot::new(title, note, Axis::linear("method"), Axis::linear(label), series)
 }

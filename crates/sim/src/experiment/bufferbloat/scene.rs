@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_control::admission::{Config, ElasticConfig, SlowFastConfig};
-use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::{self, Scheduler};
-use evenkeel_control::units::Rates;
+use evenkeel_control::mclock::Qos;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::DeviceParams;
 
@@ -51,6 +49,11 @@ impl Method {
         std::iter::once(Self::None).chain(GRID_KIB.map(Self::Fixed)).chain(adaptive).collect()
     }
 
+    /// Whether it finds its budget by itself.
+    pub(super) fn adapts(self) -> bool {
+        !matches!(self, Self::None | Self::Fixed(_))
+    }
+
     /// Name in results.
     pub(super) fn name(self) -> String {
         match self {
@@ -92,28 +95,11 @@ pub(super) fn client(tenant: usize, workload: Spec) -> Client {
     Client { tenant, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE }
 }
 
-/// A setup without admission control, changes or warm-up, with a single sample.
+/// A setup with the base cost of BlueStore, without admission control, changes or warm-up, with a single sample.
 pub(super) fn setup(device: DeviceParams, tenants: Vec<Tenant>, clients: Vec<Client>, duration: Duration) -> Setup {
-    Setup {
-        workers: None,
-        device,
-        pool: pool::Config {
-            scheduler: Scheduler::Mclock,
-            admission: Config::None,
-            base_cost_bytes: BASE_COST_BYTES,
-            cost: CostModel::default(),
-            limit: Rates::UNSET,
-            limit_burst: Duration::from_millis(10),
-            target: None,
-            slots: None,
-        },
-        tenants,
-        clients,
-        changes: Vec::new(),
-        warmup: Duration::ZERO,
-        duration,
-        sample_every: duration,
-    }
+    let mut setup = Setup::new(device, tenants, clients, duration);
+    setup.pool.base_cost_bytes = BASE_COST_BYTES;
+    setup
 }
 
 /// A duration in seconds, with fraction.
@@ -123,7 +109,7 @@ pub(super) fn seconds(s: f64) -> Duration {
 
 /// What a figure of each run says together.
 pub(super) fn estimate<T>(runs: &[T], figure: impl Fn(&T) -> f64) -> Estimate {
-    Estimate::of(&runs.iter().map(figure).collect::<Vec<f64>>())
+    Estimate::over(runs, figure)
 }
 
 /// The mean alone.
@@ -134,20 +120,8 @@ pub(super) fn mean<T>(runs: &[T], figure: impl Fn(&T) -> f64) -> f64 {
 /// A metric of a case by method as rows: one with `baseline`, the published and our method side by side, and one for
 /// each other method, whose name ends the metric's.
 pub(super) fn rows(row: &Row, baseline: Method, values: &BTreeMap<Method, Estimate>) -> Vec<Row> {
-    let figure = |method| values.get(&method).map(|estimate| estimate.mean);
-    let ours = values.get(&Method::Elastic);
-    let mut main = row.clone();
-    main.baseline = figure(baseline);
-    main.faithful = figure(Method::Published);
-    main.evenkeel = figure(Method::Elastic);
-    main.half_width = ours.map(|estimate| estimate.half_width).filter(|width| width.is_finite());
-    let others = values.iter().filter(|(method, _)| ![baseline, Method::Published, Method::Elastic].contains(method));
-    let others = others.map(|(method, estimate)| Row {
-        method: Some(method.name()),
-        baseline: Some(estimate.mean),
-        evenkeel: main.evenkeel,
-        bar: None,
-        ..row.clone()
-    });
-    std::iter::once(main.clone()).chain(others).collect()
+    let columns = [baseline, Method::Published, Method::Elastic];
+    let others = values.iter().filter(|(method, _)| !columns.contains(method));
+    let others = others.map(|(method, estimate)| (method.name(), Some(estimate.mean)));
+    row.columns(columns.map(|method| values.get(&method).copied()), others)
 }

@@ -11,8 +11,10 @@ use evenkeel_model::store::StoreParams;
 use evenkeel_policy::explain;
 
 use super::scene::{Method, client, estimate, mean, rows, seconds, setup, tenant};
-use crate::experiment::batch::{Batch, oracles, with};
-use crate::experiment::{Axis, Better, Digest, Execute, Figure, Options, Points, Row, Section};
+use crate::experiment::batch::Batch;
+use crate::experiment::oracle::{oracles, with};
+use crate::experiment::{Better, Digest, Execute, Options, Row, Section};
+use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 use crate::workload::{Requests, Spec};
 use crate::world::{Change, Client, Setup, Window};
@@ -267,16 +269,9 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
     let states: Vec<(Setup, &[u64])> = states.into_iter().map(|state| (state, &sweep_seed[..])).collect();
     let oracles = oracles("oracles of the steps", &states, execute)?;
     let fixed = |place: usize| Method::Fixed(oracles[place].budget_bytes.div_ceil(1 << 10) as u32);
-    let adaptive = [
-        Method::Published,
-        Method::Repaired,
-        Method::Elastic,
-        Method::Theta,
-        Method::Wbt,
-        Method::Vegas,
-        Method::Gradient,
-    ];
-    let adaptive = if options.quick { &adaptive[..3] } else { &adaptive };
+    let shown = |method: &Method| matches!(method, Method::Published | Method::Repaired | Method::Elastic);
+    let adaptive = Method::all().into_iter().filter(|method| method.adapts() && (!options.quick || shown(method)));
+    let adaptive: Vec<Method> = adaptive.collect();
     let methods = |[before, after]: [usize; 2]| {
         let mut methods = vec![fixed(before), fixed(after)];
         methods.dedup();
@@ -292,22 +287,19 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
         }
     }
     let digests = batch.execute("steps", execute)?;
-    let mut section = Section {
-        title: "Steps: load or device change in mid-run".to_owned(),
-        text: vec![
+    let mut section = Section::new(
+        "Steps: load or device change in mid-run",
+        [
             "Bulk load at queue depth 64 beside a light tenant of ten times its weight. Settled is a run from the first \
              window of 0.5 s on from which 95 % of all windows have at least 0.9 times the throughput and at most 1.2 times \
              the mean light latency of the oracle of the new state; counted from the step, or from the end of a stall. \
              Runs that never settle count with all the time observed. windows_missed_percent: the share of windows later \
              than 2 s that miss one of the two. Baseline: the oracle of the old state, kept; the oracle of the new state, in \
-             force all the time, is judged in the same way and stands among the other methods."
-                .to_owned(),
+             force all the time, is judged in the same way and stands among the other methods.",
             "Before the step the load lasts for 60 s on the store and 15 s on the drive (15 s on both in a quick run), or \
-             for 10 s after two hours of idleness or low load."
-                .to_owned(),
+             for 10 s after two hours of idleness or low load.",
         ],
-        ..Section::default()
-    };
+    );
     for (number, (case, &place)) in cases.iter().zip(&places).enumerate() {
         let reference = &digests[&(number, None)];
         let reference = Reference {
@@ -337,45 +329,39 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
 }
 
 /// One run of each method over time.
-fn figures(case: &Case, reference: &Reference, runs: &[(String, &Digest)]) -> [Figure; 3] {
+fn figures(case: &Case, reference: &Reference, runs: &[(String, &Digest)]) -> [Plot; 3] {
     let at = case.setup.warmup + LEAD;
     let since = |instant: Instant| instant.as_nanos() as f64 / 1e9 - at.as_secs_f64();
-    let over_time = |figure: &dyn Fn(&Window) -> f64| {
+    let over_time = |figure: &dyn Fn(&Window) -> f64| -> Vec<Series> {
         let series = runs.iter().map(|(name, run)| {
             let windows = run.windows(WINDOW);
-            let points = windows.iter().map(|window| (since(window.until), figure(window), String::new()));
-            (name.clone(), points.collect())
+            Series::new(name, Style::Dotted, windows.iter().map(|window| (since(window.until), figure(window))))
         });
-        series.collect::<Vec<(String, Points)>>()
+        series.collect()
     };
     let budgets = runs.iter().map(|(name, run)| {
-        let points = run
-            .series
-            .iter()
+        let points = run.series.iter();
+        let points = points
             .map(|sample| (since(sample.at), sample.budget_bytes as f64 / 1024.0, explain::admission(&sample.reason)));
-        (name.clone(), points.collect())
+        Series::named(name, Style::Dotted, points)
     });
-    let figure = |what: &str, note: String, y, series| Figure {
-        title: format!("{}: {what}", case.name),
-        note,
-        x: Axis::linear("s since the step"),
-        y,
-        joined: true,
-        series,
+    let plot = |what: &str, note: String, y, series: Vec<Series>| {
+        Plot::new(format!("{}: {what}", case.name), note, Axis::linear("s since the step"), y, series)
     };
+    let light_ms = |window: &Window| window.tenants[1].mean_response().map_or(f64::NAN, Duration::as_millis_f64);
     [
-        figure(
+        plot(
             "light latency",
             format!("Mean of windows of 0.5 s. New oracle: {:.2} ms.", reference.light_ms),
             Axis::log("mean light response time, ms"),
-            over_time(&|window| window.tenants[1].mean_response().map_or(f64::NAN, Duration::as_millis_f64)),
+            over_time(&light_ms),
         ),
-        figure(
+        plot(
             "throughput",
             format!("New oracle: {:.1} MB/s.", reference.bytes_per_s / 1e6),
             Axis::linear("MB/s"),
             over_time(&|window| window.bytes_per_s() / 1e6),
         ),
-        figure("budget", String::new(), Axis::log("KiB"), budgets.collect()),
+        plot("budget", String::new(), Axis::log("KiB"), budgets.collect()),
     ]
 }

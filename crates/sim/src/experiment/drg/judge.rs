@@ -4,7 +4,8 @@ use evenkeel_control::slots::Method;
 
 use super::world::{Outcome, Second};
 use super::{Case, NAME, NAMES, SECONDS, Traces};
-use crate::experiment::{Axis, Better, Claim, Figure, Options, Report, Row, Section};
+use crate::experiment::{Better, Claim, Options, Report, Row, Section};
+use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
 /// What the paper says of RW(D), in per cent of the periods, by set of targets and workload.
@@ -31,29 +32,25 @@ impl<'a> Judged<'a> {
     }
 
     fn violations(&self, method: Method, workload: usize) -> Estimate {
-        let target = self.case.targets()[workload];
-        let by_seed: Vec<f64> =
-            self.of(method).iter().map(|outcome| violations(&outcome.seconds[workload], target)).collect();
-        Estimate::of(&by_seed)
+        let goal = self.case.goals()[workload];
+        Estimate::over(self.of(method), |outcome| violations(&outcome.seconds[workload], goal))
     }
 
     /// Requests per second of all workloads together.
     fn throughput(&self, method: Method) -> Estimate {
-        let of = |outcome: &Outcome| {
+        Estimate::over(self.of(method), |outcome| {
             let completed: u64 = outcome.seconds.iter().flatten().map(|second| second.completed).sum();
             completed as f64 / SECONDS as f64
-        };
-        Estimate::of(&self.of(method).iter().map(of).collect::<Vec<f64>>())
+        })
     }
 
     /// How many workloads meet their target in 99 seconds of a hundred.
     fn kept(&self, method: Method) -> Estimate {
-        let of = |outcome: &Outcome| {
-            let targets = self.case.targets();
-            let met = |place: &usize| violations(&outcome.seconds[*place], targets[*place]) <= 1.0;
-            (0..NAMES.len()).filter(met).count() as f64
-        };
-        Estimate::of(&self.of(method).iter().map(of).collect::<Vec<f64>>())
+        let goals = self.case.goals();
+        Estimate::over(self.of(method), |outcome| {
+            let kept = |place: &usize| violations(&outcome.seconds[*place], goals[*place]) <= 1.0;
+            (0..NAMES.len()).filter(kept).count() as f64
+        })
     }
 
     fn metric(&self) -> String {
@@ -66,23 +63,10 @@ impl<'a> Judged<'a> {
 
     /// A metric of all methods: a row with the columns, and one for each method without.
     fn rows(&self, row: &Row, of: impl Fn(Method) -> Estimate) -> Vec<Row> {
-        let ours = of(Method::Needs);
-        let mut rows = vec![Row {
-            baseline: Some(of(Method::Rwd).mean),
-            faithful: Some(of(Method::Drg).mean),
-            evenkeel: Some(ours.mean),
-            half_width: (self.seeds > 1).then_some(ours.half_width),
-            ..row.clone()
-        }];
-        for method in [Method::None, Method::Parda, Method::SfqD] {
-            rows.push(Row {
-                method: Some(method.name().to_owned()),
-                baseline: Some(of(method).mean),
-                paper: None,
-                bar: None,
-                ..row.clone()
-            });
-        }
+        let columns = [Method::Rwd, Method::Drg, Method::Needs].map(|method| Some(of(method)));
+        let others = [Method::None, Method::Parda, Method::SfqD].map(|method| (method.name(), Some(of(method).mean)));
+        let mut rows = row.columns(columns, others);
+        rows[1..].iter_mut().for_each(|row| row.evenkeel = None);
         rows
     }
 
@@ -111,23 +95,16 @@ impl<'a> Judged<'a> {
     }
 
     /// Response times of the first seed.
-    fn figure(&self, place: usize, name: &str) -> Figure {
+    fn figure(&self, place: usize, name: &str) -> Plot {
         let line = |method: Method| {
             let seconds = self.of(method).first().map_or(&[][..], |outcome| &outcome.seconds[place]);
-            let points = (0u32..).zip(seconds).filter_map(|(at, second)| Some((at, second.response()?)));
-            (method.name().to_owned(), points.map(|(at, s)| (f64::from(at), s * 1e3, String::new())).collect())
+            let points = (0u32..).zip(seconds).filter_map(|(at, second)| Some((at.into(), second.response()? * 1e3)));
+            Series::new(method.name(), Style::Dotted, points)
         };
-        Figure {
-            title: format!("{}: {name}", self.case.name()),
-            note: format!(
-                "Mean response time of each second, one seed; the target is {} ms.",
-                self.case.targets()[place]
-            ),
-            x: Axis::linear("time, s"),
-            y: Axis::log("response time, ms"),
-            joined: true,
-            series: [Method::Rwd, Method::Drg, Method::Needs].into_iter().map(line).collect(),
-        }
+        let note = format!("Mean response time of each second, one seed; the goal is {} ms.", self.case.goals()[place]);
+        let (x, y) = (Axis::linear("time, s"), Axis::log("response time, ms"));
+        let series = [Method::Rwd, Method::Drg, Method::Needs].map(line);
+        Plot::new(format!("{}: {name}", self.case.name()), note, x, y, series)
     }
 }
 

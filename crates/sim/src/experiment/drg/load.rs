@@ -9,7 +9,6 @@ use std::sync::Arc;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
-use evenkeel_model::Io;
 
 use crate::workload::trace::Record;
 
@@ -57,7 +56,7 @@ pub enum Source {
 }
 
 /// Arrivals of one workload until `end`, in order of time: a function of the seed. Offsets are within `capacity`.
-pub fn arrivals(source: &Source, seed: u64, end: Instant, capacity: u64) -> Vec<(Instant, Io)> {
+pub fn arrivals(source: &Source, seed: u64, end: Instant, capacity: u64) -> Vec<Record> {
     match source {
         Source::Twin(habits) => invented(habits, seed, end, capacity),
         Source::Recorded(habits, records) => recorded(habits, records, seed, end, capacity),
@@ -67,7 +66,7 @@ pub fn arrivals(source: &Source, seed: u64, end: Instant, capacity: u64) -> Vec<
 /// A tenth of a second.
 const STEP_S: f64 = 0.1;
 
-fn invented(habits: &Habits, seed: u64, end: Instant, capacity: u64) -> Vec<(Instant, Io)> {
+fn invented(habits: &Habits, seed: u64, end: Instant, capacity: u64) -> Vec<Record> {
     let mut rng = SplitMix64::new(seed);
     let mut arrivals = Vec::new();
     let (mut at_s, mut step_ends, mut level) = (0.0, 0.0, 0.0);
@@ -99,11 +98,11 @@ fn invented(habits: &Habits, seed: u64, end: Instant, capacity: u64) -> Vec<(Ins
         let bytes = size.or(habits.sizes_kib.last()).map_or(4096, |(kib, _)| kib * 1024);
         let kind = if rng.next_f64() < habits.reads { Kind::Read } else { Kind::Write };
         let blocks = (capacity - u64::from(bytes)) / 4096;
-        arrivals.push((at, Io { kind, offset: rng.next_below(blocks + 1) * 4096, bytes }));
+        arrivals.push(Record { at, kind, offset: rng.next_below(blocks + 1) * 4096, bytes, device: 0 });
     }
 }
 
-fn recorded(habits: &Habits, records: &[Record], seed: u64, end: Instant, capacity: u64) -> Vec<(Instant, Io)> {
+fn recorded(habits: &Habits, records: &[Record], seed: u64, end: Instant, capacity: u64) -> Vec<Record> {
     let mut rng = SplitMix64::new(seed);
     let count = records.len();
     let (Some(first), Some(last)) = (records.first(), records.last()) else { return Vec::new() };
@@ -128,7 +127,7 @@ fn recorded(habits: &Habits, records: &[Record], seed: u64, end: Instant, capaci
         let place = (record.offset.wrapping_add(device).wrapping_add(shift)) % capacity;
         let bytes = record.bytes.clamp(512, 1 << 20);
         let offset = (place / 4096 * 4096).min(capacity - u64::from(bytes));
-        arrivals.push((at, Io { kind: record.kind, offset, bytes }));
+        arrivals.push(Record { at, kind: record.kind, offset, bytes, device: 0 });
     }
     arrivals
 }

@@ -54,8 +54,8 @@ pub struct Traces {
     pub tpcc: Option<Arc<[Record]>>,
 }
 
-/// Runs each setup with its seed and answers with the outcomes in the same order. The name says what they are for.
-pub type Execute<'a, E> = dyn FnMut(&str, &[(Setup, u64)]) -> Result<Vec<Outcome>, E> + 'a;
+/// As [`super::Execute`], of this experiment.
+pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 
 /// What is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

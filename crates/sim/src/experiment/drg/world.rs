@@ -1,19 +1,18 @@
-//! Hosts with a pool each, one array behind all of them, and what the hosts tell each other.
+//! Hosts with a pool each and one array behind all of them: what is run, and what is kept of it.
 
 use std::sync::Arc;
 
-use evenkeel_control::admission;
 use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::slots::LatencyTarget;
-use evenkeel_control::pool::{self, Next, Pool, Scheduler, TenantId, Ticket};
-use evenkeel_control::slots::{self, Summary};
-use evenkeel_control::units::{Rates, Work};
+use evenkeel_control::pool;
+use evenkeel_control::pool::slots::ResponseGoal;
+use evenkeel_control::slots;
 use evenkeel_control::{Duration, Instant};
-use evenkeel_model::Io;
 use evenkeel_model::device::{Device, DeviceParams};
 
 use super::load::{self, Source};
-use crate::engine::{Due, Queue};
+use crate::workload::trace::Trace;
+use crate::workload::{Replay, Spec};
+use crate::world::{self, Client, Hosts, Tenant, run_hosts};
 
 /// Over how long a target is judged.
 pub const WINDOW: Duration = Duration::from_secs(1);
@@ -68,8 +67,6 @@ pub struct Second {
     pub completed: u64,
     /// Their response times, added up, in seconds.
     pub response_s: f64,
-    /// The part of it inside the device.
-    pub device_s: f64,
 }
 
 impl Second {
@@ -84,198 +81,62 @@ impl Second {
 pub struct Outcome {
     /// By workload.
     pub seconds: Vec<Vec<Second>>,
-    /// By how much all targets could have been scaled and still met, as the controller saw it, by period; 0 for not at all.
-    pub tightness: Vec<f64>,
-}
-
-enum Event {
-    Arrival(usize),
-    Period,
-}
-
-struct Request {
-    workload: usize,
-    io: Io,
-}
-
-struct Inside {
-    request: Request,
-    ticket: Ticket,
-    queued_at: Instant,
-}
-
-struct Host {
-    pool: Pool<(Request, Instant)>,
-    heard: Summary,
 }
 
 /// Runs it. The same setup and seed give the same outcome, bit for bit.
 ///
 /// # Errors
-/// Parameters of the device that make no sense.
+/// Parameters of the device or of the slots that make no sense.
 pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
-    setup.device.validate().map_err(|error| error.to_string())?;
     setup.slots.validate().map_err(|error| error.to_string())?;
-    Ok(World::new(setup, seed).run())
+    let tenants = setup.workloads.iter().map(Workload::tenant).collect();
+    let clients = (0..).zip(&setup.workloads).map(|(place, workload)| workload.client(place, setup, seed)).collect();
+    let mut world = world::Setup::new(setup.device.clone(), tenants, clients, setup.duration);
+    (world.warmup, world.sample_every) = (setup.lead, Duration::MAX);
+    world.pool = pool::Config {
+        cost: CostModel { base_bytes: 1, write_percent: 100 },
+        limit_burst: Duration::ZERO,
+        slots: Some(setup.slots),
+        ..world.pool
+    };
+    let of = setup.workloads.iter().map(|workload| workload.host).collect();
+    let hosts = Hosts { of, unmanaged: None, silence: setup.silence };
+    let from = Instant::ZERO + setup.lead;
+    let count = (setup.duration.as_nanos() / WINDOW.as_nanos()) as usize;
+    let mut seconds = vec![vec![Second::default(); count]; setup.workloads.len()];
+    let device = |params: &DeviceParams, _| Device::new(params, seed);
+    let ran = run_hosts(&world, &hosts, seed, device, &mut |now, workload, done| {
+        let second = (now.since(from).as_nanos() / WINDOW.as_nanos()) as usize;
+        if let Some(second) = seconds[workload].get_mut(second).filter(|_| now >= from) {
+            second.completed += 1;
+            second.response_s += now.since(done.sent_at).as_secs_f64();
+        }
+    });
+    ran.map(|_| Outcome { seconds }).map_err(|failure| failure.to_string())
 }
 
-struct World<'a> {
-    setup: &'a Setup,
-    device: Device,
-    hosts: Vec<Host>,
-    tenants: Vec<TenantId>,
-    arrivals: Vec<Arc<[(Instant, Io)]>>,
-    next: Vec<usize>,
-    queue: Queue<Event, 1>,
-    inside: Vec<Option<Inside>>,
-    free: Vec<u32>,
-    outcome: Outcome,
-}
-
-impl<'a> World<'a> {
-    fn new(setup: &'a Setup, seed: u64) -> Self {
-        let end = Instant::ZERO + setup.lead + setup.duration;
-        let count = setup.workloads.iter().map(|workload| workload.host + 1).max().unwrap_or(1);
-        let config = pool::Config {
-            scheduler: Scheduler::Mclock,
-            admission: admission::Config::None,
-            base_cost_bytes: 0,
-            cost: CostModel { base_bytes: 1, write_percent: 100 },
-            limit: Rates::UNSET,
-            limit_burst: Duration::ZERO,
-            target: None,
-            slots: Some(setup.slots),
-        };
-        let mut hosts: Vec<Host> = (0..count)
-            .map(|host| Host { pool: Pool::new(config, Instant::ZERO, seed ^ host as u64), heard: Summary::default() })
-            .collect();
-        let mut queue = Queue::default();
-        queue.push(Instant::ZERO + setup.slots.period, Event::Period);
-        let mut arrivals: Vec<Arc<[(Instant, Io)]>> = Vec::new();
-        let mut tenants = Vec::new();
-        for (place, workload) in setup.workloads.iter().enumerate() {
-            let pool = &mut hosts[workload.host].pool;
-            if count > 1 {
-                pool.share_slots(true);
-            }
-            let id = pool.join(Instant::ZERO, Qos { weight: workload.weight, ..Qos::default() });
-            pool.set_latency_target(id, Some(LatencyTarget::mean(workload.target)));
-            tenants.push(id);
-            let until = workload.until.min(end);
-            let mut all =
-                load::arrivals(&workload.source, seed.wrapping_mul(1_000_003) ^ place as u64, until, setup.capacity);
-            if let Some((from, until)) = workload.surge {
-                let mut place = 0;
-                all.retain(|(at, _)| {
-                    place += 1;
-                    (from..until).contains(at) || place % SURGE == 0
-                });
-            }
-            let from = all.partition_point(|(at, _)| *at < workload.from);
-            arrivals.push(all[from..].into());
-        }
-        for (place, arrivals) in arrivals.iter().enumerate() {
-            if let Some((at, _)) = arrivals.first() {
-                queue.push(*at, Event::Arrival(place));
-            }
-        }
-        let seconds = (setup.duration.as_nanos() / WINDOW.as_nanos()) as usize;
-        Self {
-            setup,
-            device: Device::new(&setup.device, seed),
-            hosts,
-            tenants,
-            next: vec![0; arrivals.len()],
-            outcome: Outcome { seconds: vec![vec![Second::default(); seconds]; arrivals.len()], tightness: Vec::new() },
-            arrivals,
-            queue,
-            inside: Vec::new(),
-            free: Vec::new(),
-        }
+impl Workload {
+    fn tenant(&self) -> Tenant {
+        let response_goal = Some(ResponseGoal::mean(self.goal));
+        Tenant { response_goal, ..Tenant::new(self.name, Qos { weight: self.weight, ..Qos::default() }) }
     }
 
-    fn run(mut self) -> Outcome {
-        let end = Instant::ZERO + self.setup.lead + self.setup.duration;
-        while let Some((now, due)) = self.queue.pop() {
-            if now >= end {
-                break;
-            }
-            match due {
-                Due::Alarm(_) => self.reap(now),
-                Due::Event(Event::Arrival(place)) => self.arrive(now, place),
-                Due::Event(Event::Period) => self.period(now),
-            }
-            for host in 0..self.hosts.len() {
-                self.dispatch(now, host);
-            }
-            self.queue.set_alarm(0, self.device.next_event());
-        }
-        self.outcome
-    }
-
-    fn arrive(&mut self, now: Instant, place: usize) {
-        let (_, io) = self.arrivals[place][self.next[place]];
-        let workload = &self.setup.workloads[place];
-        let work = Work::new(io.kind, io.bytes);
-        let request = (Request { workload: place, io }, now);
-        // A tenant never leaves here.
-        let _ = self.hosts[workload.host].pool.submit(now, self.tenants[place], work, request);
-        self.next[place] += 1;
-        if let Some((at, _)) = self.arrivals[place].get(self.next[place]) {
-            self.queue.push(*at, Event::Arrival(place));
-        }
-    }
-
-    fn reap(&mut self, now: Instant) {
-        while let Some(id) = self.device.poll(now) {
-            let Some(Inside { request, ticket, queued_at }) = self.inside[id as usize].take() else { continue };
-            self.free.push(id as u32);
-            let second = now.since(Instant::ZERO + self.setup.lead).as_nanos() / WINDOW.as_nanos();
-            let counts = now >= Instant::ZERO + self.setup.lead;
-            if let Some(second) = self.outcome.seconds[request.workload].get_mut(second as usize)
-                && counts
-            {
-                second.completed += 1;
-                second.response_s += now.since(queued_at).as_secs_f64();
-                second.device_s += now.since(ticket.admitted_at()).as_secs_f64();
-            }
-            let host = self.setup.workloads[request.workload].host;
-            self.hosts[host].pool.complete(now, ticket, pool::Outcome::Done);
-        }
-    }
-
-    fn dispatch(&mut self, now: Instant, host: usize) {
-        while let Next::Run((request, queued_at), ticket) = self.hosts[host].pool.dispatch(now) {
-            let id = self.free.pop().unwrap_or_else(|| {
-                self.inside.push(None);
-                self.inside.len() as u32 - 1
+    /// What it asks, from its first request on.
+    fn client(&self, place: usize, setup: &Setup, seed: u64) -> Client {
+        let until = self.until.min(Instant::ZERO + setup.lead + setup.duration);
+        let seed = seed.wrapping_mul(1_000_003) ^ place as u64;
+        let mut records = load::arrivals(&self.source, seed, until, setup.capacity);
+        if let Some((from, until)) = self.surge {
+            let mut place = 0;
+            records.retain(|record| {
+                place += 1;
+                (from..until).contains(&record.at) || place % SURGE == 0
             });
-            let io = request.io;
-            self.inside[id as usize] = Some(Inside { request, ticket, queued_at });
-            self.device.submit(now, u64::from(id), io);
         }
-    }
-
-    fn period(&mut self, now: Instant) {
-        self.queue.push(now + self.setup.slots.period, Event::Period);
-        let silent = self.setup.silence.is_some_and(|(from, until)| (from..until).contains(&now));
-        let many = self.hosts.len() > 1;
-        for host in &mut self.hosts {
-            if many {
-                host.pool.share_slots(!silent);
-            }
-            host.pool.tick_controllers(now);
-            if let Some(summary) = host.pool.take_summary(now) {
-                host.heard = summary;
-            }
-        }
-        if many && !silent {
-            let mut group = Summary::default();
-            self.hosts.iter().for_each(|host| group.add(&host.heard));
-            self.hosts.iter_mut().for_each(|host| host.pool.decide_slots(now, &group));
-        }
-        if let Some(view) = self.hosts[0].pool.slots() {
-            self.outcome.tightness.push(view.tightness.unwrap_or(0.0));
-        }
+        records.retain(|record| record.at >= self.from);
+        let from = records.first().map_or(self.from, |record| record.at);
+        let replay = |trace| Spec::Replay(Replay { trace: Arc::new(trace), queue_depth: None, times: 1 });
+        let workload = Trace::new(records).map_or(Spec::Idle, replay);
+        Client { tenant: place, workload, from, until: Instant::FAR_FUTURE }
     }
 }

@@ -10,11 +10,14 @@ use evenkeel_control::rng::SplitMix64;
 const MOST_TENANTS: u64 = 1_000;
 const CROWDED: f64 = 0.1;
 
+/// Random choices.
+pub(super) struct Draw {
+    pub(super) random: SplitMix64,
+}
+
 /// The scenario of a seed, but for `duration`, `warmup` and admission. The same seed gives the same text on every machine.
 pub fn case(seed: u64) -> String {
-    let mut draw = Draw { random: SplitMix64::new(seed) };
-    // Neighbouring seeds are to differ from the first draw on.
-    draw.random.next_u64();
+    let mut draw = Draw::new(seed);
     let mut text = format!("title = \"case {seed}\"\n\n");
     let rotational = draw.device(&mut text);
     draw.load(&mut text, rotational);
@@ -24,8 +27,7 @@ pub fn case(seed: u64) -> String {
 /// The scenario of a seed with hosts in mind: up to four tenants that load the device, some of them whatever it does, and
 /// up to three light ones, with requests that are not so large that a host would divide them.
 pub fn shared(seed: u64) -> String {
-    let mut draw = Draw { random: SplitMix64::new(seed) };
-    draw.random.next_u64();
+    let mut draw = Draw::new(seed);
     let mut text = format!("title = \"shared case {seed}\"\n\n");
     let rotational = draw.device(&mut text);
     for number in 0..1 + draw.random.next_below(4) {
@@ -56,21 +58,24 @@ pub fn shared(seed: u64) -> String {
     text
 }
 
-struct Draw {
-    random: SplitMix64,
-}
-
 impl Draw {
-    fn chance(&mut self, probability: f64) -> bool {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut random = SplitMix64::new(seed);
+        // Neighbouring seeds are to differ from the first draw on.
+        random.next_u64();
+        Self { random }
+    }
+
+    pub(super) fn chance(&mut self, probability: f64) -> bool {
         self.random.next_f64() < probability
     }
 
-    fn uniform(&mut self, from: f64, to: f64) -> f64 {
+    pub(super) fn uniform(&mut self, from: f64, to: f64) -> f64 {
         from + (to - from) * self.random.next_f64()
     }
 
     /// All orders of magnitude alike.
-    fn log(&mut self, from: f64, to: f64) -> f64 {
+    pub(super) fn log(&mut self, from: f64, to: f64) -> f64 {
         libm::exp(self.uniform(libm::log(from), libm::log(to)))
     }
 

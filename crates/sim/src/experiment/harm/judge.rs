@@ -5,7 +5,7 @@ use std::fmt;
 
 use evenkeel_control::admission::Config;
 
-use crate::experiment::{Digest, TenantDigest};
+use crate::experiment::{Digest, TenantDigest, oracle};
 use crate::statistics::interval_99;
 use crate::world::Setup;
 
@@ -86,9 +86,7 @@ impl Case {
 
     /// The case with a method.
     pub(super) fn with(&self, admission: Config) -> Setup {
-        let mut setup = self.setup.clone();
-        setup.pool.admission = admission;
-        setup
+        oracle::with(&self.setup, admission)
     }
 
     /// The tenants that are light, by their places: those that take little of the device's time.

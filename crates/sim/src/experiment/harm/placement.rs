@@ -33,8 +33,6 @@ pub struct Judged {
     pub seed: u64,
     /// Against round robin.
     pub effect: Effect,
-    /// Connections moved in each counted second of the last run.
-    pub moves_per_s: f64,
     /// Part of the best static gain of the light p99 that the method has; `None` where no static placement halves it.
     pub part_of_gain: Option<f64>,
 }
@@ -83,7 +81,7 @@ pub fn cases(from: u64, count: u64, config: Config) -> Vec<Judged> {
 /// Judges one case.
 pub fn judge(seed: u64, config: Config) -> Judged {
     let case = draw::case(seed);
-    let mut judged = Judged { seed, effect: Effect::default(), moves_per_s: 0.0, part_of_gain: None };
+    let mut judged = Judged { seed, effect: Effect::default(), part_of_gain: None };
     let found = find_static(&case);
     let mut gains = [0.0; 2];
     for run in 0..MORE_SEEDS {
@@ -93,7 +91,6 @@ pub fn judge(seed: u64, config: Config) -> Judged {
         let none = simulate(&case, &Who::Placed(Config::RoundRobin), run);
         let ours = simulate(&case, &Who::Placed(config), run);
         learn(&mut judged.effect, &none, &ours);
-        judged.moves_per_s = ours.moves as f64 / world::COUNTED.as_secs_f64();
         if let Some(homes) = &found
             && run < SEEDS
         {

@@ -98,6 +98,13 @@ pub struct Judged {
     pub failure: Option<String>,
 }
 
+impl Judged {
+    fn new(verdict: super::Verdict, effect: &dyn std::fmt::Display, part_of_gain: Option<f64>) -> Self {
+        let super::Verdict { harmed, gravely, helped } = verdict;
+        Self { harmed, gravely, helped, part_of_gain, effect: effect.to_string(), failure: None }
+    }
+}
+
 /// Judges a controller's methods on the case of a seed: ours first. `shrinks`: a case of admission control that ours harms
 /// becomes a scenario.
 ///
@@ -109,13 +116,6 @@ pub fn judge<E>(
     shrinks: bool,
     execute: &mut Execute<'_, E>,
 ) -> Result<Vec<Judged>, E> {
-    let counted = |super::Verdict { harmed, gravely, helped }, effect: &dyn std::fmt::Display| Judged {
-        harmed,
-        gravely,
-        helped,
-        effect: effect.to_string(),
-        ..Judged::default()
-    };
     Ok(match controller {
         Controller::Admission => {
             let methods = super::methods();
@@ -129,24 +129,22 @@ pub fn judge<E>(
         Controller::LatencyTarget => {
             let methods = [Method::Adaptive, Method::Pid];
             let case = response::case(seed, f64::INFINITY, &methods, execute)?;
-            let judged = |case: &response::Case, method| counted(case.verdict(method), case.effect(method));
+            let judged = |case: &response::Case, method| Judged::new(case.verdict(method), case.effect(method), None);
             case.map_or_else(Vec::new, |case| (0..methods.len()).map(|method| judged(&case, method)).collect())
         }
         Controller::Placement => placements()
             .map(|config| {
                 let case = placement::judge(seed, config);
-                let super::Verdict { harmed, gravely, helped } = case.verdict();
-                let (part_of_gain, effect) = (case.part_of_gain, case.effect.to_string());
-                Judged { harmed, gravely, helped, part_of_gain, effect, failure: None }
+                Judged::new(case.verdict(), &case.effect, case.part_of_gain)
             })
             .to_vec(),
         Controller::Slots => {
             let effect = slots::judged(seed, latency_targets::Config::NEEDS);
-            vec![counted(effect.verdict(), &effect.light)]
+            vec![Judged::new(effect.verdict(), &effect.light, None)]
         }
         Controller::Guarantees => {
             let effect = throughput::judged(seed);
-            vec![counted(effect.verdict(), &effect.light)]
+            vec![Judged::new(effect.verdict(), &effect.light, None)]
         }
     })
 }
@@ -154,11 +152,7 @@ pub fn judge<E>(
 fn admission(case: &super::Case, methods: &[super::Method]) -> Vec<Judged> {
     let constants: Vec<usize> =
         (0..methods.len()).filter(|&place| matches!(methods[place].admission, Config::Fixed { .. })).collect();
-    let judged = |place| {
-        let super::Verdict { harmed, gravely, helped } = case.verdict(place);
-        let (part_of_gain, effect) = (case.part_of_gain(place, &constants), case.effect(place).to_string());
-        Judged { harmed, gravely, helped, part_of_gain, effect, failure: None }
-    };
+    let judged = |place| Judged::new(case.verdict(place), case.effect(place), case.part_of_gain(place, &constants));
     (0..methods.len()).map(judged).collect()
 }
 
@@ -279,17 +273,15 @@ pub fn run<E>(options: &Options, plan: &Plan, ask: &mut Ask<'_, E>) -> Result<Re
     Ok(Report {
         experiment: NAME,
         seed: options.seed,
-        intro: vec![
+        intro: [
             "Each controller against none, on devices and loads drawn at random. A case is harmed if total throughput is \
              below 0.95 of none's or a light tenant's p50 or p99 above 1.1 of none's, beyond doubt (99 %); it is helped if \
              light tenants have half of none's p99 at 0.97 of its throughput. A case may be both. Where the best constant \
-             helps (chosen on one seed, judged on another), a method has gained if it has half of that."
-                .into(),
+             helps (chosen on one seed, judged on another), a method has gained if it has half of that.",
             "Half of the cases of admission control carry a limit, a reservation or a latency target. In those the best fixed \
              setting under the same policy, chosen on a seed of its own, takes the place of none, and less than 0.95 of a \
-             reservation is harm, too."
-                .into(),
-        ],
+             reservation is harm, too.",
+        ].map(str::to_owned).to_vec(),
         sections,
         claims,
     })

@@ -12,6 +12,8 @@
 //! | gravely | the same with 0.8 and 2 |
 //! | helped | none misses the target; with the target light tenants meet it, or have half of none's figure |
 
+use std::collections::BTreeMap;
+
 use evenkeel_control::Duration;
 use evenkeel_control::pool::target::{self, Load, Statistic};
 use evenkeel_control::response::Config;
@@ -61,16 +63,8 @@ pub struct Effect {
     gained: Vec<f64>,
     none_of_target: Vec<f64>,
     with_of_target: Vec<f64>,
-    /// Of the longest waits of each tenant.
-    waits: Vec<Vec<f64>>,
-}
-
-/// Collects the value of a pair for the tenant or figure of this place.
-fn add(to: &mut Vec<Vec<f64>>, place: usize, value: f64) {
-    if to.len() <= place {
-        to.resize(place + 1, Vec::new());
-    }
-    to[place].push(value);
+    /// Of the longest waits of each tenant, by its place.
+    waits: BTreeMap<usize, Vec<f64>>,
 }
 
 impl Case {
@@ -107,11 +101,8 @@ impl Case {
         let (mut gained, mut before, mut after) = (f64::INFINITY, f64::NEG_INFINITY, f64::NEG_INFINITY);
         for (place, (was, is)) in none.tenants.iter().zip(&with.tenants).enumerate() {
             if was.requests >= REQUESTS && is.requests >= REQUESTS {
-                add(
-                    &mut effect.waits,
-                    place,
-                    log_ratio(is.response.p999_ms, was.response.p999_ms + MAX_DELAY.as_millis_f64()),
-                );
+                let wait = log_ratio(is.response.p999_ms, was.response.p999_ms + MAX_DELAY.as_millis_f64());
+                effect.waits.entry(place).or_default().push(wait);
             }
             if is_light(&self.setup, none, place) {
                 let of = |tenant: &TenantDigest| [tenant.response.p50_ms, tenant.response.p99_ms];
@@ -166,9 +157,8 @@ impl Effect {
         let for_nothing = self.none_of_target.is_empty()
             || mean(&self.none_of_target) <= 0.0
             || mean(&self.gained) > -libm::log(HARM.1);
-        let is_late = |values: &Vec<f64>| !values.is_empty() && range(values).0 > libm::log(bounds.1);
         self.judge.is_slow(bounds.0, &range) && for_nothing
-            || self.waits.iter().any(is_late)
+            || self.waits.values().any(|waits| range(waits).0 > libm::log(bounds.1))
             || self.judge.is_beyond_for_a_tenant(bounds, &range)
     }
 }
@@ -180,7 +170,7 @@ impl std::fmt::Display for Effect {
             let [none, with] = [&self.none_of_target, &self.with_of_target].map(|values| libm::exp(mean(values)));
             write!(f, ", {none:.2} times the target without and {with:.2} with it")?;
         }
-        let waits = self.waits.iter().filter(|waits| !waits.is_empty()).map(|waits| mean(waits));
+        let waits = self.waits.values().map(|waits| mean(waits));
         waits.max_by(f64::total_cmp).map_or(Ok(()), |most| write!(f, ", waits {:.2} of the bound", libm::exp(most)))
     }
 }

@@ -1,12 +1,14 @@
-//! Hosts' figures for the judge of admission, and how long hosts run.
+//! Cases on hosts that share a device: how they are drawn, how long they run, and their figures for the judge of admission.
 
-use evenkeel_control::Duration;
+use evenkeel_control::{Duration, Instant};
 
 use super::hosts::{Figures, bytes, requests};
 use super::judge::{Effect, is_light_by_use, log_throughput};
-use super::{COMPLETIONS, Verdict};
-use crate::world::Setup;
+use super::{COMPLETIONS, Verdict, draw};
+use crate::world::{Setup, TenantResult};
 
+/// The pilot run.
+pub(super) const PILOT: Duration = Duration::from_secs(2);
 /// The least and the most time that counts, in seconds.
 const LEAST_S: f64 = 3.0;
 const MOST_S: f64 = 15.0;
@@ -22,20 +24,33 @@ pub(super) fn learn(effect: &mut Effect, setup: &Setup, reference: &[Figures], w
     let ratio = |of: fn(&[Figures]) -> f64| log_throughput(of(with), of(reference).max(1.0));
     effect.throughput.push(ratio(bytes).max(ratio(requests)));
     for (place, (was, is)) in reference.iter().zip(with).enumerate() {
-        let count = was.response.count();
-        let parts = (was.bytes as f64 / bytes(reference), count as f64 / requests(reference));
-        if is_light_by_use(setup, place, parts.0, parts.1, count) {
-            let of = |figures: &Figures| {
-                let answered = figures.response.count() > 0;
-                [0.5, 0.99].map(|part| if answered { figures.response.quantile(part).as_secs_f64() } else { 0.0 })
-            };
+        let (was, is) = (&was.result, &is.result);
+        let parts = (was.bytes as f64 / bytes(reference), was.requests as f64 / requests(reference));
+        if is_light_by_use(setup, place, parts.0, parts.1, was.requests) {
+            let of = |result: &TenantResult| [0.5, 0.99].map(|part| result.response.quantile(part).as_secs_f64());
             effect.late(place, of(was).map(|seconds| seconds.max(1e-9)), of(is));
         }
     }
 }
 
-/// How long a case is run before it counts, and how long it counts: 20,000 completions, 3 s to 15 s.
-pub(super) fn length(pilot: &[Figures], time: Duration) -> Duration {
-    let rate = requests(pilot) / time.as_secs_f64();
-    Duration::from_nanos(((COMPLETIONS / rate.max(1.0)).clamp(LEAST_S, MOST_S) * 1e9) as u64)
+/// Device and tenants of a number, for the pilot run.
+pub(super) fn drawn(number: u64) -> Setup {
+    let text = draw::shared(number);
+    super::setup(&text, Duration::ZERO, PILOT).unwrap_or_else(|why| panic!("{why}\n{text}"))
+}
+
+/// Sets how long a case runs before it counts, and how long it counts: 20,000 completions, 3 s to 15 s. `None` for a device
+/// that falls ever further behind: it makes all latencies a question of when the run ends.
+pub(super) fn settle(setup: &mut Setup, pilot: &[Figures]) -> Option<()> {
+    let behind = |each: &Figures| each.result.response.mean().as_secs_f64() > 0.25 * PILOT.as_secs_f64();
+    if pilot.iter().any(behind) {
+        return None;
+    }
+    let rate = requests(pilot) / PILOT.as_secs_f64();
+    let time = Duration::from_nanos(((COMPLETIONS / rate.max(1.0)).clamp(LEAST_S, MOST_S) * 1e9) as u64);
+    (setup.warmup, setup.duration) = (time, time);
+    for client in &mut setup.clients {
+        client.until = client.until.max(Instant::ZERO + time + time);
+    }
+    Some(())
 }

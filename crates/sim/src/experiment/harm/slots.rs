@@ -1,29 +1,26 @@
 //! First, do no harm: slots against doing nothing, on hosts that share a device.
 //!
-//! A case has the device and the tenants of [`draw`], on one to three hosts that exchange figures, and in a quarter of the
-//! cases tenants on one more host, which has no control. Half of the cases have latency targets, for means and 99th
+//! A case has the device and the tenants of [`super::draw`], on one to three hosts that exchange figures, and in a quarter of
+//! the cases tenants on one more host, which has no control. Half of the cases have latency targets, for means and 99th
 //! percentiles, from a quarter to ten times what the tenant has without control, so that some are met without control and
 //! some cannot be met. Cases with targets are compared with the better of no control and fixed totals by weight: whichever
 //! meets most targets, then whichever has most throughput.
 
-use evenkeel_control::pool::slots::LatencyTarget;
-use evenkeel_control::pool::target::Statistic;
+use evenkeel_control::Duration;
+use evenkeel_control::pool::goal::Statistic;
+use evenkeel_control::pool::slots::ResponseGoal;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::{Config, Method};
-use evenkeel_control::{Duration, Instant};
 
 use super::Verdict;
-use super::draw;
 use super::hosts::{self, Figures, MOST_HOSTS};
 use super::judge::{Effect as Judge, GRAVE, mean};
-use super::shared::{learn, length, with};
+use super::shared::{drawn, learn, settle, with};
 use crate::statistics::interval_99;
-use crate::world::Setup;
+use crate::world::{Hosts, Setup};
 
 /// Totals of the fixed methods.
 const FIXED: [f64; 2] = [16.0, 128.0];
-/// The pilot run.
-pub(super) const PILOT: Duration = Duration::from_secs(2);
 /// Seeds of every case, and of one that looks harmed.
 pub(super) const SEEDS: u64 = 1;
 pub(super) const MORE_SEEDS: u64 = 6;
@@ -36,9 +33,7 @@ pub struct Case {
     /// Device and tenants with their targets.
     pub setup: Setup,
     /// Where each tenant is.
-    pub host_of: Vec<usize>,
-    /// The host without control, if there is one.
-    pub unmanaged: Option<usize>,
+    pub hosts: Hosts,
 }
 
 /// What came of a case.
@@ -48,8 +43,6 @@ pub struct Effect {
     pub light: Judge,
     /// Natural logarithms of each tenant's figure to its target, for targets that doing nothing meets.
     pub missed: Vec<Vec<f64>>,
-    /// Targets met without control, and with it.
-    pub met: [f64; 2],
 }
 
 impl Case {
@@ -59,32 +52,24 @@ impl Case {
         (0..).find_map(|attempt| Self::drawn(seed, seed.wrapping_add(attempt << 40))).expect("endless")
     }
 
-    fn drawn(seed: u64, drawn: u64) -> Option<Self> {
-        let (time, text) = (PILOT, draw::shared(drawn));
-        let setup = super::setup(&text, Duration::ZERO, time).unwrap_or_else(|why| panic!("{why}\n{text}"));
-        let mut random = SplitMix64::new(drawn ^ 0x510);
+    fn drawn(seed: u64, number: u64) -> Option<Self> {
+        let setup = drawn(number);
+        let mut random = SplitMix64::new(number ^ 0x510);
         let mut below = |n: usize| random.next_below(n as u64) as usize;
         let managed = 1 + below(MOST_HOSTS - 1);
         let unmanaged = (below(4) == 0).then_some(managed);
         let count = managed + usize::from(unmanaged.is_some());
-        let mut host_of: Vec<usize> = setup.tenants.iter().map(|_| below(count)).collect();
+        let mut of: Vec<usize> = setup.tenants.iter().map(|_| below(count)).collect();
         // A host without control alone is no case.
-        host_of[0] = 0;
-        let mut case = Self { seed, setup, host_of, unmanaged };
+        of[0] = 0;
+        let mut case = Self { seed, setup, hosts: Hosts { of, unmanaged, silence: None } };
         let pilot = case.run(None, seed);
-        if pilot.iter().any(|figures| figures.response.mean().as_secs_f64() > 0.25 * time.as_secs_f64()) {
-            return None;
-        }
-        let time = length(&pilot, time);
-        (case.setup.warmup, case.setup.duration) = (time, time);
-        for client in &mut case.setup.clients {
-            client.until = client.until.max(Instant::ZERO + time + time);
-        }
+        settle(&mut case.setup, &pilot)?;
         if random.next_below(2) == 0 {
             for (place, tenant) in case.setup.tenants.iter_mut().enumerate() {
                 let wanted = place == 0 || random.next_below(2) == 0;
                 let (factor, is_mean) = (0.25 * libm::pow(40.0, random.next_f64()), random.next_below(2) == 0);
-                if !wanted || Some(case.host_of[place]) == unmanaged || pilot[place].response.count() == 0 {
+                if !wanted || Some(case.hosts.of[place]) == unmanaged || pilot[place].result.requests == 0 {
                     continue;
                 }
                 let statistic = if is_mean { Statistic::Mean } else { Statistic::Percentile(99.0) };
@@ -96,14 +81,9 @@ impl Case {
         Some(case)
     }
 
-    /// Whether any tenant has a target.
-    pub fn has_targets(&self) -> bool {
-        self.setup.tenants.iter().any(|tenant| tenant.latency_target.is_some())
-    }
-
     /// Runs it.
     pub fn run(&self, slots: Option<Config>, seed: u64) -> Vec<Figures> {
-        hosts::run(&self.setup, &self.host_of, self.unmanaged, slots, seed)
+        hosts::run(&self.setup, &self.hosts, slots, seed)
     }
 
     /// Each tenant's figure over its target; `None` without a target.
@@ -131,8 +111,6 @@ impl Case {
                     missed.push(*with);
                 }
             }
-            effect.met[0] += met(&over_none);
-            effect.met[1] += met(&over_with);
             let mut best = none;
             // Where all targets are met without control there is nothing to gain.
             if over_none.iter().flatten().any(|over| *over > 0.0) {
@@ -158,9 +136,10 @@ impl Case {
 
 /// In seconds.
 fn figure(figures: &Figures, statistic: Statistic) -> f64 {
+    let response = &figures.result.response;
     let time = match statistic {
-        Statistic::Mean => figures.response.mean(),
-        Statistic::Percentile(percentile) => figures.response.quantile(percentile / 100.0),
+        Statistic::Mean => response.mean(),
+        Statistic::Percentile(percentile) => response.quantile(percentile / 100.0),
     };
     time.as_secs_f64()
 }
@@ -177,11 +156,6 @@ impl Effect {
     pub fn looks_harmed(&self) -> bool {
         self.light.looks_harmed() || self.missed.iter().any(|missed| !missed.is_empty() && mean(missed) > 0.0)
     }
-}
-
-/// The cases `from..from + count` that are harmed, or gravely, by what.
-pub fn cases(from: u64, count: u64, slots: Config) -> Vec<(u64, Effect)> {
-    (from..from + count).map(|seed| (seed, judged(seed, slots))).collect()
 }
 
 /// A case, with more seeds where two say that it may be harmed.

@@ -1,21 +1,21 @@
 //! First, do no harm: throughput guarantees against a plain limit of the same rate.
 //!
-//! A case has the device and the tenants of [`draw::shared`] on one host; one tenant has a guarantee of a twentieth to one
-//! and a half times of what it gets without. Doing nothing about misses, stalls and neighbours is a limit of that rate.
+//! A case has the device and the tenants of [`super::draw::shared`] on one host; one tenant has a guarantee of a twentieth to
+//! one and a half times of what it gets without. Doing nothing about misses, stalls and neighbours is a limit of that rate.
 
-use evenkeel_control::pool::guarantee::Throughputs;
+use evenkeel_control::Duration;
+use evenkeel_control::pool::guarantee::Goals;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::throughput::Rate;
 use evenkeel_control::units::Rates;
-use evenkeel_control::{Duration, Instant};
 
 use super::Verdict;
 use super::hosts::{self, Figures};
 use super::judge::{Effect as Judge, GRAVE, HARM, mean};
-use super::shared::{learn, length, with};
-use super::{draw, slots};
+use super::shared::{PILOT, drawn, learn, settle, with};
+use super::slots;
 use crate::statistics::interval_99;
-use crate::world::Setup;
+use crate::world::{Hosts, Setup};
 
 /// A deviation from the guarantee, as a part of it, that counts for nothing.
 const NOTHING: f64 = 0.01;
@@ -52,25 +52,17 @@ impl Case {
         (0..).find_map(|attempt| Self::drawn(seed, seed.wrapping_add(attempt << 40))).expect("endless")
     }
 
-    fn drawn(seed: u64, drawn: u64) -> Option<Self> {
-        let (time, text) = (slots::PILOT, draw::shared(drawn));
-        let setup = super::setup(&text, Duration::ZERO, time).unwrap_or_else(|why| panic!("{why}\n{text}"));
-        let mut random = SplitMix64::new(drawn ^ 0x5aa7);
-        let mut case = Self { seed, setup, guarantee: 0 };
+    fn drawn(seed: u64, number: u64) -> Option<Self> {
+        let mut random = SplitMix64::new(number ^ 0x5aa7);
+        let mut case = Self { seed, setup: drawn(number), guarantee: 0 };
         let pilot = case.run(Duration::ZERO, true, seed);
-        let behind = |figures: &Figures| figures.response.mean().as_secs_f64() > 0.25 * time.as_secs_f64();
-        let rate = pilot[0].bytes as f64 / time.as_secs_f64();
+        let bytes = pilot[0].result.bytes as f64;
         // A window is to hold some requests.
-        let guarantee = rate * 0.05 * libm::pow(30.0, random.next_f64());
-        let size = pilot[0].bytes as f64 / pilot[0].response.count().max(1) as f64;
-        if pilot.iter().any(behind) || guarantee < 50.0 * size {
+        let guarantee = bytes / PILOT.as_secs_f64() * 0.05 * libm::pow(30.0, random.next_f64());
+        if guarantee < 50.0 * (bytes / pilot[0].result.requests.max(1) as f64) {
             return None;
         }
-        let counts = length(&pilot, time);
-        (case.setup.warmup, case.setup.duration) = (counts, counts);
-        for client in &mut case.setup.clients {
-            client.until = client.until.max(Instant::ZERO + counts + counts);
-        }
+        settle(&mut case.setup, &pilot)?;
         case.guarantee = guarantee as u64;
         Some(case)
     }
@@ -85,7 +77,7 @@ impl Case {
             false if self.guarantee > 0 => first.guarantee = Throughputs::of_all(Rate::BytesPerS(self.guarantee)),
             false => {}
         }
-        hosts::run(&setup, &vec![0; setup.tenants.len()], None, None, seed)
+        hosts::run(&setup, &Hosts::default(), None, seed)
     }
 
     /// What the guarantee does, over these seeds, beside the limit.
@@ -95,10 +87,10 @@ impl Case {
         for seed in seeds {
             let [limit, with] = [true, false].map(|limit| self.run(self.setup.warmup, limit, seed));
             let off = |rate: f64| (rate / guarantee - 1.0).abs();
-            let rate = |figures: &[Figures]| figures[0].bytes as f64 / self.setup.duration.as_secs_f64();
+            let rate = |figures: &[Figures]| figures[0].result.bytes as f64 / self.setup.duration.as_secs_f64();
             let jitter = |figures: &[Figures]| {
                 let windows = figures[0].tenths.windows(WINDOW);
-                mean(&windows.map(|window| off(window.iter().flatten().sum::<u64>() as f64)).collect::<Vec<_>>())
+                mean(&windows.map(|window| off(window.iter().sum::<u64>() as f64)).collect::<Vec<_>>())
             };
             let ratio = |is: f64, was: f64| libm::log((is + NOTHING) / (was + NOTHING));
             effect.missed.push(ratio(off(rate(&with)), off(rate(&limit))));
@@ -126,11 +118,6 @@ impl Effect {
     pub fn looks_harmed(&self) -> bool {
         self.light.looks_harmed() || self.beyond(HARM.1, NOTHING, mean)
     }
-}
-
-/// The cases `from..from + count`.
-pub fn cases(from: u64, count: u64) -> Vec<(u64, Effect)> {
-    (from..from + count).map(|seed| (seed, judged(seed))).collect()
 }
 
 /// A case, with more seeds where one says that it may be harmed.

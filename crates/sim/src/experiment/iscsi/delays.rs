@@ -5,10 +5,11 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_model::jitter::Jitter;
 use evenkeel_model::link::{Delayed, LinkParams};
 
-use super::targets::{READER, reader, writers};
+use super::goals::{READER, at, ms, reader, writers};
 use super::world::{Control, Host, Outcome, Setup, TICK, read_ms};
 use super::{Execute, Options};
-use crate::experiment::{Axis, Better, Claim, Figure, Row, Section};
+use crate::experiment::{Better, Claim, Row, Section};
+use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
 /// Delays of figures 8 and 9, in ms; the paper's classes are 0.5 ms apart, and its text says 9.6 for the largest here.
@@ -16,18 +17,6 @@ const DELAYS_MS: [f64; 20] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 6.5, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5];
 /// Payload of a request.
 const BYTES: u32 = 64 << 10;
-
-fn seconds(s: u64) -> Duration {
-    Duration::from_secs(s)
-}
-
-fn at(s: u64) -> Instant {
-    Instant::ZERO + seconds(s)
-}
-
-fn ms(n: f64) -> Duration {
-    Duration::from_nanos((n * 1e6) as u64)
-}
 
 fn host(id: u64, kind: Kind, duration: Duration) -> Host {
     let active = vec![(Instant::ZERO, Instant::ZERO + duration)];
@@ -61,7 +50,7 @@ pub(super) fn request_time<E>(
     execute: &mut Execute<'_, E>,
     claims: &mut Vec<Claim>,
 ) -> Result<Section, E> {
-    let duration = seconds(if options.quick { 2 } else { 10 });
+    let duration = Duration::from_secs(if options.quick { 2 } else { 10 });
     let mut runs = Vec::new();
     for (_, kind, on) in KINDS {
         for delay_ms in DELAYS_MS {
@@ -71,16 +60,14 @@ pub(super) fn request_time<E>(
         }
     }
     let outcomes = execute("request time", &runs)?;
-    let mut section = Section {
-        title: "Figures 8 and 9: a delay and the time of a request".to_owned(),
-        text: vec![
+    let mut section = Section::new(
+        "Figures 8 and 9: a delay and the time of a request",
+        [
             "One client, one request of 64 KiB after the other. Time per request is linear in the delay, so throughput is \
              hyperbolic in it; over a small range that looks close to linear too. The paper's figures are for its largest \
-             delay of 9.6 ms, on other hardware."
-                .to_owned(),
+             delay of 9.6 ms, on other hardware.",
         ],
-        ..Section::default()
-    };
+    );
     let paper = [[22.0, 5.0], [15.0, 2.5]];
     for (place, (name, ..)) in KINDS.into_iter().enumerate() {
         let outcomes = &outcomes[place * DELAYS_MS.len()..][..DELAYS_MS.len()];
@@ -114,17 +101,14 @@ pub(super) fn request_time<E>(
                 "{free:.1} to {slow:.1} MB/s; time per request {intercept:.2} ms + {slope:.2} d, R² {r2:.4}"
             ),
         });
-        section.figures.push(Figure {
-            title: format!("Delay and {name}"),
-            note: String::new(),
-            x: Axis::linear("delay, ms"),
-            y: Axis::linear("MB/s"),
-            joined: true,
-            series: vec![(
-                name.to_owned(),
-                points.iter().map(|&(delay, ms)| (delay, f64::from(BYTES) / 1e3 / ms, String::new())).collect(),
-            )],
-        });
+        let speeds = points.iter().map(|&(delay, ms)| (delay, f64::from(BYTES) / 1e3 / ms));
+        section.figures.push(Plot::new(
+            format!("Delay and {name}"),
+            "",
+            Axis::linear("delay, ms"),
+            Axis::linear("MB/s"),
+            [Series::new(name, Style::Dotted, speeds)],
+        ));
     }
     Ok(section)
 }
@@ -139,7 +123,7 @@ pub(super) fn competition<E>(
     execute: &mut Execute<'_, E>,
     claims: &mut Vec<Claim>,
 ) -> Result<Section, E> {
-    let duration = seconds(COMPETITION_S);
+    let duration = Duration::from_secs(COMPETITION_S);
     let link = LinkParams { jitter: Jitter::LogNormal { sigma: 0.25 }, ..LinkParams::one_client() };
     let held = |&(id, from, until): &(u64, u64, u64)| [(at(from), id, ms(9.5)), (at(until), id, Duration::ZERO)];
     let mut schedule: Vec<_> = HELD.iter().flat_map(held).collect();
@@ -150,7 +134,7 @@ pub(super) fn competition<E>(
         let control = Control::Schedule(schedule.clone());
         runs.push((Setup { link, hosts, on, control, duration }, options.seed));
     }
-    let interference = seconds(if options.quick { 10 } else { 60 });
+    let interference = Duration::from_secs(if options.quick { 10 } else { 60 });
     for hosts in [0, 1, 3] {
         let active = [(Instant::ZERO, Instant::ZERO + interference)];
         let hosts = std::iter::once(reader(interference)).chain(writers(hosts, &active)).collect();
@@ -159,15 +143,14 @@ pub(super) fn competition<E>(
         runs.push((Setup { link: LinkParams::shared(), hosts, on, control, duration: interference }, options.seed));
     }
     let outcomes = execute("competition", &runs)?;
-    let mut section = Section {
-        title: "Figures 5 to 7 and 10: competition".to_owned(),
-        text: vec![format!(
+    let mut section = Section::new(
+        "Figures 5 to 7 and 10: competition",
+        [format!(
             "Four hosts with one stream of 64 KiB each; hosts 2, 3 and 4 are delayed by 9.5 ms from {}, {} and {} s to {}, \
              {} and {} s. Then a reader of 256 KiB/s beside 0, 4 and 12 writers.",
             HELD[0].1, HELD[1].1, HELD[2].1, HELD[0].2, HELD[1].2, HELD[2].2
         )],
-        ..Section::default()
-    };
+    );
     for ((name, ..), outcome) in KINDS.into_iter().zip(&outcomes) {
         let rate = |host, from, until| mb_per_s(outcome, host, at(from), at(until));
         let equal: Vec<f64> = (0..4).map(|host| rate(host, 5, 20)).collect();
@@ -202,19 +185,12 @@ pub(super) fn competition<E>(
             reproduced: drop > 5.0,
             numbers: format!("their worst half second in the 5 s after is {drop:.1} % below what they had before"),
         });
-        section.figures.push(Figure {
-            title: format!("Four hosts, {name}"),
-            note: "Means over 1 s.".to_owned(),
-            x: Axis::linear("s"),
-            y: Axis::linear("MB/s"),
-            joined: true,
-            series: (0..4)
-                .map(|host| {
-                    let points = (0..COMPETITION_S).map(|s| (s as f64, rate(host, s, s + 1), String::new()));
-                    (format!("host {}", host + 2), points.collect())
-                })
-                .collect(),
+        let series = (0..4).map(|host| {
+            let points = (0..COMPETITION_S).map(|s| (s as f64, rate(host, s, s + 1)));
+            Series::new(format!("host {}", host + 2), Style::Dotted, points)
         });
+        let (x, y) = (Axis::linear("s"), Axis::linear("MB/s"));
+        section.figures.push(Plot::new(format!("Four hosts, {name}"), "Means over 1 s.", x, y, series));
     }
     let waits: Vec<f64> = outcomes[2..].iter().map(|outcome| read_ms(&outcome.ticks).unwrap_or(f64::NAN)).collect();
     for (hosts, &wait) in [0, 1, 3].into_iter().zip(&waits) {

@@ -22,8 +22,8 @@ use world::{Outcome, Setup};
 /// Name on the command line and in results.
 pub const NAME: &str = "iscsi";
 
-/// Runs each setup with its seed and answers with the outcomes in the same order. The name says what they are for.
-pub type Execute<'a, E> = dyn FnMut(&str, &[(Setup, u64)]) -> Result<Vec<Outcome>, E> + 'a;
+/// As [`super::Execute`], of this experiment.
+pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 
 /// Runs everything.
 ///
@@ -33,15 +33,13 @@ pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report,
     let mut claims = Vec::new();
     let mut sections =
         vec![delays::request_time(options, execute, &mut claims)?, delays::competition(options, execute, &mut claims)?];
-    sections.extend(targets::run(options, execute, &mut claims)?);
-    let intro = vec![
+    sections.extend(goals::run(options, execute, &mut claims)?);
+    let intro = [
         "Many hosts share one target; the one that reads a little waits behind those that write a lot. Nobody there owns \
          the queue, but the packets that are sent back to a writer can be delayed, and then its next request comes later. \
-         A controller chooses the delay so that reads stay below a target: none, the best constant delay, the published PID \
-         controller, and Evenkeel's."
-            .to_owned(),
-        "Everything happens in virtual time on a modelled target; the same seed gives the same figures on every machine."
-            .to_owned(),
-    ];
+         A controller chooses the delay so that reads stay below a goal: none, the best constant delay, the published PID \
+         controller, and Evenkeel's.",
+        "Everything happens in virtual time on a modelled target; the same seed gives the same figures on every machine.",
+    ].map(str::to_owned).to_vec();
     Ok(Report { experiment: NAME, seed: options.seed, intro, sections, claims })
 }

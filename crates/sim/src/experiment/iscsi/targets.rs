@@ -10,7 +10,8 @@ use evenkeel_model::link::{Delayed, LinkParams};
 use super::judge::{Verdict, judge};
 use super::world::{Control, Host, Outcome, Setup, Tick, read_ms, written_mb_per_s};
 use super::{Execute, Options};
-use crate::experiment::{Axis, Better, Claim, Figure, Points, Row, Section};
+use crate::experiment::{Better, Claim, Row, Section};
+use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
 /// The reader's number; the writers' hosts follow.
@@ -30,11 +31,11 @@ const ABOVE_BAR: f64 = 1.0;
 const SETTLE_BAR: f64 = 1.0;
 const WRITTEN_BAR: f64 = 97.0;
 
-fn ms(n: f64) -> Duration {
+pub(super) fn ms(n: f64) -> Duration {
     Duration::from_nanos((n * 1e6) as u64)
 }
 
-fn at(seconds: u64) -> Instant {
+pub(super) fn at(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
 }
 
@@ -104,7 +105,7 @@ struct Judged(Vec<Verdict>);
 
 impl Judged {
     fn estimate(&self, figure: impl Fn(&Verdict) -> f64) -> Estimate {
-        Estimate::of(&self.0.iter().map(figure).collect::<Vec<f64>>())
+        Estimate::over(&self.0, figure)
     }
 
     fn above_percent(&self) -> f64 {
@@ -170,9 +171,9 @@ pub(super) fn run<E>(
     finer.sort_unstable();
     finer.dedup();
     add(finer, &mut outcomes)?;
-    let mut section = Section {
-        title: "Figures 12 to 16: targets".to_owned(),
-        text: vec![
+    let mut section = Section::new(
+        "Figures 12 to 16: goals",
+        [
             format!(
                 "A reader of 4 KiB at 256 KiB/s and, in bursts of {} s with {PAUSE_S} s in between, 12 writers of 64 KiB on \
                  three hosts. Means over 1 s are held against the target, from 1 s after the beginning of each burst on. \
@@ -184,11 +185,10 @@ pub(super) fn run<E>(
              (0.3 classes/ms, 1 s, weight of the newest sample 0.15)."
                 .to_owned(),
         ],
-        ..Section::default()
-    };
-    for (place, target_ms) in TARGETS_MS.into_iter().enumerate() {
-        let judged = |arm: Arm| judged(&outcomes, arm, &bursts, target_ms);
-        let best = best_constant(&outcomes, &bursts, target_ms);
+    );
+    for (place, goal_ms) in GOALS_MS.into_iter().enumerate() {
+        let judged = |arm: Arm| judged(&outcomes, arm, &bursts, goal_ms);
+        let best = best_constant(&outcomes, &bursts, goal_ms);
         let (none, published, ours) =
             (judged(Arm::Constant(0)), judged(Arm::Published(place)), judged(Arm::Ours(place)));
         let best = best.as_ref().map(|(tenths, judged)| (f64::from(*tenths) / 10.0, judged));
@@ -211,25 +211,10 @@ fn rows(
 ) {
     let case = format!("{target_ms} ms");
     let mut add = |metric: &str, unit, better, bar, figure: &dyn Fn(&Verdict) -> f64| {
-        let estimate = ours.estimate(figure);
-        let row = Row {
-            baseline: Some(none.estimate(figure).mean),
-            faithful: Some(published.estimate(figure).mean),
-            evenkeel: Some(estimate.mean),
-            half_width: Some(estimate.half_width).filter(|width| width.is_finite()),
-            bar,
-            ..Row::new(&case, metric, unit, better)
-        };
+        let row = Row { bar, ..Row::new(&case, metric, unit, better) };
+        let columns = [none, published, ours].map(|judged| Some(judged.estimate(figure)));
         let constant = best.map(|(_, judged)| judged.estimate(figure).mean);
-        section.rows.push(row.clone());
-        section.rows.push(Row {
-            method: Some("best_constant".to_owned()),
-            baseline: constant,
-            faithful: None,
-            half_width: None,
-            bar: None,
-            ..row
-        });
+        section.rows.extend(row.columns(columns, [("best_constant", constant)]));
     };
     add("above_target_percent", "%", Better::Lower, Some(ABOVE_BAR), &Verdict::above_percent);
     add("settle_s", "s", Better::Lower, Some(SETTLE_BAR), &|verdict| first(&verdict.settle_s));
@@ -274,67 +259,48 @@ fn target_claims(claims: &mut Vec<Claim>, target_ms: f64, none: &Judged, publish
 }
 
 /// Figures 12, 13 and 16: the first seed over time.
-fn over_time(outcomes: &Outcomes) -> Vec<Figure> {
-    let series = |arm: Arm, figure: &dyn Fn(&[Tick]) -> Option<f64>| -> Points {
-        let Some(run) = outcomes[&arm].first() else { return Points::new() };
-        let windows = run.ticks.chunks(5);
-        windows
-            .filter_map(|window| {
-                Some((window[0].at.since(Instant::ZERO).as_secs_f64(), figure(window)?, String::new()))
-            })
-            .collect()
+fn over_time(outcomes: &Outcomes) -> Vec<Plot> {
+    let series = |name: String, arm: Arm, figure: &dyn Fn(&[Tick]) -> Option<f64>| {
+        let windows = outcomes[&arm].first().into_iter().flat_map(|run| run.ticks.chunks(5));
+        let point = |window: &[Tick]| Some((window[0].at.since(Instant::ZERO).as_secs_f64(), figure(window)?));
+        Series::new(name, Style::Dotted, windows.filter_map(point))
     };
-    let arms = |ours: bool| -> Vec<(String, Arm)> {
-        let method = |place| if ours { Arm::Ours(place) } else { Arm::Published(place) };
-        let targets =
-            TARGETS_MS.into_iter().enumerate().map(|(place, target)| (format!("target {target} ms"), method(place)));
-        std::iter::once(("no control".to_owned(), Arm::Constant(0))).chain(targets).collect()
+    let arms = |ours: bool| {
+        let method = move |place| if ours { Arm::Ours(place) } else { Arm::Published(place) };
+        let goals = (0..).zip(GOALS_MS).map(move |(place, goal)| (format!("goal {goal} ms"), method(place)));
+        std::iter::once(("no control".to_owned(), Arm::Constant(0))).chain(goals)
     };
-    let plot = |title: &str, y: &str, ours: bool, figure: &dyn Fn(&[Tick]) -> Option<f64>| Figure {
-        title: format!("{title}, {}", if ours { "Evenkeel" } else { "published controller" }),
-        note: "First seed, means over 0.5 s.".to_owned(),
-        x: Axis::linear("s"),
-        y: Axis::linear(y),
-        joined: true,
-        series: arms(ours).into_iter().map(|(name, arm)| (name, series(arm, figure))).collect(),
+    let plot = |title: &str, y: &str, ours: bool, figure: &dyn Fn(&[Tick]) -> Option<f64>| {
+        let title = format!("{title}, {}", if ours { "Evenkeel" } else { "published controller" });
+        let series = arms(ours).map(|(name, arm)| series(name, arm, figure));
+        Plot::new(title, "First seed, means over 0.5 s.", Axis::linear("s"), Axis::linear(y), series)
     };
     let delay = |window: &[Tick]| {
         let writers = |tick: &Tick| tick.delay_ms[1..].iter().sum::<f64>() / 3.0;
         Some(window.iter().map(writers).sum::<f64>() / window.len() as f64)
     };
-    [false, true]
-        .into_iter()
-        .flat_map(|ours| {
-            [
-                plot("Response time of reads", "ms", ours, &read_ms),
-                plot("Written by all", "MB/s", ours, &|window| Some(written_mb_per_s(window))),
-                plot("Mean delay of the writers", "ms", ours, &delay),
-            ]
-        })
-        .collect()
+    let plots = |ours: bool| {
+        [
+            plot("Response time of reads", "ms", ours, &read_ms),
+            plot("Written by all", "MB/s", ours, &|window| Some(written_mb_per_s(window))),
+            plot("Mean delay of the writers", "ms", ours, &delay),
+        ]
+    };
+    [false, true].into_iter().flat_map(plots).collect()
 }
 
 /// What a constant delay gives and costs: figures 11 and 13 as a curve.
 fn trade_off(outcomes: &Outcomes, bursts: &[(Instant, Instant)], claims: &mut Vec<Claim>) -> Section {
     let means = |tenths: u32| {
-        let of = |run: &Outcome| -> (f64, f64) {
-            let busy: Vec<_> = bursts
-                .iter()
-                .flat_map(|&(begin, end)| run.between(begin + Duration::from_secs(1), end).to_vec())
-                .collect();
-            (read_ms(&busy).unwrap_or(f64::NAN), written_mb_per_s(&busy))
+        let busy = |run: &Outcome| -> Vec<Tick> {
+            let settled = |&(begin, end): &(Instant, Instant)| run.between(begin + Duration::from_secs(1), end);
+            bursts.iter().flat_map(settled).cloned().collect()
         };
-        let all: Vec<(f64, f64)> = outcomes[&Arm::Constant(tenths)].iter().map(of).collect();
-        let n = all.len() as f64;
-        (all.iter().map(|each| each.0).sum::<f64>() / n, all.iter().map(|each| each.1).sum::<f64>() / n)
+        let all: Vec<Vec<Tick>> = outcomes[&Arm::Constant(tenths)].iter().map(busy).collect();
+        let wait = Estimate::over(&all, |ticks| read_ms(ticks).unwrap_or(f64::NAN)).mean;
+        (f64::from(tenths) / 10.0, wait, Estimate::over(&all, |ticks| written_mb_per_s(ticks)).mean)
     };
-    let points: Vec<(f64, f64, f64)> = (0..=MOST_TENTHS)
-        .step_by(STEP_TENTHS as usize)
-        .map(|tenths| {
-            let (wait, written) = means(tenths);
-            (f64::from(tenths) / 10.0, wait, written)
-        })
-        .collect();
+    let points: Vec<(f64, f64, f64)> = (0..=MOST_TENTHS).step_by(STEP_TENTHS as usize).map(means).collect();
     let mut section = Section {
         title: "Figures 11 and 13: what shorter waits cost".to_owned(),
         text: vec!["Constant delays, all seeds: mean wait of a read and payload written by 12 writers.".to_owned()],
@@ -346,17 +312,14 @@ fn trade_off(outcomes: &Outcomes, bursts: &[(Instant, Instant)], claims: &mut Ve
         section.rows.push(row("read_wait_ms", "ms", Better::Lower, wait));
         section.rows.push(row("write_mb_per_s", "MB/s", Better::Higher, written));
     }
-    section.figures.push(Figure {
-        title: "Wait of a read against payload written".to_owned(),
-        note: "One point for each constant delay, 0 to 20 ms.".to_owned(),
-        x: Axis::linear("MB/s"),
-        y: Axis::linear("ms"),
-        joined: true,
-        series: vec![(
-            "constant delay".to_owned(),
-            points.iter().map(|&(delay_ms, wait, written)| (written, wait, format!("{delay_ms} ms"))).collect(),
-        )],
-    });
+    let named = points.iter().map(|&(delay_ms, wait, written)| (written, wait, format!("{delay_ms} ms")));
+    section.figures.push(Plot::new(
+        "Wait of a read against payload written",
+        "One point for each constant delay, 0 to 20 ms.",
+        Axis::linear("MB/s"),
+        Axis::linear("ms"),
+        [Series::named("constant delay", Style::Dotted, named)],
+    ));
     // The first 15 % of throughput, and the next 15 %.
     let (most, worst) = (points[0].2, points[0].1);
     let wait_at = |part: f64| points.iter().find(|&&(.., written)| written <= part * most).map(|&(_, wait, _)| wait);

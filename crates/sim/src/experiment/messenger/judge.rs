@@ -3,7 +3,8 @@
 use super::cluster::{CONNECTIONS, Load, OSDS};
 use super::world::{Outcome, Spread, WINDOW};
 use super::{Arm, NAME, Operation};
-use crate::experiment::{Axis, Better, Claim, Figure, Options, Points, Report, Row, Section};
+use crate::experiment::{Better, Claim, Options, Report, Row, Section};
+use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
 /// What ours is to reach, in per cent of the difference that a placement can remove.
@@ -60,7 +61,19 @@ impl Outcomes<'_> {
         figure: &dyn Fn(&Outcome, &Outcome) -> f64,
     ) -> Estimate {
         let pairs = self.of(load, operation, arms.0).iter().zip(self.of(load, operation, arms.1));
-        Estimate::of(&pairs.map(|(ours, other)| figure(ours, other)).collect::<Vec<f64>>())
+        Estimate::over(pairs, |(ours, other)| figure(ours, other))
+    }
+}
+
+impl Outcomes<'_> {
+    /// What the columns' runs of the first seed have in order, in multiples of a mean.
+    fn first_seed(&self, title: &str, x: &str, y: &str, values: impl Fn(&Outcome) -> Vec<f64>) -> Plot {
+        let series = |(name, arm): (&str, Arm)| {
+            let values = self.of(Load::Equal, Operation::Write, arm).first().map_or_else(Vec::new, &values);
+            Series::new(name, Style::Dotted, (1u32..).map(f64::from).zip(values))
+        };
+        let (x, y) = (Axis::linear(x), Axis::linear(format!("{y}, multiples of the mean")));
+        Plot::new(title, "randwrite, equal clients, the first seed.", x, y, COLUMNS.map(series))
     }
 }
 
@@ -74,14 +87,10 @@ fn variation(spreads: &[Spread]) -> f64 {
     mean(spreads.iter().map(|spread| spread.sigma / spread.mean.max(f64::MIN_POSITIVE)))
 }
 
-fn best_variation(spreads: &[Spread]) -> f64 {
-    mean(spreads.iter().map(|spread| spread.best / spread.mean.max(f64::MIN_POSITIVE)))
-}
-
 /// In per cent of what the best placement would have removed.
 fn removed(ours: &[Spread], round_robin: &[Spread]) -> f64 {
     let before = variation(round_robin);
-    100.0 * (before - variation(ours)) / (before - best_variation(ours)).max(1e-9)
+    100.0 * (before - variation(ours)) / (before - variation(&best_only(ours))).max(1e-9)
 }
 
 /// As if the best placement had been in force.
@@ -93,6 +102,11 @@ fn best_only(spreads: &[Spread]) -> Vec<Spread> {
 fn lower(ours: &[Spread], round_robin: &[Spread]) -> f64 {
     let sigma = |spreads: &[Spread]| mean(spreads.iter().map(|spread| spread.sigma));
     100.0 * (1.0 - sigma(ours) / sigma(round_robin).max(f64::MIN_POSITIVE))
+}
+
+/// Connections moved in a window, in per cent of all.
+fn moved(ours: &Outcome, _: &Outcome) -> f64 {
+    100.0 * ours.moves as f64 / (OSDS * CONNECTIONS) as f64 * WINDOW as f64 / ours.seconds.len().max(1) as f64
 }
 
 fn gain(kind: usize) -> impl Fn(&Outcome, &Outcome) -> f64 {
@@ -119,30 +133,9 @@ impl Sheet<'_> {
     /// A row for the columns and one for each arm without.
     fn add(&mut self, row: Row, load: Load, operation: Operation, metric: Metric<'_>) {
         let of = |arm: Arm| self.all.against(load, operation, (arm, Arm::RoundRobin), metric);
-        let ours = of(Arm::Waits);
-        let row = Row {
-            baseline: Some(of(Arm::RoundRobin).mean),
-            faithful: Some(of(Arm::Genetic).mean),
-            evenkeel: Some(ours.mean),
-            half_width: Some(ours.half_width).filter(|width| width.is_finite()),
-            ..row
-        };
-        let others: Vec<Row> = Arm::ALL
-            .into_iter()
-            .filter_map(|arm| {
-                Some(Row {
-                    method: Some(arm.name()?.to_owned()),
-                    paper: None,
-                    baseline: Some(of(arm).mean),
-                    faithful: None,
-                    half_width: None,
-                    bar: None,
-                    ..row.clone()
-                })
-            })
-            .collect();
-        self.rows.push(row);
-        self.rows.extend(others);
+        let columns = [Arm::RoundRobin, Arm::Genetic, Arm::Waits].map(|arm| Some(of(arm)));
+        let others = Arm::ALL.into_iter().filter_map(|arm| Some((arm.name()?, Some(of(arm).mean))));
+        self.rows.extend(row.columns(columns, others));
     }
 }
 
@@ -151,6 +144,10 @@ fn case(load: Load, what: &str) -> String {
 }
 
 const LOADS: [Load; 2] = [Load::Equal, Load::Random];
+
+fn cases() -> impl Iterator<Item = (Load, Operation)> {
+    LOADS.into_iter().flat_map(|load| Operation::ALL.map(|operation| (load, operation)))
+}
 
 pub(super) fn report(options: &Options, outcomes: &[Outcome], seeds: &[u64], seconds: u64) -> Report {
     let all = Outcomes { outcomes, seeds: seeds.len() };
@@ -185,36 +182,23 @@ fn baseline(all: &Outcomes<'_>) -> Section {
         ..Row::new(&case(load, "randwrite"), "least_messages_ratio", "", Better::Higher)
     };
     sheet.add(least, load, operation, &|ours, _| messages(ours, |_| 0));
-    for load in LOADS {
-        for operation in Operation::ALL {
-            let row = Row::new(&case(load, operation.name()), "busiest_worker_percent", "%", Better::Lower);
-            let busiest = |ours: &Outcome, _: &Outcome| 100.0 * ours.busy.iter().copied().fold(0.0, f64::max);
-            sheet.add(row, load, operation, &busiest);
-        }
+    for (load, operation) in cases() {
+        let row = Row::new(&case(load, operation.name()), "busiest_worker_percent", "%", Better::Lower);
+        let busiest = |ours: &Outcome, _: &Outcome| 100.0 * ours.busy.iter().copied().fold(0.0, f64::max);
+        sheet.add(row, load, operation, &busiest);
     }
-    let series = |(name, arm): (&str, Arm)| {
-        let points = all.of(load, operation, arm).first().map_or_else(Points::new, |outcome| {
-            let n = outcome.received.len();
-            (0..n).map(|place| (place as f64 + 1.0, messages(outcome, |_| place), String::new())).collect()
-        });
-        (name.to_owned(), points)
-    };
+    let received = |outcome: &Outcome| (0..outcome.received.len()).map(|place| messages(outcome, |_| place)).collect();
+    let plot = all.first_seed("Messages received by each worker, ascending", "worker", "messages", received);
     Section {
-        title: "Figure 2: messages of the 128 workers".to_owned(),
-        text: vec![
-            "Messages received over the whole run, the most and the least loaded worker by the mean of all. The paper's mean \
-             is Table I divided by 128. Below: how much of the time the busiest worker was busy."
-                .to_owned(),
-        ],
         rows: sheet.rows,
-        figures: vec![Figure {
-            title: "Messages received by each worker, ascending".to_owned(),
-            note: "randwrite, equal clients, the first seed.".to_owned(),
-            x: Axis::linear("worker"),
-            y: Axis::linear("messages, multiples of the mean"),
-            joined: true,
-            series: COLUMNS.into_iter().map(series).collect(),
-        }],
+        figures: vec![plot],
+        ..Section::new(
+            "Figure 2: messages of the 128 workers",
+            [
+                "Messages received over the whole run, the most and the least loaded worker by the mean of all. The paper's mean \
+             is Table I divided by 128. Below: how much of the time the busiest worker was busy.",
+            ],
+        )
     }
 }
 
@@ -224,40 +208,33 @@ const COLUMNS: [(&str, Arm); 3] =
 /// Figures 5 and 7.
 fn sigma(all: &Outcomes<'_>) -> Section {
     let mut sheet = Sheet { all, rows: Vec::new() };
-    for load in LOADS {
-        for operation in Operation::ALL {
-            let row = |metric: &str| Row::new(&case(load, operation.name()), metric, "%", Better::Higher);
-            let bar = Row { bar: Some(REDUCTION_BAR), ..row("sigma_reduction_percent") };
-            sheet.add(bar, load, operation, &|ours, rr| removed(&ours.windows, &rr.windows));
-            let paper = Some(paper_sigma(load, operation));
-            let raw = Row { paper, ..row("sigma_reduction_raw_percent") };
-            sheet.add(raw, load, operation, &|ours, rr| lower(&ours.windows, &rr.windows));
-            let best = all.against(load, operation, (Arm::Waits, Arm::RoundRobin), &|ours, rr| {
-                lower(&best_only(&ours.windows), &rr.windows)
-            });
-            sheet.rows.push(Row {
-                method: Some("best".to_owned()),
-                baseline: Some(best.mean),
-                ..row("sigma_reduction_raw_percent")
-            });
-            sheet.add(row("sigma_reduction_bytes_percent"), load, operation, &|ours, rr| lower(&ours.bytes, &rr.bytes));
-            sheet.add(row("sigma_reduction_1s_percent"), load, operation, &|ours, rr| {
-                removed(&ours.seconds, &rr.seconds)
-            });
-        }
-    }
-    let (load, operation) = (Load::Equal, Operation::Write);
-    let series = |(name, arm): (&str, Arm)| {
-        let points = all.of(load, operation, arm).first().map_or_else(Points::new, |outcome| {
-            let seconds = outcome.seconds.iter().enumerate();
-            seconds.map(|(n, spread)| (n as f64 + 1.0, spread.sigma / spread.mean, String::new())).collect()
+    for (load, operation) in cases() {
+        let row = |metric: &str| Row::new(&case(load, operation.name()), metric, "%", Better::Higher);
+        let bar = Row { bar: Some(REDUCTION_BAR), ..row("sigma_reduction_percent") };
+        sheet.add(bar, load, operation, &|ours, rr| removed(&ours.windows, &rr.windows));
+        let paper = Some(paper_sigma(load, operation));
+        let raw = Row { paper, ..row("sigma_reduction_raw_percent") };
+        sheet.add(raw, load, operation, &|ours, rr| lower(&ours.windows, &rr.windows));
+        let best = all.against(load, operation, (Arm::Waits, Arm::RoundRobin), &|ours, rr| {
+            lower(&best_only(&ours.windows), &rr.windows)
         });
-        (name.to_owned(), points)
-    };
+        sheet.rows.push(Row {
+            method: Some("best".to_owned()),
+            baseline: Some(best.mean),
+            ..row("sigma_reduction_raw_percent")
+        });
+        sheet.add(row("sigma_reduction_bytes_percent"), load, operation, &|ours, rr| lower(&ours.bytes, &rr.bytes));
+        sheet.add(row("sigma_reduction_1s_percent"), load, operation, &|ours, rr| removed(&ours.seconds, &rr.seconds));
+    }
+    let by_second = |outcome: &Outcome| outcome.seconds.iter().map(|spread| spread.sigma / spread.mean).collect();
+    let plot = all.first_seed("Difference between workers", "s", "standard deviation", by_second);
     Section {
-        title: "Figures 5 and 7: how different workers are".to_owned(),
-        text: vec![format!(
-            "Standard deviation of the time that the 128 workers are busy, in windows of {WINDOW} s. sigma_reduction_percent: \
+        rows: sheet.rows,
+        figures: vec![plot],
+        ..Section::new(
+            "Figures 5 and 7: how different workers are",
+            [format!(
+                "Standard deviation of the time that the 128 workers are busy, in windows of {WINDOW} s. sigma_reduction_percent: \
              by how much it is lower than with round robin, relative to the mean load, in per cent of what the best placement \
              of each window's own loads would have removed, which is known afterwards only. It counts the window after a \
              decision. Differences between OSDs and connections heavier than a worker's share are beyond any placement. \
@@ -265,16 +242,8 @@ fn sigma(all: &Outcomes<'_>) -> Section {
              (best: with that placement of the loads of ours; where more is done, loads and their differences are larger); \
              sigma_reduction_bytes_percent: that of the bytes received, which is what the genetic algorithm evens out; \
              sigma_reduction_1s_percent: the first metric in windows of 1 s."
-        )],
-        rows: sheet.rows,
-        figures: vec![Figure {
-            title: "Difference between workers".to_owned(),
-            note: "randwrite, equal clients, the first seed.".to_owned(),
-            x: Axis::linear("s"),
-            y: Axis::linear("standard deviation, multiples of the mean"),
-            joined: true,
-            series: COLUMNS.into_iter().map(series).collect(),
-        }],
+            )],
+        )
     }
 }
 
@@ -297,39 +266,34 @@ fn throughput(all: &Outcomes<'_>) -> Section {
         }
     }
     Section {
-        title: "Figures 6 and 8: IOPS".to_owned(),
-        text: vec![
-            "Requests completed, against round robin with the same seed. Connections are all opened in the beginning, so the \
-             worker with the fewest connections is also the next one in turn."
-                .to_owned(),
-        ],
         rows: sheet.rows,
-        figures: Vec::new(),
+        ..Section::new(
+            "Figures 6 and 8: IOPS",
+            [
+                "Requests completed, against round robin with the same seed. Connections are all opened in the beginning, so the \
+             worker with the fewest connections is also the next one in turn.",
+            ],
+        )
     }
 }
 
 fn price(all: &Outcomes<'_>) -> Section {
     let mut sheet = Sheet { all, rows: Vec::new() };
-    let seconds = |outcome: &Outcome| outcome.seconds.len().max(1) as f64;
-    let moved = |ours: &Outcome, _: &Outcome| {
-        100.0 * ours.moves as f64 / (OSDS * CONNECTIONS) as f64 * WINDOW as f64 / seconds(ours)
-    };
-    for load in LOADS {
-        for operation in Operation::ALL {
-            let row =
-                |metric: &str, unit: &'static str| Row::new(&case(load, operation.name()), metric, unit, Better::Lower);
-            sheet.add(row("moved_percent", "%"), load, operation, &moved);
-            sheet.add(row("response_p99_ms", "ms"), load, operation, &|ours, _| ours.p99_ms);
-        }
+    for (load, operation) in cases() {
+        let row =
+            |metric: &str, unit: &'static str| Row::new(&case(load, operation.name()), metric, unit, Better::Lower);
+        sheet.add(row("moved_percent", "%"), load, operation, &moved);
+        sheet.add(row("response_p99_ms", "ms"), load, operation, &|ours, _| ours.p99_ms);
     }
     Section {
-        title: "Moves and response times".to_owned(),
-        text: vec![format!(
-            "Connections moved in {WINDOW} s, in per cent of all; 99th percentile of the response time on the stretched scale of \
-             time."
-        )],
         rows: sheet.rows,
-        figures: Vec::new(),
+        ..Section::new(
+            "Moves and response times",
+            [format!(
+                "Connections moved in {WINDOW} s, in per cent of all; 99th percentile of the response time on the stretched scale of \
+             time."
+            )],
+        )
     }
 }
 
@@ -403,16 +367,9 @@ fn claims(all: &Outcomes<'_>) -> Vec<Claim> {
         reproduced: equal.iter().zip(&random).all(|(equal, random)| random > equal),
         numbers: format!("{} % with equal clients, {} % with random ones", list(&equal), list(&random)),
     });
-    let seconds = |outcome: &Outcome| outcome.seconds.len().max(1) as f64;
     let moved = |arm: Arm| {
-        mean(LOADS.into_iter().flat_map(|load| Operation::ALL.map(|operation| (load, operation))).map(
-            |(load, operation)| {
-                let share = |ours: &Outcome, _: &Outcome| {
-                    100.0 * ours.moves as f64 / (OSDS * CONNECTIONS) as f64 * WINDOW as f64 / seconds(ours)
-                };
-                all.against(load, operation, (arm, Arm::RoundRobin), &share).mean
-            },
-        ))
+        let of = |load, operation| all.against(load, operation, (arm, Arm::RoundRobin), &moved).mean;
+        mean(cases().map(|(load, operation)| of(load, operation)))
     };
     claims.push(Claim {
         source: "V.B",

@@ -41,8 +41,8 @@ const SKEW: Skew = Skew { sigma: 0.75, common: 0.5, drifting: 0.25, memory_s: 30
 /// Before it counts: the published method decides after 5 and 10 s.
 const LEAD: Duration = Duration::from_secs(11);
 
-/// Runs each setup with its seed and answers with the outcomes in the same order. The name says what they are for.
-pub type Execute<'a, E> = dyn FnMut(&str, &[(Setup, u64)]) -> Result<Vec<Outcome>, E> + 'a;
+/// As [`super::Execute`], of this experiment.
+pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 
 /// What clients do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

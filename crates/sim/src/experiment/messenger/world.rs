@@ -14,6 +14,7 @@ use super::cluster::{
 };
 use crate::engine::{Due, Queue};
 use crate::placed::{LOOK, Placed};
+use crate::slab::Slab;
 
 /// Seconds over which differences of workers are judged: the paper's interval.
 pub const WINDOW: usize = 5;
@@ -132,6 +133,14 @@ struct Worked {
     bytes: u64,
 }
 
+impl Worked {
+    fn add(&mut self, other: &Self) {
+        self.busy += other.busy;
+        self.received += other.received;
+        self.bytes += other.bytes;
+    }
+}
+
 struct Run<'a> {
     setup: &'a Setup,
     rng: SplitMix64,
@@ -140,8 +149,7 @@ struct Run<'a> {
     osds: Vec<Placed>,
     /// The next event of each OSD.
     next: [Instant; OSDS],
-    requests: Vec<Request>,
-    free: Vec<u32>,
+    requests: Slab<Request>,
     /// By OSD and connection, and by OSD and worker: in this second.
     second: (Vec<f64>, Vec<Worked>),
     /// By OSD and connection: time busy in this window.
@@ -197,8 +205,7 @@ impl<'a> Run<'a> {
             queue,
             osds,
             next: [Instant::FAR_FUTURE; OSDS],
-            requests: Vec::new(),
-            free: Vec::new(),
+            requests: Slab::default(),
             second: (vec![0.0; OSDS * CONNECTIONS], vec![Worked::default(); OSDS * WORKERS]),
             connections: vec![0.0; OSDS * CONNECTIONS],
             window: vec![Worked::default(); OSDS * WORKERS],
@@ -213,7 +220,7 @@ impl<'a> Run<'a> {
     fn run(&mut self) -> Result<(), String> {
         let end = Instant::ZERO + self.setup.lead + self.setup.duration;
         loop {
-            let (osd, first) = earliest(&self.next);
+            let (osd, first) = (0..).zip(self.next).min_by_key(|&(_, at)| at).unwrap_or((0, Instant::FAR_FUTURE));
             self.queue.set_alarm(0, first);
             let Some((now, due)) = self.queue.pop() else { return Err("nothing happens any more".to_owned()) };
             if now > end {
@@ -261,16 +268,7 @@ impl<'a> Run<'a> {
         let write = self.chance(self.setup.writes);
         let osd = self.destinations.of_client(client, &mut self.rng);
         let request = Request { client, write, sent: now - self.setup.network };
-        let number = match self.free.pop() {
-            Some(number) => {
-                self.requests[number as usize] = request;
-                number
-            }
-            None => {
-                self.requests.push(request);
-                self.requests.len() as u32 - 1
-            }
-        };
+        let number = self.requests.insert(request);
         let bytes = HEADER + if write { PAYLOAD } else { 0 };
         self.submit(now, osd, client_connection(client), Step::Op.id(number), Side::Receive, bytes);
         for light in [Light::Low, Light::Ping] {
@@ -298,7 +296,7 @@ impl<'a> Run<'a> {
         let send = |run: &mut Self, connection: u32, step: Step, bytes: u32| {
             run.submit(now, osd, connection, step.id(number), Side::Send, bytes);
         };
-        let request = self.requests.get(number as usize).copied();
+        let request = self.requests.get(number.into()).copied();
         match (step, request) {
             (Step::Op, Some(Request { write: false, .. })) => send(self, connection, Step::Reply, HEADER + PAYLOAD),
             (Step::Op, _) => {
@@ -341,8 +339,7 @@ impl<'a> Run<'a> {
 
     /// A reply is at its client at `at`, which sends the next request in a while.
     fn returns(&mut self, at: Instant, number: u32) {
-        let request = self.requests[number as usize];
-        self.free.push(number);
+        let Some(request) = self.requests.remove(number.into()) else { return };
         if self.is_counted(at) {
             self.completed[usize::from(request.write)] += 1;
             self.responses.record(at.since(request.sent));
@@ -363,10 +360,8 @@ impl<'a> Run<'a> {
         for (osd, placed) in self.osds.iter_mut().enumerate() {
             placed.observe(CONNECTIONS as u32, |connection, worker, done| {
                 by_connection[osd * CONNECTIONS + connection as usize] += done.busy.as_secs_f64();
-                let worker = &mut by_worker[osd * WORKERS + worker as usize];
-                worker.busy += done.busy.as_nanos();
-                worker.received += done.received;
-                worker.bytes += done.received_bytes;
+                let (busy, received, bytes) = (done.busy.as_nanos(), done.received, done.received_bytes);
+                by_worker[osd * WORKERS + worker as usize].add(&Worked { busy, received, bytes });
             });
             placed.tell(LOOK);
         }
@@ -392,11 +387,8 @@ impl<'a> Run<'a> {
         let busy = |worked: &Worked| worked.busy as f64 / 1e9;
         self.outcome.seconds.push(spread(by_worker.iter().map(busy), Some(by_connection)));
         for (place, worked) in by_worker.iter().enumerate() {
-            for sum in [&mut self.window[place], &mut self.total[place]] {
-                sum.busy += worked.busy;
-                sum.received += worked.received;
-                sum.bytes += worked.bytes;
-            }
+            self.window[place].add(worked);
+            self.total[place].add(worked);
         }
         self.connections.iter_mut().zip(by_connection).for_each(|(sum, busy)| *sum += busy);
         self.seconds += 1;
@@ -418,17 +410,6 @@ impl<'a> Run<'a> {
         self.outcome.busy = self.total.iter().map(|worked| worked.busy as f64 / counted_ns).collect();
         self.outcome
     }
-}
-
-/// The first that something happens in, and when.
-fn earliest(next: &[Instant; OSDS]) -> (usize, Instant) {
-    let mut first = (0, next[0]);
-    for (osd, &at) in next.iter().enumerate().skip(1) {
-        if at < first.1 {
-            first = (osd, at);
-        }
-    }
-    first
 }
 
 /// Mean and deviation of workers' loads; with those of connections, of the best placement too.

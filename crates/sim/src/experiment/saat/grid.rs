@@ -37,25 +37,23 @@ fn tenants(names: &[&str], mb_per_s: f64, traces: &Traces) -> Vec<Tenant> {
 
 /// All fourteen, in the paper's order; who has a recorded trace replays it.
 pub fn groups(traces: &Traces) -> Vec<Group> {
-    let alone = ALONE_MB_PER_S.map(|mb_per_s| Group {
-        name: format!("one tenant, {mb_per_s} MB/s"),
-        paper: None,
-        cases: ALONE.iter().map(|name| tenants(&[name], mb_per_s, traces)).collect(),
+    let group = |name: String, cases: Vec<Vec<Tenant>>| Group { name, paper: None, cases };
+    let alone = ALONE_MB_PER_S.map(|mb_per_s| {
+        let cases = ALONE.iter().map(|name| tenants(&[name], mb_per_s, traces));
+        group(format!("one tenant, {mb_per_s} MB/s"), cases.collect())
     });
-    let two = TWO_MB_PER_S.map(|mb_per_s| Group {
-        name: format!("two tenants, {mb_per_s} MB/s each"),
-        paper: None,
-        cases: vec![tenants(&TWO, mb_per_s, traces)],
-    });
-    let pairs = PAIRS.map(|pair| Group {
-        name: format!("{} and {}, {PAIR_MB_PER_S} MB/s each", pair[0], pair[1]),
-        paper: None,
-        cases: vec![tenants(&pair, PAIR_MB_PER_S, traces)],
+    let two = TWO_MB_PER_S
+        .map(|mb_per_s| group(format!("two tenants, {mb_per_s} MB/s each"), vec![tenants(&TWO, mb_per_s, traces)]));
+    let pairs = PAIRS.map(|pair| {
+        let name = format!("{} and {}, {PAIR_MB_PER_S} MB/s each", pair[0], pair[1]);
+        group(name, vec![tenants(&pair, PAIR_MB_PER_S, traces)])
     });
     let many = (2..=MANY.len()).map(|n| Group {
-        name: format!("{n} tenants, {MANY_MB_PER_S} MB/s together"),
         paper: (n == 4).then_some((3.91, 0.452)),
-        cases: vec![tenants(&MANY[..n], MANY_MB_PER_S / n as f64, traces)],
+        ..group(
+            format!("{n} tenants, {MANY_MB_PER_S} MB/s together"),
+            vec![tenants(&MANY[..n], MANY_MB_PER_S / n as f64, traces)],
+        )
     });
     alone.into_iter().chain(two).chain(pairs).chain(many).collect()
 }

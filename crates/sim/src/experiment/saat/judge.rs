@@ -3,7 +3,8 @@
 use super::grid::Group;
 use super::world::{Outcome, Setup};
 use super::{Arm, NAME};
-use crate::experiment::{Axis, Better, Claim, Figure, Options, Points, Report, Row, Section};
+use crate::experiment::{Better, Claim, Options, Report, Row, Section};
+use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
 /// What ours is to reach, in per cent: DAT of a group, mean jitter.
@@ -12,16 +13,13 @@ const JITTER_BAR: f64 = 2.3;
 /// Where the oracle cannot reach that either: this many times its figure.
 const ORACLE_FACTOR: f64 = 1.2;
 
-/// Figures of one run, means over its tenants, in per cent of the guarantee.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Figures {
-    /// Difference of the average throughput.
-    pub(super) dat: f64,
-    /// Mean distance of a period.
-    pub(super) jitter: f64,
-    /// The same of periods half a second later.
-    shifted: f64,
-}
+/// Figures of one run, means over its tenants, in per cent of the guarantee: the difference of the average throughput, the
+/// mean distance of a period, and the same of periods half a second later.
+type Figures = [f64; 3];
+
+pub(super) const DAT: usize = 0;
+pub(super) const JITTER: usize = 1;
+const SHIFTED: usize = 2;
 
 fn judge(setup: &Setup, outcome: &Outcome) -> Figures {
     let mut figures = Figures::default();
@@ -29,11 +27,10 @@ fn judge(setup: &Setup, outcome: &Outcome) -> Figures {
     for (place, tenant) in setup.tenants.iter().enumerate() {
         let far = |rate: f64| 100.0 * (rate / tenant.guaranteed - 1.0).abs();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
-        let periods = outcome.periods(place, false);
         let jitter = |periods: &[f64]| mean(&periods.iter().map(|&rate| far(rate)).collect::<Vec<f64>>());
-        figures.dat += far(mean(&periods)) / n;
-        figures.jitter += jitter(&periods) / n;
-        figures.shifted += jitter(&outcome.periods(place, true)) / n;
+        let [periods, shifted] = [false, true].map(|shifted| outcome.periods(place, shifted));
+        let of_tenant = [far(mean(&periods)), jitter(&periods), jitter(&shifted)];
+        figures.iter_mut().zip(of_tenant).for_each(|(sum, figure)| *sum += figure / n);
     }
     figures
 }
@@ -46,17 +43,14 @@ impl Judged {
         let cases = (runs.len() / seeds) as f64;
         let mut by_seed = vec![Figures::default(); seeds];
         for (place, (setup, outcome)) in runs.iter().enumerate() {
-            let figures = judge(setup, outcome);
-            let sum = &mut by_seed[place % seeds];
-            sum.dat += figures.dat / cases;
-            sum.jitter += figures.jitter / cases;
-            sum.shifted += figures.shifted / cases;
+            let sums = &mut by_seed[place % seeds];
+            sums.iter_mut().zip(judge(setup, outcome)).for_each(|(sum, figure)| *sum += figure / cases);
         }
         Self(by_seed)
     }
 
-    pub(super) fn estimate(&self, figure: fn(&Figures) -> f64) -> Estimate {
-        Estimate::of(&self.0.iter().map(figure).collect::<Vec<f64>>())
+    pub(super) fn estimate(&self, figure: usize) -> Estimate {
+        Estimate::over(&self.0, |figures| figures[figure])
     }
 }
 
@@ -82,27 +76,12 @@ pub(super) fn mean_of_arm(groups: &[Group], runs: &mut &[(&Setup, &Outcome)], se
 fn mean(groups: &ByGroup) -> Judged {
     let n = groups.len() as f64;
     let seeds = groups.first().map_or(0, |group| group.0.len());
-    let of =
-        |seed: usize, figure: fn(&Figures) -> f64| groups.iter().map(|group| figure(&group.0[seed])).sum::<f64>() / n;
-    Judged(
-        (0..seeds)
-            .map(|seed| Figures {
-                dat: of(seed, |figures| figures.dat),
-                jitter: of(seed, |figures| figures.jitter),
-                shifted: of(seed, |figures| figures.shifted),
-            })
-            .collect(),
-    )
+    let of = |seed: usize, figure: usize| groups.iter().map(|group| group.0[seed][figure]).sum::<f64>() / n;
+    Judged((0..seeds).map(|seed| [DAT, JITTER, SHIFTED].map(|figure| of(seed, figure))).collect())
 }
 
-/// Name, what is averaged.
-pub(super) type Metric = (&'static str, fn(&Figures) -> f64);
-
-const METRICS: [Metric; 3] = [
-    ("dat_percent", |figures| figures.dat),
-    ("jitter_percent", |figures| figures.jitter),
-    ("jitter_shifted_percent", |figures| figures.shifted),
-];
+/// Names of the figures, in their order.
+const METRICS: [&str; 3] = ["dat_percent", "jitter_percent", "jitter_shifted_percent"];
 
 pub(super) fn report(
     options: &Options,
@@ -113,9 +92,9 @@ pub(super) fn report(
 ) -> Report {
     let mut runs = runs;
     let arms: Vec<ByGroup> = Arm::ALL.iter().map(|_| by_group(groups, &mut runs, seeds)).collect();
-    let mut section = Section {
-        title: "Fourteen groups".to_owned(),
-        text: vec![format!(
+    let mut section = Section::new(
+        "Fourteen groups",
+        [format!(
             "Means over the tenants and traces of a group and {} of {seconds} s. DAT: distance of the mean throughput \
              from the guarantee. Jitter: mean distance of the throughput of 1 s from the guarantee; shifted: of seconds that \
              begin half a second later than those that the controllers know. Baseline: the guarantee as the limit. The \
@@ -123,15 +102,14 @@ pub(super) fn report(
              ten times). The oracle knows the future and sets one limit for each second.",
             if seeds == 1 { "one run".to_owned() } else { format!("{seeds} runs") }
         )],
-        ..Section::default()
-    };
+    );
     for (place, group) in groups.iter().enumerate() {
         let of = |arm: Arm| &arms[arm as usize][place];
         rows(&mut section, &group.name, group.paper, &of);
-        let (ours, oracle) = (of(Arm::Accurate), of(Arm::Oracle).estimate(|figures| figures.dat).mean);
+        let (ours, oracle) = (of(Arm::Accurate), of(Arm::Oracle).estimate(DAT).mean);
         let bound = DAT_BAR.max(ORACLE_FACTOR * oracle);
         section.rows.push(Row {
-            evenkeel: Some(ours.estimate(|figures| figures.dat).mean / bound),
+            evenkeel: Some(ours.estimate(DAT).mean / bound),
             bar: Some(1.0),
             ..Row::new(&group.name, "dat_vs_bound_ratio", "", Better::Lower)
         });
@@ -140,59 +118,41 @@ pub(super) fn report(
     let of = |arm: Arm| &means[arm as usize];
     let all = "mean of 14 groups";
     rows(&mut section, all, Some((6.56, 1.94)), &of);
-    let jitter = |arm: Arm| of(arm).estimate(|figures| figures.jitter).mean;
+    let jitter = |arm: Arm| of(arm).estimate(JITTER).mean;
     section.rows.push(Row {
         evenkeel: Some(jitter(Arm::Accurate) / JITTER_BAR.max(ORACLE_FACTOR * jitter(Arm::Oracle))),
         bar: Some(1.0),
         ..Row::new(all, "jitter_vs_bound_ratio", "", Better::Lower)
     });
     section.figures = figures(groups, &arms);
-    let intro = vec![
+    let intro = [
         "A tenant on a hybrid device under a limit of exactly what it was guaranteed gets less: misses cannot keep up, and the \
          limit forbids to catch up afterwards. The limit has to stand above the guarantee; by how much is decided by nobody \
-         (today's practice), by the published equations, and by Evenkeel."
-            .to_owned(),
+         (today's practice), by the published equations, and by Evenkeel.",
         "Everything happens in virtual time on a modelled device; the same seed gives the same figures on every machine. \
-         Device and tenants were fitted to the paper's figures for today's limits alone."
-            .to_owned(),
-    ];
+         Device and tenants were fitted to the paper's figures for today's limits alone.",
+    ].map(str::to_owned).to_vec();
     Report { experiment: NAME, seed: options.seed, intro, sections: vec![section], claims: claims(&arms, &means) }
 }
 
 fn rows<'a>(section: &mut Section, case: &str, paper: Option<(f64, f64)>, of: &dyn Fn(Arm) -> &'a Judged) {
-    for (metric, figure) in METRICS {
-        let mean = |arm: Arm| of(arm).estimate(figure).mean;
-        let ours = of(Arm::Accurate).estimate(figure);
-        let row = Row {
-            paper: paper.map(|(_, saat)| saat).filter(|_| metric == "dat_percent"),
-            baseline: Some(mean(Arm::Static)),
-            faithful: Some(mean(Arm::Saat)),
-            evenkeel: Some(ours.mean),
-            half_width: Some(ours.half_width).filter(|width| width.is_finite()),
-            ..Row::new(case, metric, "%", Better::Lower)
-        };
-        section.rows.push(row.clone());
-        for arm in Arm::ALL {
-            let Some(name) = arm.name() else { continue };
-            section.rows.push(Row {
-                method: Some(name.to_owned()),
-                paper: None,
-                baseline: Some(mean(arm)),
-                faithful: None,
-                half_width: None,
-                ..row.clone()
-            });
-        }
+    for (figure, metric) in METRICS.into_iter().enumerate() {
+        let paper = paper.map(|(_, saat)| saat).filter(|_| figure == DAT);
+        let row = Row { paper, ..Row::new(case, metric, "%", Better::Lower) };
+        let others = Arm::ALL.into_iter().filter_map(|arm| Some((arm.name()?, Some(of(arm).estimate(figure).mean))));
+        let columns = [Arm::Static, Arm::Saat, Arm::Accurate].map(|arm| Some(of(arm).estimate(figure)));
+        section.rows.extend(row.columns(columns, others));
     }
 }
 
-fn figures(groups: &[Group], arms: &[ByGroup]) -> Vec<Figure> {
-    let plot = |title: &str, figure: fn(&Figures) -> f64| {
+fn figures(groups: &[Group], arms: &[ByGroup]) -> Vec<Plot> {
+    let plot = |title: &str, figure: usize| {
         let series = |(name, arm): (&str, Arm)| {
-            let point = |(place, group): (usize, &Group)| {
-                ((place + 1) as f64, arms[arm as usize][place].estimate(figure).mean, group.name.clone())
+            let points = groups.iter().zip(&arms[arm as usize]).zip(1..);
+            let point = |((group, judged), n): ((&Group, &Judged), u32)| {
+                (f64::from(n), judged.estimate(figure).mean, group.name.clone())
             };
-            (name.to_owned(), groups.iter().enumerate().map(point).collect::<Points>())
+            Series::named(name, Style::Dots, points.map(point))
         };
         let arms = [
             ("guarantee as limit", Arm::Static),
@@ -200,27 +160,17 @@ fn figures(groups: &[Group], arms: &[ByGroup]) -> Vec<Figure> {
             ("Evenkeel", Arm::Accurate),
             ("oracle", Arm::Oracle),
         ];
-        Figure {
-            title: title.to_owned(),
-            note: "In the order of the table.".to_owned(),
-            x: Axis::linear("group"),
-            y: Axis::linear("% of the guarantee"),
-            joined: false,
-            series: arms.into_iter().map(series).collect(),
-        }
+        let (x, y) = (Axis::linear("group"), Axis::linear("% of the guarantee"));
+        Plot::new(title, "In the order of the table.", x, y, arms.map(series))
     };
-    vec![
-        plot("Difference of the average throughput (DAT)", |figures| figures.dat),
-        plot("Average jitter", |figures| figures.jitter),
-    ]
+    vec![plot("Difference of the average throughput (DAT)", DAT), plot("Average jitter", JITTER)]
 }
 
 fn claims(arms: &[ByGroup], means: &[Judged]) -> Vec<Claim> {
-    let dat = |arm: Arm, place: usize| arms[arm as usize][place].estimate(|figures| figures.dat).mean;
-    let of = |arm: Arm, figure: fn(&Figures) -> f64| means[arm as usize].estimate(figure).mean;
-    let (fixed, saat) = (of(Arm::Static, |figures| figures.dat), of(Arm::Saat, |figures| figures.dat));
-    let (fixed_jitter, saat_jitter) =
-        (of(Arm::Static, |figures| figures.jitter), of(Arm::Saat, |figures| figures.jitter));
+    let dat = |arm: Arm, place: usize| arms[arm as usize][place].estimate(DAT).mean;
+    let of = |arm: Arm, figure: usize| means[arm as usize].estimate(figure).mean;
+    let (fixed, saat) = (of(Arm::Static, DAT), of(Arm::Saat, DAT));
+    let (fixed_jitter, saat_jitter) = (of(Arm::Static, JITTER), of(Arm::Saat, JITTER));
     let alone: Vec<(f64, f64)> = (0..4).map(|place| (dat(Arm::Static, place), dat(Arm::Saat, place))).collect();
     let groups = arms[Arm::Static as usize].len();
     let better = (0..groups).filter(|&place| dat(Arm::Saat, place) < dat(Arm::Static, place)).count();

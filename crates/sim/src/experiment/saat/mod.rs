@@ -43,8 +43,8 @@ const STEP: Duration = Duration::from_millis(100);
 /// Recorded traces by the names of the paper's Table I.
 pub type Traces = BTreeMap<&'static str, Arc<Recorded>>;
 
-/// Runs each setup with its seed and answers with the outcomes in the same order. The name says what they are for.
-pub type Execute<'a, E> = dyn FnMut(&str, &[(Setup, u64)]) -> Result<Vec<Outcome>, E> + 'a;
+/// As [`super::Execute`], of this experiment.
+pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 
 /// Who sets the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

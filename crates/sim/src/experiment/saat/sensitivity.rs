@@ -9,7 +9,7 @@ use evenkeel_model::cached::CachedParams;
 
 use super::Arm;
 use super::grid::Group;
-use super::judge::{Metric, mean_of_arm};
+use super::judge::{DAT, JITTER, Judged, mean_of_arm};
 use super::tenants::Habits;
 use super::world::{Outcome, Setup};
 use crate::experiment::{Better, Row, Section};
@@ -66,11 +66,10 @@ pub(super) fn variants() -> Vec<Variant> {
 pub(super) fn section(groups: &[Group], runs: &[(&Setup, &Outcome)], seeds: usize, seconds: u64) -> Section {
     let mut runs = runs;
     let mut section = Section { title: "Other constants that fit".to_owned(), ..Section::default() };
-    let metrics: [Metric; 2] = [("dat_percent", |figures| figures.dat), ("jitter_percent", |figures| figures.jitter)];
     let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
     for (name, _, _) in variants() {
         let [fixed, saat, ours] = ARMS.map(|_| mean_of_arm(groups, &mut runs, seeds));
-        for (metric, figure) in metrics {
+        for (metric, figure) in [("dat_percent", DAT), ("jitter_percent", JITTER)] {
             section.rows.push(Row {
                 baseline: Some(fixed.estimate(figure).mean),
                 faithful: Some(saat.estimate(figure).mean),
@@ -78,7 +77,7 @@ pub(super) fn section(groups: &[Group], runs: &[(&Setup, &Outcome)], seeds: usiz
                 ..Row::new(&name, metric, "%", Better::Lower)
             });
         }
-        let dat = |judged: &super::judge::Judged| judged.estimate(|figures| figures.dat).mean;
+        let dat = |judged: &Judged| judged.estimate(DAT).mean;
         if BASELINE.contains(&dat(&fixed)) {
             (least, most) = (least.min(dat(&saat)), most.max(dat(&saat)));
         }

@@ -8,6 +8,17 @@ pub use page::page;
 pub use rows::{Document, document};
 pub use table::text;
 
+/// Each name once, in the order in which it comes first.
+fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut seen = Vec::new();
+    for name in names {
+        if !seen.contains(&name) {
+            seen.push(name);
+        }
+    }
+    seen
+}
+
 #[cfg(test)]
 mod tests {
     use super::page;

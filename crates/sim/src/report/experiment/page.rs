@@ -1,8 +1,9 @@
 //! The result of an experiment as a page with plots.
 
+use super::distinct;
 use crate::experiment::{self, Report, Row, Section as Part};
 
-use crate::report::{Axis, Block, Cell, Check, Page, Plot, Section, Series, Style, Table, short};
+use crate::report::{Block, Cell, Check, Page, Section, Table, short};
 
 /// Claims, then a plot and a table for each metric of each part.
 pub fn page(report: &Report, quick: bool) -> Page {
@@ -52,13 +53,8 @@ fn claims(report: &Report) -> Section {
 }
 
 fn section(part: &Part) -> Section {
-    let plots = part.figures.iter().map(|figure| Block::Plot(plot(figure)));
-    let mut metrics: Vec<&str> = Vec::new();
-    for row in &part.rows {
-        if !metrics.contains(&row.metric.as_str()) {
-            metrics.push(&row.metric);
-        }
-    }
+    let plots = part.figures.iter().cloned().map(Block::Plot);
+    let metrics = distinct(part.rows.iter().map(|row| row.metric.as_str()));
     let tables = metrics.into_iter().map(|metric| Block::Table(table(part, metric)));
     Section { title: part.title.clone(), text: part.text.clone(), blocks: plots.chain(tables).collect() }
 }
@@ -66,12 +62,7 @@ fn section(part: &Part) -> Section {
 /// One metric: a line for each case, a column for each method.
 fn table(part: &Part, metric: &str) -> Table {
     let rows = || part.rows.iter().filter(|row| row.metric == metric);
-    let mut methods: Vec<&str> = Vec::new();
-    for method in rows().filter_map(|row| row.method.as_deref()) {
-        if !methods.contains(&method) {
-            methods.push(method);
-        }
-    }
+    let methods = distinct(rows().filter_map(|row| row.method.as_deref()));
     let number = |value: Option<f64>| value.map_or(Cell::Empty, |value| Cell::Number(value.into()));
     let line = |row: &Row| {
         let ours = match (row.evenkeel, row.half_width) {
@@ -96,24 +87,5 @@ fn table(part: &Part, metric: &str) -> Table {
         title: heading,
         columns: (0..columns.len()).filter(keep).map(|at| columns[at].to_owned()).collect(),
         rows: rows.iter().map(|row| (0..row.len()).filter(keep).map(|at| row[at].clone()).collect()).collect(),
-    }
-}
-
-fn plot(figure: &experiment::Figure) -> Plot {
-    let axis = |axis: &experiment::Axis| {
-        if axis.log { Axis::log(axis.label.clone()) } else { Axis::linear(axis.label.clone()) }
-    };
-    let style = if figure.joined { Style::Dotted } else { Style::Dots };
-    let series = figure.series.iter().map(|(name, points)| Series {
-        labels: points.iter().map(|(_, _, label)| label.clone()).collect(),
-        ..Series::new(name.clone(), style, points.iter().map(|&(x, y, _)| (x, y)))
-    });
-    Plot {
-        title: figure.title.clone(),
-        note: figure.note.clone(),
-        x: axis(&figure.x),
-        y: axis(&figure.y),
-        series: series.collect(),
-        ..Plot::default()
     }
 }

@@ -2,51 +2,40 @@
 
 use std::fmt::Write as _;
 
+use super::distinct;
 use crate::experiment::{Report, Row, Section, drg, harm, iscsi, messenger, saat};
 
 use crate::report::short;
 
 /// What the columns are.
-fn about(experiment: &str) -> &'static str {
+fn about(experiment: &str) -> &'static [&'static str] {
     match experiment {
-        iscsi::NAME => {
-            "
-baseline: no control, or as the section says. faithful: the published PID controller.
-evenkeel: adaptive, mean over seeds ± 95 % confidence. Best constant delay: --json and --report.
-"
-        }
-        saat::NAME => {
-            "
-baseline: the guarantee as the limit. faithful: SAAT as published, every second.
-evenkeel: accurate, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.
-"
-        }
-        messenger::NAME => {
-            "
-baseline: round robin. faithful: the genetic algorithm as published, every 5 s.
-evenkeel: waits, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.
-"
-        }
-        drg::NAME => {
-            "
-baseline: RW(D), weights after the targets. faithful: DRG as published, every second.
-evenkeel: needs, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.
-"
-        }
-        harm::NAME => {
-            "
-Cases that each method harms or helps, against no control. baseline: the fixed budget that harms the
-fewest. faithful: the published method. evenkeel: the default. All fixed budgets: --json and --report.
-Which cases are harmed, and by how much: --report.
-"
-        }
-        _ => {
-            "
-baseline: no admission control; for steps the best fixed budget of the old state, kept.
-faithful: SlowFast CoDel as published. evenkeel: elastic, mean over seeds ± 95 % confidence.
-All other methods: --json and --report.
-"
-        }
+        iscsi::NAME => &[
+            "baseline: no control, or as the section says. faithful: the published PID controller.",
+            "evenkeel: adaptive, mean over seeds ± 95 % confidence. Best constant delay: --json and --report.",
+        ],
+        saat::NAME => &[
+            "baseline: the guarantee as the limit. faithful: SAAT as published, every second.",
+            "evenkeel: accurate, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.",
+        ],
+        messenger::NAME => &[
+            "baseline: round robin. faithful: the genetic algorithm as published, every 5 s.",
+            "evenkeel: waits, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.",
+        ],
+        drg::NAME => &[
+            "baseline: RW(D), weights after the goals. faithful: DRG as published, every second.",
+            "evenkeel: needs, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.",
+        ],
+        harm::NAME => &[
+            "Cases that each method harms or helps, against no control. baseline: the fixed budget that harms the",
+            "fewest. faithful: the published method. evenkeel: the default. All fixed budgets: --json and --report.",
+            "Which cases are harmed, and by how much: --report.",
+        ],
+        _ => &[
+            "baseline: no admission control; for steps the best fixed budget of the old state, kept.",
+            "faithful: SlowFast CoDel as published. evenkeel: elastic, mean over seeds ± 95 % confidence.",
+            "All other methods: --json and --report.",
+        ],
     }
 }
 
@@ -59,7 +48,7 @@ pub fn text(report: &Report) -> String {
     for section in &report.sections {
         write_section(&mut text, section);
     }
-    text.push_str(about(report.experiment));
+    let _ = writeln!(text, "\n{}", about(report.experiment).join("\n"));
     let rows = || report.sections.iter().flat_map(|section| &section.rows);
     let (met, judged) = rows().filter_map(Row::is_met).fold((0, 0), |(met, all), is| (met + u32::from(is), all + 1));
     if judged > 0 {
@@ -101,15 +90,9 @@ fn write_wrapped(text: &mut String, lead: &str, words: &str) {
 
 fn write_section(text: &mut String, section: &Section) {
     let _ = writeln!(text, "\n{}", section.title.to_uppercase());
-    let mut metrics: Vec<&str> = Vec::new();
-    for row in section.rows.iter().filter(|row| row.method.is_none()) {
-        if !metrics.contains(&row.metric.as_str()) {
-            metrics.push(&row.metric);
-        }
-    }
-    for metric in metrics {
-        let rows = section.rows.iter().filter(|row| row.metric == metric && row.method.is_none());
-        let rows: Vec<&Row> = rows.collect();
+    let columns = || section.rows.iter().filter(|row| row.method.is_none());
+    for metric in distinct(columns().map(|row| row.metric.as_str())) {
+        let rows: Vec<&Row> = columns().filter(|row| row.metric == metric).collect();
         let _ = writeln!(
             text,
             "\n{:<48} {:>9} {:>9} {:>9} {:>17}",

@@ -31,32 +31,24 @@ pub struct Reader<R> {
 
 /// A format, with what earlier lines have said.
 #[derive(Debug)]
-enum Parser {
-    Msr,
-    Spc,
-    Mqsim,
-    Fio(fio::State),
-    Blkparse(blkparse::State),
+struct Parser {
+    format: Format,
+    fio: fio::State,
+    blkparse: blkparse::State,
 }
 
 impl Parser {
     fn new(format: Format) -> Self {
-        match format {
-            Format::Msr => Self::Msr,
-            Format::Spc => Self::Spc,
-            Format::Mqsim => Self::Mqsim,
-            Format::Fio => Self::Fio(fio::State::default()),
-            Format::Blkparse => Self::Blkparse(blkparse::State::default()),
-        }
+        Self { format, fio: fio::State::default(), blkparse: blkparse::State::default() }
     }
 
     fn parse(&mut self, line: &[u8], options: &Options) -> Result<Option<Record>, Fault> {
-        match self {
-            Self::Msr => msr::parse(line),
-            Self::Spc => spc::parse(line),
-            Self::Mqsim => mqsim::parse(line),
-            Self::Fio(state) => state.parse(line),
-            Self::Blkparse(state) => state.parse(line, options.event),
+        match self.format {
+            Format::Msr => msr::parse(line),
+            Format::Spc => spc::parse(line),
+            Format::Mqsim => mqsim::parse(line),
+            Format::Fio => self.fio.parse(line),
+            Format::Blkparse => self.blkparse.parse(line, options.event),
         }
     }
 }
@@ -80,13 +72,7 @@ impl<R: BufRead> Reader<R> {
 
     /// The format of the trace, once a record has been read.
     pub fn format(&self) -> Option<Format> {
-        self.parser.as_ref().map(|parser| match parser {
-            Parser::Msr => Format::Msr,
-            Parser::Spc => Format::Spc,
-            Parser::Mqsim => Format::Mqsim,
-            Parser::Fio(_) => Format::Fio,
-            Parser::Blkparse(_) => Format::Blkparse,
-        })
+        self.parser.as_ref().map(|parser| parser.format)
     }
 
     /// How many bad lines were left out, and what was wrong with the first.

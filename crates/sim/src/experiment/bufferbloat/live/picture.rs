@@ -51,17 +51,12 @@ pub fn text(measured: &[Measured]) -> String {
 /// A page with a plot of latency over throughput. `command` is what makes it again.
 pub fn page(measured: &[Measured], command: String) -> Page {
     let series = |name: &str, adapts| {
-        let of = || measured.iter().filter(move |m| m.adapts() == adapts);
-        let points = of().map(|m| (m.bulk_bytes_per_s / 1e6, m.light_p99_ms));
-        Series { labels: of().map(Measured::label).collect(), ..Series::new(name, Style::Dots, points) }
+        let of = measured.iter().filter(move |m| m.adapts() == adapts);
+        Series::named(name, Style::Dots, of.map(|m| (m.bulk_bytes_per_s / 1e6, m.light_p99_ms, m.label())))
     };
-    let plot = Plot {
-        title: "Light client, 99th percentile, over bulk throughput".into(),
-        x: Axis::linear("bulk writer, MB/s"),
-        y: Axis::log("light client, ms"),
-        series: vec![series("fixed budget", false), series("finds its budget", true)],
-        ..Plot::default()
-    };
+    let title = "Light client, 99th percentile, over bulk throughput";
+    let (x, y) = (Axis::linear("bulk writer, MB/s"), Axis::log("light client, ms"));
+    let plot = Plot::new(title, "", x, y, [series("fixed budget", false), series("finds its budget", true)]);
     let columns = ["admission", "budget KiB", "light p50 ms", "light p99 ms", "burst p99 ms", "bulk MB/s"];
     let rows = measured.iter().map(|m| {
         let budget = m.budget_bytes.map_or(Cell::Empty, |bytes| Cell::Number(((bytes >> 10) as f64).into()));

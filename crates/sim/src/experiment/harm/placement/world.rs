@@ -4,11 +4,12 @@ use evenkeel_control::histogram::Histogram;
 use evenkeel_control::placement::{Config, Placement};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::{Duration, Instant};
-use evenkeel_model::worker::{Side, Workers};
+use evenkeel_model::worker::{Done, Side, Workers};
 
 use super::draw::{Asks, Burst, Case};
 use crate::engine::{Due, Queue};
 use crate::placed::Placed;
+use crate::slab::Slab;
 
 /// Before it counts: a controller may learn.
 pub const LEAD: Duration = Duration::from_secs(10);
@@ -37,8 +38,6 @@ pub struct Outcome {
     pub light_ms: [f64; 2],
     /// Requests of light connections.
     pub light_requests: u64,
-    /// Connections moved.
-    pub moves: u64,
     /// By connection, the seconds that workers spent on it in each slot.
     pub slots: Vec<Vec<f32>>,
 }
@@ -56,8 +55,7 @@ struct Run<'a> {
     queue: Queue<Event, 1>,
     randoms: Vec<SplitMix64>,
     /// By request: when it was sent.
-    sent: Vec<Instant>,
-    free: Vec<u32>,
+    sent: Slab<Instant>,
     light: Histogram,
     bytes: u64,
     outcome: Outcome,
@@ -80,8 +78,7 @@ pub fn simulate(case: &Case, who: &Who, seed: u64) -> Outcome {
         placed: Placed::new(workers, placement),
         queue: Queue::default(),
         randoms: case.connections.iter().map(|_| SplitMix64::new(random.next_u64())).collect(),
-        sent: Vec::new(),
-        free: Vec::new(),
+        sent: Slab::default(),
         light: Histogram::new(),
         bytes: 0,
         outcome: Outcome { slots: vec![Vec::new(); homes.len()], ..Outcome::default() },
@@ -127,7 +124,7 @@ impl Run<'_> {
             match due {
                 Due::Alarm(_) => {
                     while let Some(done) = self.placed.workers.poll(now) {
-                        self.done(done.at, done.connection, done.id as u32, done.side);
+                        self.done(&done);
                     }
                 }
                 Due::Event(Event::Asks { connection }) => self.ask(now, connection),
@@ -139,11 +136,7 @@ impl Run<'_> {
 
     fn ask(&mut self, now: Instant, connection: u32) {
         let one = self.case.connections[connection as usize];
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.sent.push(now);
-            self.sent.len() as u32 - 1
-        });
-        self.sent[number as usize] = now;
+        let number = self.sent.insert(now);
         let bytes = HEADER + if one.writes { one.bytes } else { 0 };
         self.placed.workers.submit(now, connection, u64::from(number), Side::Receive, bytes);
         if let Asks::Open { per_s } = one.asks {
@@ -153,16 +146,17 @@ impl Run<'_> {
         }
     }
 
-    fn done(&mut self, now: Instant, connection: u32, number: u32, side: Side) {
+    fn done(&mut self, done: &Done) {
+        let (now, connection) = (done.at, done.connection);
         let one = self.case.connections[connection as usize];
-        if side == Side::Receive {
+        if done.side == Side::Receive {
             let bytes = HEADER + if one.writes { 0 } else { one.bytes };
-            self.placed.workers.submit(now, connection, u64::from(number), Side::Send, bytes);
+            self.placed.workers.submit(now, connection, done.id, Side::Send, bytes);
             return;
         }
-        self.free.push(number);
+        let Some(sent) = self.sent.remove(done.id) else { return };
         if now > Instant::ZERO + LEAD {
-            let took = now.since(self.sent[number as usize]);
+            let took = now.since(sent);
             if one.light {
                 self.light.record(took);
             }
@@ -180,8 +174,7 @@ impl Run<'_> {
         self.placed.observe(self.case.connections.len() as u32, |_, _, _| {});
         let interval = now.since(std::mem::replace(&mut self.ticked, now));
         self.placed.tell(interval);
-        let moves = self.placed.tick(now) as u64;
-        self.outcome.moves += if now > Instant::ZERO + LEAD { moves } else { 0 };
+        self.placed.tick(now);
         if let Some(next) = self.placed.placement.next_tick() {
             self.queue.push(next, Event::Tick);
         }

@@ -1,7 +1,7 @@
 //! Things under numbers that are used again.
 
 #[derive(Debug)]
-pub(super) struct Slab<T> {
+pub(crate) struct Slab<T> {
     places: Vec<Option<T>>,
     free: Vec<u32>,
 }
@@ -15,7 +15,7 @@ impl<T> Default for Slab<T> {
 impl<T> Slab<T> {
     /// Keeps a thing; its number.
     #[inline]
-    pub(super) fn insert(&mut self, what: T) -> u32 {
+    pub(crate) fn insert(&mut self, what: T) -> u32 {
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
             self.places.len() as u32 - 1
@@ -26,16 +26,22 @@ impl<T> Slab<T> {
 
     /// Takes the thing of a number out; `None` if there is none.
     #[inline]
-    pub(super) fn remove(&mut self, number: u64) -> Option<T> {
+    pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
         let place = usize::try_from(number).unwrap_or(usize::MAX);
         let what = self.places.get_mut(place).and_then(Option::take)?;
         self.free.push(number as u32);
         Some(what)
     }
 
+    /// The thing of a number; `None` if there is none.
+    #[inline]
+    pub(crate) fn get(&self, number: u64) -> Option<&T> {
+        self.places.get(usize::try_from(number).ok()?)?.as_ref()
+    }
+
     /// How many things it keeps.
     #[inline]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 }
