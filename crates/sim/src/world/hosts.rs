@@ -39,9 +39,9 @@ impl<R> Pools<R> {
             let pool = &mut pools.all[host];
             let id = pool.join(now, tenant.qos);
             if pools.hosts.unmanaged != Some(host) {
-                pool.set_standing(id, tenant.standing);
+                pool.set_throttle(id, tenant.throttle);
                 pool.set_guarantees(now, id, &tenant.guarantee);
-                pool.set_response_goal(id, tenant.response_goal);
+                pool.set_latency_target(id, tenant.latency_target);
             }
             pools.tenants.push((host, id));
         }

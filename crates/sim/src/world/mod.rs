@@ -22,10 +22,10 @@ use std::ops::ControlFlow;
 use evenkeel_control::admission;
 use evenkeel_control::mclock::{CostModel, Qos};
 use evenkeel_control::placement;
-use evenkeel_control::pool::guarantee::Goals;
-use evenkeel_control::pool::slots::ResponseGoal;
+use evenkeel_control::pool::guarantee::Throughputs;
+use evenkeel_control::pool::slots::LatencyTarget;
 use evenkeel_control::pool::{self, Scheduler};
-use evenkeel_control::response::Standing;
+use evenkeel_control::response::Throttle;
 use evenkeel_control::units::Rates;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::{Device, DeviceParams};
@@ -197,7 +197,7 @@ impl Setup {
             cost: CostModel::default(),
             limit: Rates::UNSET,
             limit_burst: Duration::from_millis(10),
-            goal: None,
+            target: None,
             slots: None,
         };
         let (changes, warmup, sample_every) = (Vec::new(), Duration::ZERO, duration);

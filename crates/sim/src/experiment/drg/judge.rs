@@ -32,8 +32,8 @@ impl<'a> Judged<'a> {
     }
 
     fn violations(&self, method: Method, workload: usize) -> Estimate {
-        let goal = self.case.goals()[workload];
-        Estimate::over(self.of(method), |outcome| violations(&outcome.seconds[workload], goal))
+        let target = self.case.targets()[workload];
+        Estimate::over(self.of(method), |outcome| violations(&outcome.seconds[workload], target))
     }
 
     /// Requests per second of all workloads together.
@@ -46,9 +46,9 @@ impl<'a> Judged<'a> {
 
     /// How many workloads meet their target in 99 seconds of a hundred.
     fn kept(&self, method: Method) -> Estimate {
-        let goals = self.case.goals();
+        let targets = self.case.targets();
         Estimate::over(self.of(method), |outcome| {
-            let kept = |place: &usize| violations(&outcome.seconds[*place], goals[*place]) <= 1.0;
+            let kept = |place: &usize| violations(&outcome.seconds[*place], targets[*place]) <= 1.0;
             (0..NAMES.len()).filter(kept).count() as f64
         })
     }
@@ -101,7 +101,8 @@ impl<'a> Judged<'a> {
             let points = (0u32..).zip(seconds).filter_map(|(at, second)| Some((at.into(), second.response()? * 1e3)));
             Series::new(method.name(), Style::Dotted, points)
         };
-        let note = format!("Mean response time of each second, one seed; the goal is {} ms.", self.case.goals()[place]);
+        let note =
+            format!("Mean response time of each second, one seed; the target is {} ms.", self.case.targets()[place]);
         let (x, y) = (Axis::linear("time, s"), Axis::log("response time, ms"));
         let series = [Method::Rwd, Method::Drg, Method::Needs].map(line);
         Plot::new(format!("{}: {name}", self.case.name()), note, x, y, series)

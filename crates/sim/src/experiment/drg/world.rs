@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use evenkeel_control::mclock::{CostModel, Qos};
 use evenkeel_control::pool;
-use evenkeel_control::pool::slots::ResponseGoal;
+use evenkeel_control::pool::slots::LatencyTarget;
 use evenkeel_control::slots;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::{Device, DeviceParams};
@@ -117,8 +117,8 @@ pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
 
 impl Workload {
     fn tenant(&self) -> Tenant {
-        let response_goal = Some(ResponseGoal::mean(self.goal));
-        Tenant { response_goal, ..Tenant::new(self.name, Qos { weight: self.weight, ..Qos::default() }) }
+        let latency_target = Some(LatencyTarget::mean(self.target));
+        Tenant { latency_target, ..Tenant::new(self.name, Qos { weight: self.weight, ..Qos::default() }) }
     }
 
     /// What it asks, from its first request on.

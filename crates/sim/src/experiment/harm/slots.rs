@@ -7,8 +7,8 @@
 //! meets most targets, then whichever has most throughput.
 
 use evenkeel_control::Duration;
-use evenkeel_control::pool::goal::Statistic;
-use evenkeel_control::pool::slots::ResponseGoal;
+use evenkeel_control::pool::slots::LatencyTarget;
+use evenkeel_control::pool::target::Statistic;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::{Config, Method};
 

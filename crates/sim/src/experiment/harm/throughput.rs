@@ -4,7 +4,7 @@
 //! one and a half times of what it gets without. Doing nothing about misses, stalls and neighbours is a limit of that rate.
 
 use evenkeel_control::Duration;
-use evenkeel_control::pool::guarantee::Goals;
+use evenkeel_control::pool::guarantee::Throughputs;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::throughput::Rate;
 use evenkeel_control::units::Rates;

@@ -33,11 +33,11 @@ pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report,
     let mut claims = Vec::new();
     let mut sections =
         vec![delays::request_time(options, execute, &mut claims)?, delays::competition(options, execute, &mut claims)?];
-    sections.extend(goals::run(options, execute, &mut claims)?);
+    sections.extend(targets::run(options, execute, &mut claims)?);
     let intro = [
         "Many hosts share one target; the one that reads a little waits behind those that write a lot. Nobody there owns \
          the queue, but the packets that are sent back to a writer can be delayed, and then its next request comes later. \
-         A controller chooses the delay so that reads stay below a goal: none, the best constant delay, the published PID \
+         A controller chooses the delay so that reads stay below a target: none, the best constant delay, the published PID \
          controller, and Evenkeel's.",
         "Everything happens in virtual time on a modelled target; the same seed gives the same figures on every machine.",
     ].map(str::to_owned).to_vec();

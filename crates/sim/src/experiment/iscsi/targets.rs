@@ -172,7 +172,7 @@ pub(super) fn run<E>(
     finer.dedup();
     add(finer, &mut outcomes)?;
     let mut section = Section::new(
-        "Figures 12 to 16: goals",
+        "Figures 12 to 16: latency targets",
         [
             format!(
                 "A reader of 4 KiB at 256 KiB/s and, in bursts of {} s with {PAUSE_S} s in between, 12 writers of 64 KiB on \
@@ -186,9 +186,9 @@ pub(super) fn run<E>(
                 .to_owned(),
         ],
     );
-    for (place, goal_ms) in GOALS_MS.into_iter().enumerate() {
-        let judged = |arm: Arm| judged(&outcomes, arm, &bursts, goal_ms);
-        let best = best_constant(&outcomes, &bursts, goal_ms);
+    for (place, target_ms) in TARGETS_MS.into_iter().enumerate() {
+        let judged = |arm: Arm| judged(&outcomes, arm, &bursts, target_ms);
+        let best = best_constant(&outcomes, &bursts, target_ms);
         let (none, published, ours) =
             (judged(Arm::Constant(0)), judged(Arm::Published(place)), judged(Arm::Ours(place)));
         let best = best.as_ref().map(|(tenths, judged)| (f64::from(*tenths) / 10.0, judged));
@@ -267,8 +267,8 @@ fn over_time(outcomes: &Outcomes) -> Vec<Plot> {
     };
     let arms = |ours: bool| {
         let method = move |place| if ours { Arm::Ours(place) } else { Arm::Published(place) };
-        let goals = (0..).zip(GOALS_MS).map(move |(place, goal)| (format!("goal {goal} ms"), method(place)));
-        std::iter::once(("no control".to_owned(), Arm::Constant(0))).chain(goals)
+        let targets = (0..).zip(TARGETS_MS).map(move |(place, target)| (format!("target {target} ms"), method(place)));
+        std::iter::once(("no control".to_owned(), Arm::Constant(0))).chain(targets)
     };
     let plot = |title: &str, y: &str, ours: bool, figure: &dyn Fn(&[Tick]) -> Option<f64>| {
         let title = format!("{title}, {}", if ours { "Evenkeel" } else { "published controller" });

@@ -23,7 +23,7 @@ fn about(experiment: &str) -> &'static [&'static str] {
             "evenkeel: waits, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.",
         ],
         drg::NAME => &[
-            "baseline: RW(D), weights after the goals. faithful: DRG as published, every second.",
+            "baseline: RW(D), weights after the targets. faithful: DRG as published, every second.",
             "evenkeel: needs, every 100 ms, mean over seeds ± 95 % confidence. Others: --json and --report.",
         ],
         harm::NAME => &[
