@@ -10,7 +10,7 @@
 pub enum Owner {
     /// A person, by configuration or API.
     Operator,
-    /// The response-time controller (iSCSI PID paper).
+    /// The latency-target controller (iSCSI PID paper).
     Response,
     /// The throughput controller (SAAT).
     Throughput,

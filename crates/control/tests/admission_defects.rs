@@ -207,7 +207,7 @@ fn light_load_pins_the_target_at_its_minimum_where_it_stays() {
     assert_eq!((light_ms, back_ms), (1.0, 1.0), "ten minutes after the load came back");
     let ((light_ms, reason), back_ms) = outcome(Repairs { app_limited: true, ..Repairs::NONE });
     assert!((light_ms - IDEAL_MS).abs() < 0.1, "{light_ms} ms");
-    assert_eq!(reason, Reason::AppLimited { held_back: 0, completions: FAST_PER_SLOW });
+    assert_eq!(reason, Reason::AppLimited { waited: 0, completions: FAST_PER_SLOW });
     assert!((back_ms - IDEAL_MS).abs() < 0.1, "{back_ms} ms");
 }
 

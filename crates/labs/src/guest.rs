@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::base::servers::Server;
 use crate::check::steps::Plan;
 use crate::check::writer;
-use crate::{durability, hybrid, initiators, iscsi, isolation, nbd_client, package, suites, sync_failure, systemd};
+use crate::{caches, durability, initiators, iscsi, isolation, nbd_client, package, suites, sync_failure, systemd};
 
 /// Arguments of `xtask guest`.
 #[derive(Debug, clap::Args)]
@@ -44,11 +44,11 @@ enum Guest {
         #[arg(long)]
         server: Server,
     },
-    /// Keeps guaranteed throughputs on hybrid devices.
-    Hybrid(Plan),
+    /// Keeps guaranteed throughputs on cached devices.
+    Caches(Plan),
     /// Shortens queues of disks.
     Initiators(Plan),
-    /// Holds back packets of iSCSI initiators.
+    /// Delays packets of iSCSI initiators.
     Iscsi {
         #[command(flatten)]
         plan: Plan,
@@ -98,7 +98,7 @@ pub fn run(args: &Args) -> Result<()> {
         Guest::Write(options) => writer::run(options),
         Guest::Check { binary, cuts } => durability::guest::check(binary, cuts),
         Guest::NbdClient { binary, server } => nbd_client::guest(binary, server),
-        Guest::Hybrid(plan) => hybrid::guest::run(plan),
+        Guest::Caches(plan) => caches::guest::run(plan),
         Guest::Initiators(plan) => initiators::guest::run(plan),
         Guest::Iscsi { plan, machine } => iscsi::guest::run(plan, *machine),
         Guest::IscsiLoad(options) => iscsi::load::run(options),

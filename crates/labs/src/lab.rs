@@ -12,7 +12,7 @@ use crate::check::figures;
 use crate::check::run::{Lab, Options};
 use crate::machine::{kernel, vm};
 use crate::{
-    browser, ceph, durability, hybrid, initiators, iscsi, isolation, nbd_client, package, rbd, slots, soak, suites,
+    browser, caches, ceph, durability, initiators, iscsi, isolation, nbd_client, package, rbd, slots, soak, suites,
     sync_failure, systemd,
 };
 
@@ -28,12 +28,12 @@ const CEPH_REPEATS: u64 = 3;
 pub enum Name {
     /// Visits the dashboard with a real browser; no virtual machine.
     Browser,
+    /// Keeps guaranteed throughputs on a slow device behind a cache.
+    Caches,
     /// Controls the throttle of a real Ceph OSD on a paced device; no virtual machine.
     Ceph,
     /// Cuts the power under load and looks for broken guarantees.
     Durability,
-    /// Keeps guaranteed throughputs on a slow device behind a cache.
-    Hybrid,
     /// Meets a target by the length of the queues of SCSI and NVMe disks.
     Initiators,
     /// Delays packets of real initiators against a real iSCSI target.
@@ -63,7 +63,7 @@ impl Name {
             Self::Browser => "browser",
             Self::Ceph => "ceph",
             Self::Durability => "durability",
-            Self::Hybrid => "hybrid",
+            Self::Caches => "caches",
             Self::Initiators => "initiators",
             Self::Iscsi => "iscsi",
             Self::Isolation => "isolation",
@@ -95,18 +95,18 @@ pub struct Args {
     /// Show the guest's console.
     #[arg(long)]
     verbose: bool,
-    /// Only steps whose name has this in it (hybrid, initiators, iscsi, isolation, suites; ceph: tutorial, or with --full comparison, cost, recovery, disk).
+    /// Only steps whose name has this in it (caches, initiators, iscsi, isolation, suites; ceph: tutorial, or with --full comparison, cost, recovery, disk).
     #[arg(long, default_value = "")]
     only: String,
     /// Measure everything at full length and repeatedly, with the release build, and let the medians decide (browser, ceph,
-    /// hybrid, initiators, iscsi, isolation, slots); the watchdogs as shipped (systemd), all of dpkg's books (package), stops during a
+    /// caches, initiators, iscsi, isolation, slots); the watchdogs as shipped (systemd), all of dpkg's books (package), stops during a
     /// pause (rbd); prints the tables of the docs (ceph).
     #[arg(long)]
     full: bool,
     /// Seconds of each measurement (ceph).
     #[arg(long, default_value_t = SECONDS, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
-    /// How often everything is measured with `--full`: 5 times by default (hybrid, initiators, iscsi, isolation), 3 times (browser, ceph).
+    /// How often everything is measured with `--full`: 5 times by default (caches, initiators, iscsi, isolation), 3 times (browser, ceph).
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     repeats: Option<u64>,
 }
@@ -132,7 +132,7 @@ pub fn run_soak(args: &soak::Args) -> Result<Tally> {
     Ok(lab.end(outcome, started))
 }
 
-/// The binary that somebody wants to be used.
+/// The binary that the command line names.
 fn given(binary: Option<PathBuf>) -> Result<Option<PathBuf>> {
     let named = binary.or_else(|| std::env::var_os("EVENKEEL_BIN").map(PathBuf::from));
     Ok(named.map(std::path::absolute).transpose()?)
@@ -156,7 +156,7 @@ fn run_lab(args: Args, pack: Pack) -> Result<Tally> {
         Name::Browser => browser::run(&mut lab, &options),
         Name::Ceph => ceph::run(&mut lab, &options),
         Name::Durability => durability::run(&mut lab, &options),
-        Name::Hybrid => hybrid::run(&mut lab, &options),
+        Name::Caches => caches::run(&mut lab, &options),
         Name::Initiators => initiators::run(&mut lab, &options),
         Name::Iscsi => iscsi::run(&mut lab, &options),
         Name::Isolation => isolation::run(&mut lab, &options),
@@ -183,7 +183,7 @@ pub fn programs(name: Name) -> Vec<&'static str> {
         Name::Ceph => &["fio", "cc", "curl"],
         Name::Initiators => &["fio", "etcd"],
         Name::Iscsi => &["fio"],
-        Name::Hybrid | Name::NbdClient => &["fio"],
+        Name::Caches | Name::NbdClient => &["fio"],
         Name::Package => &["systemctl", "dpkg-deb", "strip", "man", "pgrep"],
         Name::Rbd => &["rbd", "fio", "qemu-img", "qemu-io"],
         Name::Slots => &["ip", "nft", "etcd", "etcdctl", "fio", "curl", "nsenter"],
@@ -218,5 +218,5 @@ pub fn prepare() -> Result<()> {
     kernel::prepare(&build)?;
     kernel::busybox(&build)?;
     kernel::tools(&build, "tools", &iscsi::TOOLS)?;
-    kernel::tools(&build, "tools-caches", &hybrid::TOOLS).map(drop)
+    kernel::tools(&build, "tools-caches", &caches::TOOLS).map(drop)
 }

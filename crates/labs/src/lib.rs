@@ -5,12 +5,12 @@
 
 pub mod base;
 mod browser;
+mod caches;
 mod ceph;
 mod check;
 pub mod compare;
 mod durability;
 pub mod guest;
-mod hybrid;
 mod initiators;
 mod iscsi;
 mod isolation;

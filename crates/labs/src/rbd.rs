@@ -1,4 +1,4 @@
-//! `evenkeel serve` in front of images of a real Ceph cluster: what clients read back, what they are told when an image
+//! `evenkeel serve` in front of images of a real Ceph cluster: what clients read back, what they are answered when an image
 //! changes or the cluster stops, and what is left after a kill.
 //!
 //! No virtual machine: the daemons of the distribution's packages run on this one, by themselves.
@@ -322,7 +322,7 @@ impl Stage {
             if size == mib * MIB {
                 return Ok(begun.elapsed());
             }
-            ensure!(begun.elapsed() < PATIENCE, "clients are told {} MiB instead of {mib}", size / MIB);
+            ensure!(begun.elapsed() < PATIENCE, "clients see {} MiB instead of {mib}", size / MIB);
             thread::sleep(Duration::from_millis(20));
         }
     }

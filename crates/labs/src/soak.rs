@@ -151,7 +151,7 @@ pub(super) fn run(lab: &mut Lab, args: &Args, binary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a server holds when nobody is there but the writer of the ledger.
+/// What a server holds when its only client is the writer of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Held {
     descriptors: usize,

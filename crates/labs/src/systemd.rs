@@ -31,7 +31,7 @@ const SERVE_CONFIG: &str = "[volumes.disk0]\nsize = \"64MiB\"\n";
 /// Where the unit's state folder and the default data folder put it.
 const SERVE_CONTROL: &str = "/var/lib/evenkeel/evenkeel-data/control.sock";
 const PROGRAM: &str = "/usr/local/bin/evenkeel";
-/// Instead of 15 and 30 s, so that nobody waits long for a hung one; with `--full` both are as shipped.
+/// Instead of 15 and 30 s, so that a hung one is not waited for long; with `--full` both are as shipped.
 const SHORT_WATCHDOG: &str = "[Service]\nWatchdogSec=10s\n";
 /// No restart before it has been seen what a killed agent leaves.
 const NO_RESTART: &str = "[Service]\nRestartSec=1h\n";
@@ -62,7 +62,7 @@ type Step = fn() -> Result<String>;
 /// In this order.
 const STEPS: [(&str, Step); 7] = [
     ("the_units_start_and_say_when_they_are_ready", start),
-    ("the_watchdog_is_told_that_all_is_well", fed),
+    ("the_watchdog_hears_that_all_is_well", fed),
     ("a_reload_keeps_them_running", reload),
     ("who_hangs_is_ended_and_started_anew", hang),
     ("agent_and_sentinel_killed_leave_nothing", kill),
@@ -194,7 +194,7 @@ fn hang() -> Result<String> {
     Ok(detail)
 }
 
-/// `ExecStopPost=` puts back what nobody else can.
+/// `ExecStopPost=` puts back what no other process can.
 fn kill() -> Result<String> {
     drop_in(GUARD, NO_RESTART)?;
     systemctl(&["daemon-reload"])?;
@@ -220,7 +220,7 @@ fn stop() -> Result<String> {
     Ok(String::new())
 }
 
-/// Somebody listens there, hangs up, and is nobody's OSD; that the agent says so shows that it was there.
+/// The listener there hangs up and is no OSD; that the agent says so shows that it was there.
 fn ceph() -> Result<String> {
     let (socket, folder) = (services::inside(OSD), services::inside("/run/ceph"));
     std::fs::create_dir_all(&folder)?;

@@ -111,8 +111,8 @@ pub fn admission(reason: &admission::Reason) -> String {
         Reason::FitDegenerate { samples } => {
             format!("{samples} samples at one target determine no curve: optimum kept")
         }
-        Reason::AppLimited { held_back, completions } => format!(
-            "load too light to learn from: requests waited for the budget at {held_back} of {completions} completions"
+        Reason::AppLimited { waited, completions } => format!(
+            "load too light to learn from: requests waited for the budget at {waited} of {completions} completions"
         ),
         Reason::IncreasePays { gain } => format!("a larger budget brings {} more throughput: taken", percent(gain)),
         Reason::IncreaseFutile { gain } if gain < 0.0 => {

@@ -651,8 +651,8 @@ impl From<&evenkeel_control::admission::Reason> for ReasonData {
                 Self { optimum_ms: ms(optimum), slope_mib_per_s: Some(slope_mib_per_s), ..named("target_fitted") }
             }
             Reason::FitDegenerate { samples } => Self { samples: Some(samples), ..named("fit_degenerate") },
-            Reason::AppLimited { held_back, completions } => {
-                Self { waited: Some(held_back), completions: Some(completions), ..named("app_limited") }
+            Reason::AppLimited { waited, completions } => {
+                Self { waited: Some(waited), completions: Some(completions), ..named("app_limited") }
             }
             Reason::IncreasePays { gain } => Self { factor: Some(gain), ..named("increase_pays") },
             Reason::IncreaseFutile { gain } => Self { factor: Some(gain), ..named("increase_futile") },

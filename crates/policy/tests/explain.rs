@@ -35,7 +35,7 @@ fn every_reason_of_a_budget_has_its_sentence() {
         ),
         (Reason::FitDegenerate { samples: 100 }, "100 samples at one target determine no curve: optimum kept"),
         (
-            Reason::AppLimited { held_back: 1, completions: 10 },
+            Reason::AppLimited { waited: 1, completions: 10 },
             "load too light to learn from: requests waited for the budget at 1 of 10 completions",
         ),
         (Reason::IncreasePays { gain: 0.157 }, "a larger budget brings 15.7 % more throughput: taken"),

@@ -190,7 +190,7 @@ pub enum Reason {
     /// The budget was not what limited the throughput, so the interval teaches nothing; the target is the optimum.
     AppLimited {
         /// Completions while a request was throttled by the budget.
-        held_back: u64,
+        waited: u64,
         /// All completions of the interval.
         completions: u64,
     },

@@ -54,7 +54,7 @@ struct SlowInterval {
     ends_at: Instant,
     completions: u64,
     /// Completions while a request was throttled.
-    held_back: u64,
+    waited: u64,
     bytes: u64,
     peak_bytes: u64,
     /// Fast intervals with completions, and those that missed the target with the smallest budget.
@@ -69,7 +69,7 @@ impl SlowInterval {
         Self {
             ends_at,
             completions: 0,
-            held_back: 0,
+            waited: 0,
             bytes: 0,
             peak_bytes: budget_min_bytes,
             judged: 0,
@@ -164,7 +164,7 @@ impl SlowFast {
             self.fast.stale = true;
         }
         let slow = &mut self.slow;
-        slow.held_back += u64::from(done.holding_back);
+        slow.waited += u64::from(done.holding_back);
         slow.peak_bytes = slow.peak_bytes.max(done.inside_bytes);
         slow.bytes = slow.bytes.saturating_add(done.payload_bytes);
         slow.completions += 1;
@@ -274,13 +274,13 @@ impl SlowFast {
         let next_end = first_end_after(now, ended_at, self.config.slow_interval);
         let next = SlowInterval::new(next_end, self.config.budget_min_bytes);
         let closed = core::mem::replace(&mut self.slow, next);
-        let SlowInterval { completions, held_back, bytes, .. } = closed;
+        let SlowInterval { completions, waited, bytes, .. } = closed;
         if completions == 0 {
             return false;
         }
-        let reason = if self.config.repairs.app_limited && held_back * 2 < completions {
+        let reason = if self.config.repairs.app_limited && waited * 2 < completions {
             self.target = self.optimum;
-            Reason::AppLimited { held_back, completions }
+            Reason::AppLimited { waited, completions }
         } else {
             let mib_per_s = bytes as f64 / MIB / self.config.slow_interval.as_secs_f64();
             if self.history.len() == self.config.history_samples as usize {

@@ -142,7 +142,7 @@ impl Client {
         }
     }
 
-    /// Whether FLUSH and FUA are offered; without them no durability was promised.
+    /// Whether FLUSH and FUA are offered; without them the server guarantees no durability.
     pub(crate) fn promises_durability(&self) -> bool {
         self.flags & FLAG_SEND_FLUSH != 0 && self.flags & FLAG_SEND_FUA != 0
     }

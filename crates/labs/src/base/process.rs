@@ -159,7 +159,7 @@ impl Running {
         }
     }
 
-    /// Sends the child a signal, and nobody that it started.
+    /// Sends a signal to the child, not to the processes that it started.
     pub(crate) fn signal(&self, signal: i32) {
         // SAFETY: kill has no memory effects; the child has not been reaped.
         unsafe { libc::kill(self.child.id() as i32, signal) };

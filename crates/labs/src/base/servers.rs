@@ -264,7 +264,7 @@ pub(crate) fn certificates(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A port of 127.0.0.1 that nobody listens on now.
+/// A port of 127.0.0.1 without a listener at the moment.
 pub(crate) fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

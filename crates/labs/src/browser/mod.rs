@@ -71,7 +71,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     browser.wait_for("!document.getElementById('lost').hidden && document.body.dataset.status === 'lost'")?;
     picture(&mut browser, &pictures, "lost")?;
     let told = browser.text("document.getElementById('lost').textContent")?;
-    lab.check("a_lost_server_is_told", told.contains("No answer from the server since"), &told);
+    lab.check("a_lost_server_is_shown", told.contains("No answer from the server since"), &told);
     server.rise("database")?;
     let took = browser.wait_for("document.getElementById('lost').hidden && document.body.dataset.status === 'live'")?;
     lab.passed("and_found_again", &format!("{:.1} s after it served again", took.as_secs_f64()));
@@ -166,7 +166,7 @@ fn figures(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     lab.passed("figures_of_tenants_appear_and_change", &format!("IOPS {first}, then {}", browser.text(&rates)?));
     let held = format!("(() => {{ {ROW} return row('backup').cells[6].textContent; }})()");
     browser.wait_for(&format!("/operator|response/.test({held})"))?;
-    lab.passed("who_is_held_back_is_told", &browser.text(&held)?);
+    lab.passed("who_is_throttled_is_shown", &browser.text(&held)?);
     let met = judged(browser, "database", "met")?;
     browser.value("location.hash = '#/small'")?;
     browser.wait_for(&format!("(() => {{ {ROW} return /[1-9]/.test(row('hopeless')?.cells[1].textContent); }})()"))?;

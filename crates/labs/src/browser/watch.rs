@@ -20,7 +20,7 @@ use crate::check::run::Options;
 /// for which less will do.
 const MEASURED: Duration = Duration::from_secs(20);
 const MEASURED_SHORT: Duration = Duration::from_secs(4);
-/// Whoever has just begun asks for more, and allocates.
+/// A client that has just begun asks for more, and allocates.
 const SETTLED: Duration = Duration::from_secs(3);
 /// The thread of the server that answers.
 const HTTP: &str = "evenkeel-http";
@@ -29,7 +29,7 @@ const HTTP: &str = "evenkeel-http";
 pub(super) struct Spent {
     /// By the server's thread for HTTP.
     pub(super) answering: f64,
-    /// By whoever asked, if that is a process of ours.
+    /// The process that asked, if it is one of ours.
     pub(super) asking: f64,
     /// By all of the server, what it does for its clients included.
     pub(super) serving: f64,

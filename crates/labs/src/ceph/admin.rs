@@ -26,7 +26,8 @@ impl Admin {
 
     /// A connection that gives up after a while.
     fn connect(&self) -> Result<UnixStream> {
-        let stream = UnixStream::connect(&self.0).with_context(|| format!("nobody listens on {}", self.0.display()))?;
+        let stream =
+            UnixStream::connect(&self.0).with_context(|| format!("nothing listens on {}", self.0.display()))?;
         stream.set_read_timeout(Some(LIMIT))?;
         Ok(stream)
     }

@@ -23,7 +23,7 @@ const EACH: Duration = Duration::from_millis(4);
 const FIXED_MIB: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// The agent as it is, and with deferred writes left alone.
 const AGENTS: [(&str, &str); 2] = [("agent", ""), ("agent, deferred = false", "deferred = false")];
-/// A request takes longer than on flash, and so does the end of those that were let in before.
+/// A request takes longer than on flash, and so does the end of those admitted before.
 const SETTLING: Duration = Duration::from_secs(4);
 
 /// Measures all cases, and prints the table of medians and the bars.

@@ -1,4 +1,4 @@
-//! What the server promised: the writes it acknowledged as durable, in order, with marks.
+//! The writes that the server acknowledged as durable, in order, with marks.
 //!
 //! One line each: `A SECTOR COUNT GENERATION` for sectors acknowledged with FUA or before an acknowledged
 //! FLUSH, `M N` before mark `N` goes into the write log. Every `A` line above `M N` was acknowledged
@@ -19,7 +19,7 @@ pub(crate) struct Durable {
     pub(crate) generation: u64,
 }
 
-/// The promises of one run, grouped by the mark that follows them.
+/// The acknowledged writes of one run, grouped by the mark that follows them.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     before_mark: BTreeMap<u64, Vec<Durable>>,

@@ -1,4 +1,4 @@
-//! The client under the durability lab: writes without end and keeps a journal of what was promised.
+//! The client under the durability lab: writes without end and keeps a journal of what was acknowledged.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -254,7 +254,7 @@ impl Marker {
         Ok(Self { journal: file, device: Device::open(device)?, number: 0 })
     }
 
-    /// First the promises reach the journal on the host, then the mark enters the log: what a mark owes
+    /// First the acknowledged writes reach the journal on the host, then the mark enters the log: what a mark owes
     /// is never more than what had been acknowledged before it.
     fn mark(&mut self, durable: &[Durable]) -> Result<()> {
         use std::fmt::Write as _;

@@ -1,4 +1,4 @@
-//! The durability lab: cut the power under load, lose every unflushed write, compare with the promises.
+//! The durability lab: cut the power under load, lose every unflushed write, compare with what was acknowledged.
 //!
 //! `README.md` explains why a journal in the order of the write log is what makes this sound.
 
@@ -217,7 +217,7 @@ fn parse_result(line: &str) -> Option<(usize, u64, u64)> {
 
 fn summary(found: &Findings) -> String {
     format!(
-        "{} cuts, {} flushes, {} FUA writes, {} marks, {} sectors promised, {} broken",
+        "{} cuts, {} flushes, {} FUA writes, {} marks, {} sectors acknowledged, {} lost",
         found.entries,
         found.flushes,
         found.fua_writes,

@@ -1,4 +1,4 @@
-//! Replays a write log against a journal and finds promises that were broken.
+//! Replays a write log against a journal and finds acknowledged writes that are lost.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -65,9 +65,9 @@ impl Disk {
     }
 }
 
-/// Cuts the power after every entry of the log, and compares what is left with what had been promised.
+/// Cuts the power after every entry of the log, and compares what is left with what had been acknowledged.
 ///
-/// Time is linear in the log: after an entry only the sectors it touched, after a mark only the promises
+/// Time is linear in the log: after an entry only the sectors it touched, after a mark only the writes
 /// that it made due can have changed.
 pub(crate) fn judge(log: &Path, disk_bytes: usize, journal: &Journal) -> Result<Findings> {
     let mut log = Log::open(log)?;

@@ -119,17 +119,17 @@ fn parse_held(state: &str) -> Result<BTreeMap<String, f64>> {
     Ok(held)
 }
 
-/// That the agent holds some of the writers' hosts and nobody else.
+/// The agent holds some of the writers' hosts, and no other host.
 fn holds_writers_alone(binary: &Path) -> Result<()> {
     let held = held(binary)?;
     let writers: Vec<String> = (2..=4).map(address).collect();
-    ensure!(!held.is_empty(), "nobody is held");
+    ensure!(!held.is_empty(), "no host is held");
     ensure!(held.keys().all(|client| writers.contains(client)), "held: {held:?}, writers: {writers:?}");
     Ok(())
 }
 
 /// That no client is throttled.
-fn holds_nobody(binary: &Path) -> Result<()> {
+fn holds_no_host(binary: &Path) -> Result<()> {
     let held = held(binary)?;
     ensure!(held.is_empty(), "a client is still throttled 5 s after the load stopped: {held:?}");
     Ok(())
@@ -171,7 +171,7 @@ pub(super) fn agent(binary: &Path, figures: &mut Figures, target_ms: u32) -> Res
         drop(writing);
         observe(&device, started, pause_s, SECOND, &mut Vec::new())?;
         acts?;
-        holds_nobody(binary)?;
+        holds_no_host(binary)?;
         phases.push(windows);
     }
     let processor = agent.processor_percent()?;

@@ -89,7 +89,9 @@ const STEPS: [(Machine, &str, Step); 29] = [
     (Machine::Delays, "agent_and_sentinel_killed_end_the_delay_at_once", |plan, figures| {
         killed_with_sentinel(&plan.binary, figures)
     }),
-    (Machine::Delays, "filters_go_whoever_is_killed", |plan, figures| killed_with_filters(&plan.binary, figures)),
+    (Machine::Delays, "filters_go_whichever_process_is_killed", |plan, figures| {
+        killed_with_filters(&plan.binary, figures)
+    }),
     (Machine::Delays, "what_others_remove_is_made_again", |plan, _| removed_by_others(&plan.binary)),
     (Machine::Delays, "a_killed_sentinel_is_replaced", |plan, _| sentinel_killed(&plan.binary)),
     (Machine::Delays, "a_second_agent_is_refused", |plan, _| second_agent(&plan.binary)),
@@ -293,7 +295,7 @@ fn as_before(figures: &mut Figures, after_ms: f64, free_ms: f64) {
     figures.at_most("after_of_free", after_ms / free_ms, (free_ms + 9.5) / free_ms, 1.05);
 }
 
-/// The program goes with the process that attached it, whoever else dies.
+/// The program goes with the process that attached it, whatever other process dies.
 fn killed_with_sentinel(binary: &Path, figures: &mut Figures) -> Result<String> {
     let free = load(1, &["--seconds", "0.5", "--write"])?;
     let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
@@ -322,7 +324,7 @@ fn filters() -> Result<String> {
 }
 
 /// A filter outlives its process: the sentinel removes it, `guard reset` where there is no journal, and the next agent; until
-/// then what it holds ends by its timeout. What somebody else hung there stays.
+/// then what it holds ends by its timeout. What other programs hung there stays.
 fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
     // Long enough for a busy machine to start a client within it.
     const TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! What the agent costs while it throttles nobody: throughput without it and with it, in turn, where the device is what
+//! What the agent costs while it throttles no client: throughput without it and with it, in turn, where the device is what
 //! limits it and where the processor is.
 
 use std::thread;
@@ -17,7 +17,7 @@ use crate::machine::guest::tool;
 /// Queueing disciplines that come or go under load may cost a packet, and the connection that lost it a pause; that is
 /// paid once.
 const SETTLED: Duration = Duration::from_millis(700);
-/// A target that nobody endangers.
+/// A target that no client endangers.
 const TARGET_MS: u32 = 500;
 /// What may be lost of the throughput, in percent, and what is aimed at.
 const LIMIT: f64 = 3.0;

@@ -141,7 +141,7 @@ pub(super) fn hold(binary: &Path, server: Server) -> Result<String> {
     Ok(detail)
 }
 
-/// The agent on `server`: it holds the writers and nobody else, and the reads meet the target.
+/// The agent on `server`: it holds the writers and no other host, and the reads meet the target.
 pub(super) fn agent(binary: &Path, figures: &mut Figures, server: Server) -> Result<String> {
     let _servers = start(binary, server)?;
     // `evenkeel serve` lets fewer requests into the device at once, so that reads wait for less in it.

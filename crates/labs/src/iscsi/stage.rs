@@ -26,7 +26,7 @@ pub(super) const HOSTS: usize = 4;
 const VOLUMES: usize = 2 * HOSTS;
 /// The device serves one request at a time in this time.
 pub(super) const SERVICE_NS: u32 = 3_000_000;
-/// Receive window of the target. Without a cap, delayed acknowledgements slow nobody down, because responses carry
+/// Receive window of the target. Without a cap, delayed acknowledgements slow no client down, because responses carry
 /// them along.
 const TARGET_WINDOW: &str = "4096 16384 16384";
 /// The kernel's default: as large as it gets.

@@ -16,7 +16,7 @@ const SYSTEMD: &str = "/lib/systemd/systemd";
 pub(crate) const FOLDER: &str = "/etc/systemd/system";
 pub(crate) const GUARD: &str = "evenkeel-guard.service";
 pub(crate) const SERVE: &str = "evenkeel.service";
-/// What has no business in a machine without hardware and with somebody else's files, or takes time and nobody needs it.
+/// What has no business in a machine without hardware and with the host's files, or takes time and is not needed.
 const MASKED: [&str; 26] = [
     "systemd-tmpfiles-setup.service",
     "systemd-tmpfiles-setup-dev.service",
@@ -116,7 +116,7 @@ pub(crate) fn inside(path: &str) -> PathBuf {
     format!("/proc/{}/root{path}", MANAGER.load(Ordering::Relaxed)).into()
 }
 
-/// Runs a program in systemd's namespaces and its root: it answers nobody whose process it cannot see.
+/// Runs a program in systemd's namespaces and its root: it answers no process that it cannot see.
 pub(crate) fn beside(program: &str, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new("nsenter");
     command.arg(format!("--target={}", MANAGER.load(Ordering::Relaxed))).args(["--pid", "--mount", "--root", program]);

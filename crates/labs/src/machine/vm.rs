@@ -38,8 +38,8 @@ const STORAGE_NETWORK_MODULES: [&str; 14] = [
 ];
 /// Modules of the lab of services, beside those.
 const SERVICE_MODULES: [&str; 5] = ["veth", "sch_htb", "sch_fq", "sch_ingress", "cls_bpf"];
-/// Modules of the hybrid lab, beside those.
-const HYBRID_MODULES: [&str; 6] = ["null_blk", "dm_mod", "dm_cache", "dm_cache_smq", "dm_writecache", "bcache"];
+/// Modules of the caches lab, beside those.
+const CACHES_MODULES: [&str; 6] = ["null_blk", "dm_mod", "dm_cache", "dm_cache_smq", "dm_writecache", "bcache"];
 /// Modules of the lab of initiators, beside those.
 const INITIATOR_MODULES: [&str; 8] =
     ["null_blk", "target_core_mod", "target_core_iblock", "tcm_loop", "sd_mod", "nvme_fabrics", "nvmet", "nvme_loop"];
@@ -112,10 +112,10 @@ impl Machine {
         Self::make(build, scratch, verbose, "initramfs-services", &modules, Time::Real)
     }
 
-    /// The same with hybrid devices, in virtual time.
-    pub(crate) fn hybrid(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
-        let modules = [&MODULES[..], &HYBRID_MODULES].concat();
-        Self::make(build, scratch, verbose, "initramfs-hybrid", &modules, Time::Virtual)
+    /// The same with cached devices, in virtual time.
+    pub(crate) fn caches(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
+        let modules = [&MODULES[..], &CACHES_MODULES].concat();
+        Self::make(build, scratch, verbose, "initramfs-caches", &modules, Time::Virtual)
     }
 
     /// The same with the kernel's own initiators and targets, in virtual time.

@@ -87,7 +87,7 @@ pub(super) fn keep(client: &mut Client, generation: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes [`LOST`], is told that it is written, and does not make it durable.
+/// Writes [`LOST`], gets the answer that it is written, and does not make it durable.
 pub(super) fn lose(client: &mut Client, generation: u64) -> Result<()> {
     for number in LOST..LOST + BLOCKS {
         ensure!(write(client, number, generation + 1, false)? == 0, "a write was refused");

@@ -122,6 +122,7 @@ unsafe impl Send for Output {}
 
 /// Boxes of a worker for its next requests. A request comes back to the worker of its connection, and its box is used again.
 #[derive(Default)]
+#[expect(clippy::vec_box, reason = "it is the boxes that are used again")]
 pub(super) struct Spare(Vec<Box<Request>>);
 
 /// Boxes that a worker keeps at most: 400 KiB.
@@ -513,7 +514,7 @@ pub(crate) struct Connection {
     pub(crate) ending: Ending,
     /// When its socket is closed, whatever the client has by then.
     lingers_until: Instant,
-    /// Whether replies reach nobody any more: they are dropped, and epoll is not asked. What the client sent before
+    /// Whether no client receives replies any more: they are dropped, and epoll is not asked. What the client sent before
     /// may still wait in the socket.
     pub(crate) gone: bool,
     /// Whether a disconnect request was received.

@@ -12,7 +12,7 @@ use crate::engine::IoResult;
 use crate::faults::{Call, Faults};
 use crate::handshakes::{Place, Ticket};
 
-/// What a worker is told.
+/// A message to a worker.
 pub(crate) enum Message {
     /// A new connection is yours.
     Accepted(Transport, Peer, ConnKey, Ticket, Place),
@@ -51,12 +51,12 @@ pub(crate) struct Mailbox<M = Message> {
 
 struct Queue<M> {
     messages: Vec<M>,
-    /// Whether somebody reads it.
+    /// Whether its worker still reads it.
     open: bool,
 }
 
 impl<M> Mailbox<M> {
-    /// An empty mailbox, which nobody reads yet.
+    /// An empty mailbox, which no thread reads yet.
     pub(crate) fn new() -> rustix::io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
         Ok(Self {
@@ -81,7 +81,7 @@ impl<M> Mailbox<M> {
         self.queue().open = true;
     }
 
-    /// Its worker ends, unless there is a message for it. Whoever writes afterwards gets the message back.
+    /// Its worker ends, unless there is a message for it. A later sender gets the message back.
     pub(crate) fn close_if_empty(&self) -> bool {
         let mut queue = self.queue();
         queue.open &= !queue.messages.is_empty();
@@ -96,7 +96,7 @@ impl<M> Mailbox<M> {
     /// Leaves one message and wakes the worker.
     ///
     /// # Errors
-    /// The message, if nobody would read it.
+    /// The message, if its reader has ended.
     pub(crate) fn post(&self, message: M) -> Result<(), M> {
         let mut queue = self.queue();
         if !queue.open {
@@ -108,7 +108,7 @@ impl<M> Mailbox<M> {
         Ok(())
     }
 
-    /// Leaves all messages, in order, under one lock and one wake-up; none if nobody would read them.
+    /// Leaves all messages, in order, under one lock and one wake-up; none if their reader has ended.
     pub(crate) fn post_all(&self, messages: &mut Vec<M>) {
         let mut queue = self.queue();
         if queue.open {

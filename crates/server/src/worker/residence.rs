@@ -140,7 +140,7 @@ impl Worker {
         }
     }
 
-    /// Who serves a connection when this worker leaves: whoever the placement says, which knows of that by now.
+    /// The worker that serves a connection when this one leaves: the placement, which knows of that by now, says which.
     fn successor(&self, key: ConnKey) -> usize {
         self.shared.placement().worker(key.slot).map_or(0, |worker| worker as usize)
     }

@@ -173,7 +173,7 @@ mod tests {
             for _ in 0..2 * crowd.len().div_ceil(CROWD_EVENTS) {
                 events.clear();
                 assert_eq!(sources.wait(&mut events, Duration::from_secs(60)), Ok(1));
-                assert!(data(&events).contains(&1_000), "whoever is not of the crowd is seen in every round");
+                assert!(data(&events).contains(&1_000), "a source outside the crowd is seen in every round");
                 assert_eq!(events.len(), 1 + CROWD_EVENTS);
                 seen.extend(data(&events));
             }

@@ -42,7 +42,7 @@ impl Turns {
         self.at = self.at.min(until);
     }
 
-    /// The queues to be looked at now, in this order; whoever still waits is put back.
+    /// The queues to be looked at now, in this order; a connection that still waits is put back.
     pub(super) fn due(&mut self) -> [bool; 2] {
         self.at = Instant::FAR_FUTURE;
         [true, false]

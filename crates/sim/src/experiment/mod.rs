@@ -9,7 +9,7 @@
 //! | [`saat`] | the SAAT paper: guaranteed throughput on a hybrid device |
 //! | [`oracle`] | the best fixed budget of a setup, found by sweep |
 //!
-//! An experiment decides what to run and what to make of it. Threads, progress and interrupts belong to whoever
+//! An experiment decides what to run and what to make of it. Threads, progress and interrupts belong to the caller that
 //! [executes](Execute) the runs.
 
 mod batch;

@@ -3,8 +3,8 @@
 //! It is the smallest budget that keeps [`KEPT`] of the peak throughput, the peak being the most that any budget gives,
 //! no bound included. No controller can know it without trying all of them on the very load that will come.
 //!
-//! [`Search`] says which budgets to try next and is told what they gave, so that whoever has several cores can try many
-//! at a time; [`sweep`] does it on one.
+//! [`Search`] says which budgets to try next and takes what they gave, so that a caller with several cores can try many at
+//! a time; [`sweep`] does it on one.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -21,7 +21,7 @@ pub const KEPT: f64 = 0.97;
 /// Budgets of the first round: the cost of an empty request, doubled so many times.
 const FIRST_DOUBLINGS: u32 = 13;
 
-/// Beyond so many doublings (2^40 empty requests) nothing is held back.
+/// Beyond so many doublings (2^40 empty requests) no request is throttled.
 const MAX_DOUBLINGS: u32 = 40;
 
 /// The bracket around the answer is halved (by ratio) so many times: 2^(1/16), 4.4 % of the budget.
@@ -86,7 +86,7 @@ impl Search {
         &self.asked
     }
 
-    /// What each of [`Search::wants`] gave: throughput, and whether any request was held back.
+    /// What each of [`Search::wants`] gave: throughput, and whether any request was throttled.
     ///
     /// # Panics
     /// When there are not as many.

@@ -31,7 +31,7 @@ const MAX_COUNT: u32 = 10_000;
 /// Workers, and connections of all clients together: more than a server has.
 const MAX_WORKERS: u32 = 1_024;
 const MAX_CONNECTIONS: u64 = 100_000;
-/// The shortest and the longest processor time of a request: from what no server does to what nobody bears.
+/// The shortest and the longest processor time of a request: from what no server does to what no user bears.
 const REQUEST_TIMES: (Duration, Duration) = (Duration::from_nanos(100), Duration::from_secs(1));
 /// Samples of a time series: more than a plot resolves.
 const MAX_SAMPLES: u64 = 1_000_000;
@@ -282,7 +282,7 @@ impl Reader<'_> {
     fn clients(&mut self, forms: &[ClientForm], names: &[&String], end: Instant, open: Open<'_>) -> Vec<world::Client> {
         let mut clients = Vec::new();
         if forms.is_empty() {
-            self.error(&["client"], "nobody sends anything; add a [[client]] with tenant and workload");
+            self.error(&["client"], "no client sends anything; add a [[client]] with tenant and workload");
         }
         for (index, form) in forms.iter().enumerate() {
             let index = index.to_string();

@@ -121,7 +121,7 @@ pub(super) struct World<'a, D> {
     queued: usize,
     meter: Meter,
     inversion: Inversion,
-    /// Whoever wants to learn of each completion.
+    /// A watcher of each completion.
     pub(super) watch: Option<&'a mut Watch<'a>>,
 }
 

@@ -1,6 +1,6 @@
 //! `cargo xtask deb`: a package for Debian and its relatives.
 //!
-//! Packed by dpkg-deb, whose archives hold no time but the one it is told, are sorted, and belong to root.
+//! Packed by dpkg-deb, whose archives hold no time but the given one, are sorted, and belong to root.
 
 mod stage;
 #[cfg(test)]

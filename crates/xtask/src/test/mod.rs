@@ -43,7 +43,7 @@ pub(crate) enum Step {
     /// Power cuts in a virtual machine.
     Durability,
     /// Guaranteed throughputs on cached devices in a virtual machine.
-    Hybrid,
+    Caches,
     /// Lengths of queues of SCSI and NVMe disks in a virtual machine.
     Initiators,
     /// Packet delay on a real iSCSI target in a virtual machine.
@@ -90,7 +90,7 @@ const LABS: [(Step, u32); 15] = [
     // Two machines, each of one processor.
     (Step::Iscsi, 8),
     (Step::Ceph, 4),
-    (Step::Hybrid, 4),
+    (Step::Caches, 4),
     // Two processors.
     (Step::Isolation, 8),
     (Step::Systemd, 3),

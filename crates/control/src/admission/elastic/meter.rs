@@ -39,7 +39,7 @@ impl Rate {
 
     /// That it did not, as a reason.
     pub(super) fn too_light(&self) -> Reason {
-        Reason::AppLimited { held_back: self.of.loaded.into(), completions: self.of.completions.into() }
+        Reason::AppLimited { waited: self.of.loaded.into(), completions: self.of.completions.into() }
     }
 
     /// The most that was in flight, in bytes of cost.

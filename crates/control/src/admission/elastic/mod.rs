@@ -207,7 +207,7 @@ impl Elastic {
         };
         let ran_empty = done.inside_bytes <= done.cost_bytes && !done.holding_back;
         if ran_empty && self.decision.reason == Reason::Initial {
-            self.decision.reason = Reason::AppLimited { held_back: 0, completions: 1 };
+            self.decision.reason = Reason::AppLimited { waited: 0, completions: 1 };
             return true;
         }
         if ran_empty && self.asking && self.side == Side::Low {

@@ -177,7 +177,7 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
              no admission control.",
             "SlowFast, elastic and the oracle run for 300 s (60 s on NVMe) before anything counts, because what is compared \
              is where they settle; on small reads of solid-state devices SlowFast for 60 s, elastic and the oracle only as \
-             long as the others, for some thousands of requests. In a quick run nobody does.",
+             long as the others, for some thousands of requests. In a quick run no method does.",
         ],
     );
     let mut points: BTreeMap<Method, Vec<_>> = BTreeMap::new();

@@ -113,11 +113,11 @@ pub(super) fn request_time<E>(
     Ok(section)
 }
 
-/// When hosts 2, 3 and 4 are held back, in s.
+/// When hosts 2, 3 and 4 are throttled, in s.
 const HELD: [(u64, u64, u64); 3] = [(2, 20, 60), (3, 40, 80), (4, 40, 100)];
 const COMPETITION_S: u64 = 120;
 
-/// Figures 5 to 7 (four hosts, of which three are held back for a while) and 10 (a reader and more and more writers).
+/// Figures 5 to 7 (four hosts, of which three are throttled for a while) and 10 (a reader and more and more writers).
 pub(super) fn competition<E>(
     options: &Options,
     execute: &mut Execute<'_, E>,

@@ -35,7 +35,7 @@ pub fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Report,
         vec![delays::request_time(options, execute, &mut claims)?, delays::competition(options, execute, &mut claims)?];
     sections.extend(targets::run(options, execute, &mut claims)?);
     let intro = [
-        "Many hosts share one target; the one that reads a little waits behind those that write a lot. Nobody there owns \
+        "Many hosts share one target; the one that reads a little waits behind those that write a lot. No host owns \
          the queue, but the packets that are sent back to a writer can be delayed, and then its next request comes later. \
          A controller chooses the delay so that reads stay below a target: none, the best constant delay, the published PID \
          controller, and Evenkeel's.",

@@ -31,7 +31,7 @@ pub struct Host {
 /// Who chooses delays.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
-    /// Nobody: these delays for these hosts from these moments on, in order; none before.
+    /// No controller: these delays for these hosts from these moments on, in order; none before.
     Schedule(Vec<(Instant, u64, Duration)>),
     /// A controller; its step is the distance of the delay classes.
     Controller(Config),

@@ -88,7 +88,7 @@ enum Step {
     /// To a replica; the first one of a write, whose reply the write waits for, or one more.
     Repop,
     MoreRepop,
-    /// From a replica; the first reply, or one that nobody waits for.
+    /// From a replica; the first reply, or one that no request waits for.
     RepopReply,
     MoreReply,
     Light,
@@ -263,7 +263,7 @@ impl<'a> Run<'a> {
         probability > 0.0 && self.rng.next_f64() < probability
     }
 
-    /// A request arrives, and now and then somebody sends something light.
+    /// A request arrives, and now and then a client sends something light.
     fn ask(&mut self, now: Instant, client: usize) {
         let write = self.chance(self.setup.writes);
         let osd = self.destinations.of_client(client, &mut self.rng);

@@ -126,9 +126,9 @@ pub(super) fn report(
     });
     section.figures = figures(groups, &arms);
     let intro = [
-        "A tenant on a hybrid device under a limit of exactly what it was guaranteed gets less: misses cannot keep up, and the \
-         limit forbids to catch up afterwards. The limit has to stand above the guarantee; by how much is decided by nobody \
-         (today's practice), by the published equations, and by Evenkeel.",
+        "A tenant on a cached device under a limit of exactly what it was guaranteed gets less: misses cannot keep up, and the \
+         limit forbids to catch up afterwards. The limit has to stand above the guarantee; the choices are none \
+         (today's practice), what the published equations say, and what Evenkeel says.",
         "Everything happens in virtual time on a modelled device; the same seed gives the same figures on every machine. \
          Device and tenants were fitted to the paper's figures for today's limits alone.",
     ].map(str::to_owned).to_vec();

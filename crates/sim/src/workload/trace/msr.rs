@@ -9,7 +9,7 @@ use super::fields::{by_comma, take};
 /// Windows counts time in ticks.
 const TICK_NS: u64 = 100;
 
-/// One line: a request, or nothing for a header that somebody added.
+/// One line: a request, or nothing for an added header.
 pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, Fault> {
     if line.get(..9).is_some_and(|start| start.eq_ignore_ascii_case(b"timestamp")) {
         return Ok(None);

@@ -1,6 +1,6 @@
 //! The result as one picture for a page that shows no script: how long the light client waits, and what the bulk writer gets.
 //!
-//! The picture brings its own background, in a light and a dark version: where it is embedded, nobody tells it the
+//! The picture brings its own background, in a light and a dark version: where it is embedded, nothing tells it the
 //! colour of the page.
 
 use std::fmt::Write as _;

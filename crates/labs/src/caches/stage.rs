@@ -1,8 +1,8 @@
-//! The stage of the hybrid lab inside the machine: a slow device behind a fast one, control groups, and tenants.
+//! The stage of the caches lab inside the machine: a slow device behind a fast one, control groups, and tenants.
 //!
 //! ```text
 //!  fio in group a ─ io.max ─┐
-//!  fio in group b ─ io.max ─┴─▶ hybrid (dm-cache, dm-writecache, bcache) ──▶ fast: 64 MB, as fast as memory
+//!  fio in group b ─ io.max ─┴─▶ cached device (dm-cache, dm-writecache, bcache) ──▶ fast: 64 MB, as fast as memory
 //!                                                                     └───▶ slow: 10 MB/s
 //! ```
 //!
@@ -26,7 +26,7 @@ use crate::machine::guest::{put, signal, tool, until};
 pub(super) const GROUPS: &str = "/sys/fs/cgroup";
 const MIB: u64 = 1 << 20;
 const FAST_MIB: u64 = 64;
-/// Sparse: what nobody wrote takes no memory.
+/// Sparse: what was never written takes no memory.
 const SLOW_MIB: u64 = 16 << 10;
 /// Of the slow device, in MiB per second (a setting of null_blk).
 const SLOW_MB_PER_S: u64 = 10;
@@ -70,9 +70,9 @@ impl Kind {
     }
 }
 
-/// A hybrid device that was made for one run.
+/// A cached device that was made for one run.
 #[derive(Debug)]
-pub(super) struct Hybrid {
+pub(super) struct Cached {
     pub(super) kind: Kind,
     pub(super) path: PathBuf,
     /// As `MAJOR:MINOR`.
@@ -99,7 +99,7 @@ fn remove_disk(name: &str) -> Result<()> {
 /// Numbers of devices, because bcache keeps the old ones.
 static NEXT_DEVICE: AtomicU64 = AtomicU64::new(1);
 
-impl Hybrid {
+impl Cached {
     /// Makes both devices and what joins them, and brings the hot data into the cache.
     pub(super) fn make(kind: Kind) -> Result<Self> {
         let number = NEXT_DEVICE.fetch_add(1, Ordering::Relaxed);
@@ -126,9 +126,9 @@ impl Hybrid {
             Kind::Bcache => format!("/dev/{name}"),
         };
         let number = std::fs::read_to_string(format!("/sys/class/block/{name}/dev"))?.trim().to_owned();
-        let hybrid = Self { kind, path: path.into(), number, disks: disks.into() };
-        hybrid.warm()?;
-        Ok(hybrid)
+        let cached = Self { kind, path: path.into(), number, disks: disks.into() };
+        cached.warm()?;
+        Ok(cached)
     }
 
     /// The same as LVM does it; it stays until the machine ends.
@@ -148,9 +148,9 @@ impl Hybrid {
         lvm(&[slow, fast], &commands, std::slice::from_ref(&path))?;
         let device = std::fs::metadata(&path)?.rdev();
         let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-        let hybrid = Self { kind: Kind::DmCache, path, number, disks: Vec::new() };
-        hybrid.warm()?;
-        Ok(hybrid)
+        let cached = Self { kind: Kind::DmCache, path, number, disks: Vec::new() };
+        cached.warm()?;
+        Ok(cached)
     }
 
     /// Blocks that a dm-cache has demoted and promoted until now: they take the slow device from the tenants.
@@ -187,7 +187,7 @@ impl Hybrid {
     }
 }
 
-/// Joins devices by device mapper; the result is the kernel's name of the hybrid.
+/// Joins devices by device mapper; the result is the kernel's name of the cached device.
 fn join_by_dm(table: &str) -> Result<String> {
     tool("dmsetup", &["create", "--noudevsync", DM_NAME, "--table", table])?;
     tool("dmsetup", &["mknodes"])?;
@@ -275,21 +275,21 @@ static NEXT_GROUP: AtomicU64 = AtomicU64::new(1);
 
 impl Tenant {
     /// Makes its group, without load.
-    pub(super) fn make(hybrid: &Hybrid, guaranteed: u64) -> Result<Self> {
+    pub(super) fn make(cached: &Cached, guaranteed: u64) -> Result<Self> {
         let number = NEXT_GROUP.fetch_add(1, Ordering::Relaxed);
-        Self::named(hybrid, &format!("tenant-{number}"), guaranteed)
+        Self::named(cached, &format!("tenant-{number}"), guaranteed)
     }
 
     /// The same by the name of its group, which may be in another one.
-    pub(super) fn named(hybrid: &Hybrid, name: &str, guaranteed: u64) -> Result<Self> {
+    pub(super) fn named(cached: &Cached, name: &str, guaranteed: u64) -> Result<Self> {
         let mut group = PathBuf::from(GROUPS);
         for part in name.split('/') {
             put(group.join("cgroup.subtree_control"), "+io")?;
             group.push(part);
             std::fs::create_dir(&group).with_context(|| format!("cannot make {}", group.display()))?;
         }
-        let direction = hybrid.kind.direction();
-        Ok(Self { group, guaranteed, number: hybrid.number.clone(), direction, fio: None })
+        let direction = cached.kind.direction();
+        Ok(Self { group, guaranteed, number: cached.number.clone(), direction, fio: None })
     }
 
     /// Name of its group.
@@ -298,22 +298,22 @@ impl Tenant {
     }
 
     /// Starts its load: tenant `index` of `of`, each with its own part of the hot data, for at most `seconds`.
-    pub(super) fn load(&mut self, hybrid: &Hybrid, index: u64, of: u64, seconds: u64) -> Result<()> {
-        let part = hybrid.kind.hot_mib() / of;
+    pub(super) fn load(&mut self, cached: &Cached, index: u64, of: u64, seconds: u64) -> Result<()> {
+        let part = cached.kind.hot_mib() / of;
         let log = format!("/run/{}.iolog", self.name());
         // Twice as much as the guarantee takes, so that it does not end early.
         let (hot, rate) = (index * part..(index + 1) * part, self.guaranteed);
-        put(&log, &bursts(&hybrid.path, self.direction, index + 1, hot, rate, 2 * seconds))?;
+        put(&log, &bursts(&cached.path, self.direction, index + 1, hot, rate, 2 * seconds))?;
         let mut shell = Command::new("sh");
         shell.arg("-c").arg("echo $$ > \"$1/cgroup.procs\"; shift; exec \"$@\"").arg("sh").arg(&self.group);
         shell.args(["fio", "--name=tenant", "--direct=1", "--ioengine=libaio", "--iodepth=8", "--replay_no_stall=1"]);
-        shell.arg(format!("--filename={}", hybrid.path.display())).arg(format!("--read_iolog={log}"));
+        shell.arg(format!("--filename={}", cached.path.display())).arg(format!("--read_iolog={log}"));
         shell.args(["--output-format=terse", "--thread"]).stdin(Stdio::null()).stdout(Stdio::null());
         self.fio = Some(Running::spawn(&mut shell)?);
         until("I/O of a tenant", || (self.bytes().ok()? > 0).then_some(()))
     }
 
-    /// The word of this key in the hybrid device's row of a file of its group, for its direction.
+    /// The word of this key in the cached device's row of a file of its group, for its direction.
     fn word(&self, file: &str, key: &str) -> Result<Option<String>> {
         let text = std::fs::read_to_string(self.group.join(file))?;
         let row = text.lines().find(|line| line.split(' ').next() == Some(&self.number));
@@ -361,7 +361,7 @@ pub(super) struct Kept {
     /// |mean − guarantee| ÷ guarantee, in percent.
     pub(super) dat_percent: f64,
     /// Mean of |second − guarantee| ÷ guarantee, in percent, in those seconds in which it is least. A guarantee is kept in
-    /// seconds that have a beginning, and nobody tells which: seconds that begin elsewhere see what is had back as jitter.
+    /// seconds whose beginning is not known: seconds that begin elsewhere see what is had back as jitter.
     pub(super) jitter_percent: f64,
     /// The same in those in which it is most.
     pub(super) worst_jitter_percent: f64,

@@ -1,4 +1,4 @@
-//! The steps of the hybrid lab, inside the machine.
+//! The steps of the caches lab, inside the machine.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::stage::{self, Hybrid, Kept, Kind, Tenant, measure};
+use super::stage::{self, Cached, Kept, Kind, Tenant, measure};
 use crate::base::process;
 use crate::check::figures::Figures;
 use crate::check::steps::{self, Plan};
@@ -47,7 +47,7 @@ const STEPS: [(&str, Step); 9] = [
     }),
     ("a_killed_agent_leaves_no_limit", |plan, _| killed(&plan.binary, false)),
     ("agent_and_sentinel_killed_leave_limits_until_the_reset", |plan, _| killed(&plan.binary, true)),
-    ("a_limit_of_somebody_else_stays", |plan, _| foreign(&plan.binary)),
+    ("a_limit_of_another_program_stays", |plan, _| foreign(&plan.binary)),
     ("the_policy_of_all_labs_is_enforced", |plan, _| shared_policy(&plan.binary)),
     // Before bcache, whose devices stay and would be discovered, too.
     ("the_tutorial_works_as_written", |plan, _| tutorial(&plan.binary)),
@@ -87,17 +87,17 @@ struct Agent {
 
 impl Agent {
     /// Starts it with guarantees to these tenants, and waits until it guards.
-    fn start(binary: &Path, hybrid: &Hybrid, tenants: &[Tenant]) -> Result<Self> {
-        let mut config = format!("[pools.pool]\ndevices = [\"{}\"]\n", hybrid.path.display());
+    fn start(binary: &Path, cached: &Cached, tenants: &[Tenant]) -> Result<Self> {
+        let mut config = format!("[pools.pool]\ndevices = [\"{}\"]\n", cached.path.display());
         for (tenant, number) in tenants.iter().zip(1..) {
             let (group, guaranteed) = (tenant.name(), tenant.guaranteed);
             config += &format!(
                 "[tenants.t{number}]\nmatch = [\"cgroup:{group}\"]\nguarantee.{} = {{ bytes_per_s = {guaranteed} }}\n",
-                hybrid.kind.direction()
+                cached.kind.direction()
             );
         }
         let guard = Guard::start(binary, guard::ONLY, &config)?;
-        Ok(Self { guard, direction: hybrid.kind.direction() })
+        Ok(Self { guard, direction: cached.kind.direction() })
     }
 
     fn state(&self) -> Result<Value> {
@@ -137,16 +137,16 @@ impl Agent {
 
 /// The same load under limits of what was guaranteed, as people set them today, and under the agent.
 fn compare(plan: &Plan, figures: &mut Figures, kind: Kind, guaranteed: &[u64]) -> Result<String> {
-    let hybrid = Hybrid::make(kind)?;
+    let cached = Cached::make(kind)?;
     let seconds = plan.either(SECONDS[0], SECONDS[1]);
     let settle = plan.either(SETTLE_STATIC[0], SETTLE_STATIC[1]);
-    let fixed = watch(&hybrid, guaranteed, None, [settle, seconds]).context("with static limits")?;
+    let fixed = watch(&cached, guaranteed, None, [settle, seconds]).context("with static limits")?;
     // A cache in the state in which the first run found it.
-    hybrid.remove()?;
-    let hybrid = Hybrid::make(kind)?;
+    cached.remove()?;
+    let cached = Cached::make(kind)?;
     let settle = plan.either(SETTLE[0], SETTLE[1]);
-    let ours = watch(&hybrid, guaranteed, Some(&plan.binary), [settle, seconds]).context("with the agent")?;
-    hybrid.remove()?;
+    let ours = watch(&cached, guaranteed, Some(&plan.binary), [settle, seconds]).context("with the agent")?;
+    cached.remove()?;
     let mut detail = String::new();
     for ((fixed, ours), guaranteed) in fixed.iter().zip(&ours).zip(guaranteed) {
         let guaranteed = *guaranteed as f64 / 1e6;
@@ -180,26 +180,26 @@ fn compare(plan: &Plan, figures: &mut Figures, kind: Kind, guaranteed: &[u64]) -
 /// One run with tenants of its own, measured for some seconds after some others; without an agent their limits are their
 /// guarantees.
 fn watch(
-    hybrid: &Hybrid,
+    cached: &Cached,
     guaranteed: &[u64],
     agent: Option<&Path>,
     [settle, seconds]: [usize; 2],
 ) -> Result<Vec<Kept>> {
     /// What else happens while the load runs.
     const MORE_SECONDS: usize = 20;
-    let mut tenants = guaranteed.iter().map(|&rate| Tenant::make(hybrid, rate)).collect::<Result<Vec<_>>>()?;
+    let mut tenants = guaranteed.iter().map(|&rate| Tenant::make(cached, rate)).collect::<Result<Vec<_>>>()?;
     for tenant in &tenants {
         tenant.set_limit(Some(tenant.guaranteed))?;
     }
-    let agent = agent.map(|binary| Agent::start(binary, hybrid, &tenants)).transpose()?;
+    let agent = agent.map(|binary| Agent::start(binary, cached, &tenants)).transpose()?;
     let of = tenants.len() as u64;
     for (tenant, index) in tenants.iter_mut().zip(0..) {
-        tenant.load(hybrid, index, of, (settle + seconds + MORE_SECONDS) as u64)?;
+        tenant.load(cached, index, of, (settle + seconds + MORE_SECONDS) as u64)?;
     }
     measure(&mut tenants, settle)?;
-    let before = hybrid.moved()?;
+    let before = cached.moved()?;
     let kept = measure(&mut tenants, seconds)?;
-    if let (Some(before), Some(after)) = (before, hybrid.moved()?) {
+    if let (Some(before), Some(after)) = (before, cached.moved()?) {
         println!(
             "lab: while measured, the cache demoted {} blocks and promoted {}",
             after[0] - before[0],
@@ -210,7 +210,7 @@ fn watch(
         agent.says_what_holds(&tenants)?;
         let limits = agent.limits(&tenants)?;
         println!("lab: limits at the end: {limits:?}");
-        knows_what_it_is(&agent, hybrid)?;
+        knows_what_it_is(&agent, cached)?;
         agent.guard.stop()?;
         for tenant in &tenants {
             let limit = tenant.limit()?;
@@ -221,10 +221,10 @@ fn watch(
     Ok(kept)
 }
 
-/// That the agent tells the kind of the hybrid device and what its cache did in the tenants' direction, and that
+/// That the agent tells the kind of the cached device and what its cache did in the tenants' direction, and that
 /// `guard discover` finds it.
-fn knows_what_it_is(agent: &Agent, hybrid: &Hybrid) -> Result<()> {
-    let (state, kind) = (agent.state()?, hybrid.kind);
+fn knows_what_it_is(agent: &Agent, cached: &Cached) -> Result<()> {
+    let (state, kind) = (agent.state()?, cached.kind);
     // bcache does not tell reads and writes apart.
     let counter = if agent.direction == "write" { "write_hits_total" } else { "read_hits_total" };
     let hits = state["cache"][counter].as_u64();
@@ -236,7 +236,7 @@ fn knows_what_it_is(agent: &Agent, hybrid: &Hybrid) -> Result<()> {
         let name = entry["name"].as_str().unwrap_or_default();
         entry["kind"] == kind.name()
             && std::fs::read_to_string(format!("/sys/class/block/{name}/dev"))
-                .is_ok_and(|number| number.trim() == hybrid.number)
+                .is_ok_and(|number| number.trim() == cached.number)
     });
     ensure!(found, "guard discover found {entries:?}");
     println!("lab: {} of {}: {hits:?}", counter, kind.name());
@@ -245,14 +245,14 @@ fn knows_what_it_is(agent: &Agent, hybrid: &Hybrid) -> Result<()> {
 
 /// Agent, and sentinel if `both`, killed while a limit of theirs is in force.
 fn killed(binary: &Path, both: bool) -> Result<String> {
-    let hybrid = Hybrid::make(Kind::DmCache)?;
-    let mut tenants = vec![Tenant::make(&hybrid, GUARANTEED)?, Tenant::make(&hybrid, GUARANTEED)?];
+    let cached = Cached::make(Kind::DmCache)?;
+    let mut tenants = vec![Tenant::make(&cached, GUARANTEED)?, Tenant::make(&cached, GUARANTEED)?];
     // One had a limit before, the other none.
     let before = [Some(5_000_000), None];
     for (tenant, before) in tenants.iter().zip(before) {
         tenant.set_limit(before)?;
     }
-    let agent = Agent::start(binary, &hybrid, &tenants)?;
+    let agent = Agent::start(binary, &cached, &tenants)?;
     let limits = |tenants: &[Tenant]| tenants.iter().map(|tenant| tenant.limit().ok()).collect::<Option<Vec<_>>>();
     until("limits", || (limits(&tenants)? == [Some(GUARANTEED); 2]).then_some(()))?;
     let killed_at = Instant::now();
@@ -264,28 +264,28 @@ fn killed(binary: &Path, both: bool) -> Result<String> {
         ensure!(said.matches("io.max").count() == 2, "guard reset said {said}");
         ensure!(limits(&tenants) == Some(before.to_vec()), "guard reset left {:?}", limits(&tenants));
         // The next start does the same.
-        let agent = Agent::start(binary, &hybrid, &tenants)?;
+        let agent = Agent::start(binary, &cached, &tenants)?;
         until("limits", || (limits(&tenants)? == [Some(GUARANTEED); 2]).then_some(()))?;
         agent.guard.kill(true)?;
-        let nobody = Tenant::make(&hybrid, GUARANTEED)?;
-        let agent = Agent::start(binary, &hybrid, std::slice::from_ref(&nobody))?;
+        let idle = Tenant::make(&cached, GUARANTEED)?;
+        let agent = Agent::start(binary, &cached, std::slice::from_ref(&idle))?;
         ensure!(limits(&tenants) == Some(before.to_vec()), "the next agent left {:?}", limits(&tenants));
         agent.guard.stop()?;
-        tenants.push(nobody);
+        tenants.push(idle);
         "limits stayed until `guard reset`, and until the next start".to_owned()
     } else {
         until("end of the limits", || (limits(&tenants)? == before).then_some(()))?;
         format!("the sentinel put both back within {:.2} s", killed_at.elapsed().as_secs_f64())
     };
     tenants.into_iter().try_for_each(Tenant::remove)?;
-    hybrid.remove()?;
+    cached.remove()?;
     Ok(detail)
 }
 
 /// The policy that all labs share: here a guarantee for one of its tenants.
 fn shared_policy(binary: &Path) -> Result<String> {
-    let hybrid = Hybrid::make(Kind::DmCache)?;
-    let tenants = ["lab-database", "lab-backup"].map(|name| Tenant::named(&hybrid, name, GUARANTEED));
+    let cached = Cached::make(Kind::DmCache)?;
+    let tenants = ["lab-database", "lab-backup"].map(|name| Tenant::named(&cached, name, GUARANTEED));
     let tenants = tenants.into_iter().collect::<Result<Vec<_>>>()?;
     let (guard, settings) = Guard::enforce(binary, guard::ONLY, "", "cached")?;
     until("limit", || (tenants[0].limit().ok()? == Some(GUARANTEED)).then_some(()))?;
@@ -293,31 +293,31 @@ fn shared_policy(binary: &Path) -> Result<String> {
     guard.stop()?;
     ensure!(tenants[0].limit()?.is_none(), "at its end the agent left {:?}", tenants[0].limit());
     tenants.into_iter().try_for_each(Tenant::remove)?;
-    hybrid.remove()?;
+    cached.remove()?;
     Ok(settings)
 }
 
 /// The tutorial, about a volume that LVM has cached, with a tenant who is limited to what it was guaranteed.
 fn tutorial(binary: &Path) -> Result<String> {
-    let hybrid = Hybrid::make_by_lvm("vg0", "data")?;
-    let mut tenant = Tenant::named(&hybrid, "system.slice/database.service", GUARANTEED)?;
+    let cached = Cached::make_by_lvm("vg0", "data")?;
+    let mut tenant = Tenant::named(&cached, "system.slice/database.service", GUARANTEED)?;
     tenant.set_limit(Some(GUARANTEED))?;
-    tenant.load(&hybrid, 0, 1, LOAD_SECONDS)?;
+    tenant.load(&cached, 0, 1, LOAD_SECONDS)?;
     let told = follow_tutorial("tutorial-lvm", binary);
     tenant.remove()?;
     told
 }
 
-/// A limit that somebody else sets while the agent runs.
+/// A limit that another program sets while the agent runs.
 fn foreign(binary: &Path) -> Result<String> {
     const THEIRS: u64 = 7_000_000;
-    let hybrid = Hybrid::make(Kind::DmCache)?;
-    let mut tenants = vec![Tenant::make(&hybrid, GUARANTEED)?, Tenant::make(&hybrid, GUARANTEED / 2)?];
-    let agent = Agent::start(binary, &hybrid, &tenants)?;
+    let cached = Cached::make(Kind::DmCache)?;
+    let mut tenants = vec![Tenant::make(&cached, GUARANTEED)?, Tenant::make(&cached, GUARANTEED / 2)?];
+    let agent = Agent::start(binary, &cached, &tenants)?;
     until("limits", || (tenants[0].limit().ok()? == Some(GUARANTEED)).then_some(()))?;
     tenants[0].set_limit(Some(THEIRS))?;
     for (tenant, index) in tenants.iter_mut().zip(0..) {
-        tenant.load(&hybrid, index, 2, 30)?;
+        tenant.load(&cached, index, 2, 30)?;
     }
     measure(&mut tenants, 4)?;
     ensure!(tenants[0].limit()? == Some(THEIRS), "the foreign limit became {:?}", tenants[0].limit());
@@ -334,6 +334,6 @@ fn foreign(binary: &Path) -> Result<String> {
     ensure!(tenants[0].limit()? == Some(THEIRS), "at its end the agent set {:?}", tenants[0].limit());
     ensure!(tenants[1].limit()?.is_none(), "at its end the agent left {:?}", tenants[1].limit());
     tenants.into_iter().try_for_each(Tenant::remove)?;
-    hybrid.remove()?;
+    cached.remove()?;
     Ok(format!("{THEIRS} bytes/s stayed, also at the agent's end"))
 }

@@ -1,4 +1,4 @@
-//! The hybrid lab: a guaranteed throughput on a slow device behind a cache, with real control groups, in virtual time.
+//! The caches lab: a guaranteed throughput on a slow device behind a cache, with real control groups, in virtual time.
 
 pub(crate) mod guest;
 mod stage;
@@ -23,12 +23,12 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let plan = Plan::of(options);
     let expected = guest::steps(&plan);
     ensure!(expected > 0, "no step has {:?} in its name", options.only);
-    let mut scratch = Scratch::new("hybrid")?;
+    let mut scratch = Scratch::new("cached")?;
     if options.keep {
         scratch.keep();
     }
-    let mut machine = vm::Machine::hybrid(&options.build, &scratch, options.verbose)?;
-    let script = options.lean_guest_script(&scratch, "hybrid", &plan.arguments())?;
+    let mut machine = vm::Machine::caches(&options.build, &scratch, options.verbose)?;
+    let script = options.lean_guest_script(&scratch, "cached", &plan.arguments())?;
     let guest = machine.boot(&kernel::with_tools(&tools, &script), &[])?;
     steps::report(lab, guest, plan.limit(LIMIT), expected)
 }
