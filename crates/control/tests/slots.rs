@@ -151,7 +151,7 @@ proptest! {
         let plan = controller.tick(&summary);
         let total = plan.total.expect("a total");
         let shares = plan.shares.to_vec();
-        let met = shares.iter().filter(|share| matches!(share.reason, Reason::Met)).count();
+        let met = shares.iter().filter(|share| matches!(share.reason, Reason::NeedMet)).count();
         let least = 1f64.min(total / shares.len() as f64);
         let best = (0u32..1 << shares.len())
             .filter(|set| {
@@ -235,7 +235,7 @@ fn what_cannot_be_kept_is_said_with_what_could() {
     let (total, shares) = settled(&mut controller(Method::Needs), &workloads, 10);
     let Reason::Unachievable { achievable_at } = shares[0].1 else { panic!("{shares:?}") };
     assert!(achievable_at.is_none_or(|scale| scale > 1.0), "{achievable_at:?} of {total:?}");
-    assert!(matches!(shares[1].1, Reason::Met), "the small need comes first: {shares:?}");
+    assert!(matches!(shares[1].1, Reason::NeedMet), "the small need comes first: {shares:?}");
 }
 
 #[test]

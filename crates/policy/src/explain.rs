@@ -277,7 +277,7 @@ pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
         Reason::EqualMargin { tightness } => {
             format!("all targets are met, and could be met at {:.0} % of what they are", 100.0 * tightness)
         }
-        Reason::Met if !has_target => "as much as it has use for; not all targets can be met".into(),
+        Reason::NeedMet if !has_target => "as much as it has use for; not all targets can be met".into(),
         Reason::Unachievable { achievable_at } if !has_target => {
             let yields = "it has no target and yields, and not all targets can be met";
             achievable_at.map_or_else(
@@ -285,7 +285,7 @@ pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
                 |scale| format!("{yields}; they could if they were {scale:.1} times as large"),
             )
         }
-        Reason::Met => "as much as its target needs; not all targets can be met".into(),
+        Reason::NeedMet => "as much as its target needs; not all targets can be met".into(),
         Reason::Unachievable { achievable_at: Some(scale) } => {
             format!(
                 "its target cannot be met beside the others; all could be met if they were {scale:.1} times as large"
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn a_tenant_without_a_target_is_not_said_to_miss_one() {
         let unachievable = [Some(1.5), None].map(|achievable_at| slots::Reason::Unachievable { achievable_at });
-        for reason in unachievable.iter().chain([&slots::Reason::Met]) {
+        for reason in unachievable.iter().chain([&slots::Reason::NeedMet]) {
             let (with, without) = (slots(reason, true), slots(reason, false));
             assert!(with.contains("its target"), "{with}");
             assert!(!without.contains("its target") && without.contains("not all targets can be met"), "{without}");

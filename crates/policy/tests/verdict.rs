@@ -114,8 +114,8 @@ fn a_latency_target_is_met_missed_unachievable_or_idle() {
 #[test]
 fn a_tenants_latency_target_is_judged_by_its_seconds() {
     for (windows, violated, reason, expected) in [
-        (1, 0, "met", Verdict::Met),
-        (1, 1, "met", Verdict::Missed),
+        (1, 0, "need_met", Verdict::Met),
+        (1, 1, "need_met", Verdict::Missed),
         (2, 1, "unachievable", Verdict::Unachievable),
         (1, 0, "unachievable", Verdict::Met),
         (0, 0, "idle", Verdict::Idle),
@@ -130,15 +130,15 @@ fn a_tenants_latency_target_is_judged_by_its_seconds() {
 #[test]
 fn where_no_second_ended_the_measured_figure_is_judged() {
     for (seconds, violated, measured, reason, expected) in [
-        (1, 0, Some(40.0), "met", Verdict::Met),
-        (1, 0, None, "met", Verdict::Met),
-        (1, 1, Some(10.0), "met", Verdict::Missed),
+        (1, 0, Some(40.0), "need_met", Verdict::Met),
+        (1, 0, None, "need_met", Verdict::Met),
+        (1, 1, Some(10.0), "need_met", Verdict::Missed),
         (1, 1, Some(10.0), "unachievable", Verdict::Unachievable),
-        (0, 0, Some(30.0), "met", Verdict::Met),
-        (0, 0, Some(40.0), "met", Verdict::Missed),
+        (0, 0, Some(30.0), "need_met", Verdict::Met),
+        (0, 0, Some(40.0), "need_met", Verdict::Missed),
         (0, 0, Some(40.0), "unachievable", Verdict::Unachievable),
         (0, 0, Some(40.0), "idle", Verdict::Idle),
-        (0, 0, None, "met", Verdict::Idle),
+        (0, 0, None, "need_met", Verdict::Idle),
     ] {
         let (target_ms, percentile, reason) = (Some(30.0), "p99".to_owned(), reason.to_owned());
         let slots = TenantSlotsState { target_ms, percentile, reason, ..TenantSlotsState::default() };

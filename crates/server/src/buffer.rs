@@ -17,7 +17,6 @@ const CLASSES: usize = (MAX_POOLED / ALIGN).ilog2() as usize + 1;
 /// A page-aligned buffer of plain bytes.
 pub(crate) struct Buffer {
     ptr: NonNull<u8>,
-    /// Of 32 bits, because every queue on the way of a request moves it.
     capacity: u32,
     len: u32,
 }

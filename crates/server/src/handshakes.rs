@@ -175,7 +175,7 @@ impl Handshakes {
         self.pace.charge(client, work)
     }
 
-    /// The same of what cannot wait: accepting it, or making it wait.
+    /// The same of what cannot wait: accepting it, or answering that it has to wait.
     pub(crate) fn charge_anyway(&self, client: Client, work: &Work) -> Work {
         self.pace.charge_anyway(client, work)
     }

@@ -43,7 +43,7 @@ pub(crate) struct Registry {
     pub(crate) config: Arc<Config>,
     /// How long a device may take to open or grow a volume; for ever if `None`, as before any client is served.
     pub(crate) patience: Option<StdDuration>,
-    /// Since the last change: what was noticed about the files that it opened.
+    /// What was noticed about the files that it opened, since the last change.
     pub(crate) notes: Vec<String>,
     /// Files of the program that no volume may be put on.
     own_files: Vec<PathBuf>,

@@ -12,7 +12,7 @@
 //! | [`statistics`] | what several seeds say together |
 //! | [`workload`] | what clients ask: generators and traces |
 //! | [`experiment`] | what was measured elsewhere, measured here |
-//! | [`world`] | clients, one pool, one device, run together |
+//! | [`world`] | clients, one pool or one on each of several hosts, one device, run together |
 
 pub mod engine;
 pub mod experiment;

@@ -107,7 +107,7 @@ pub enum Reason {
         tightness: f64,
     },
     /// It gets what its target needs; not all targets can be met.
-    Met,
+    NeedMet,
     /// Its target cannot be met beside the others; it gets what is left.
     Unachievable {
         /// All could be met with targets this many times as large; `None` if not even ten times would do.
@@ -125,7 +125,7 @@ impl Reason {
             Self::ByWeight => "by_weight",
             Self::Idle => "idle",
             Self::EqualMargin { .. } => "equal_margin",
-            Self::Met => "met",
+            Self::NeedMet => "need_met",
             Self::Unachievable { .. } => "unachievable",
             Self::ByLatency => "by_latency",
         }
@@ -366,7 +366,7 @@ impl Controller {
         self.share(|known| {
             let (slots, need) = (slots.next().unwrap_or(LEAST), need(known));
             let met = slots + 1e-9 >= need;
-            (Some(slots), need, if met { Reason::Met } else { Reason::Unachievable { achievable_at: None } })
+            (Some(slots), need, if met { Reason::NeedMet } else { Reason::Unachievable { achievable_at: None } })
         });
     }
 
@@ -445,7 +445,7 @@ impl Controller {
                     };
                     (more, Reason::EqualMargin { tightness: fit.scale() })
                 }
-                None if need <= least + level * weight => (need.min(level * weight), Reason::Met),
+                None if need <= least + level * weight => (need.min(level * weight), Reason::NeedMet),
                 None => (level * weight, Reason::Unachievable { achievable_at }),
             };
             (Some(least + more), need, known.unachievable().unwrap_or(reason))

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 /// One claim on slots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Claim {
-    /// What is asked; infinite for a target that cannot be kept.
+    /// What is asked; infinite for a target that cannot be met.
     pub need: f64,
     /// What it is worth (above 0).
     pub weight: f64,

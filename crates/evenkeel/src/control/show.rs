@@ -117,13 +117,13 @@ pub(crate) fn pool_facts(pool: &PoolState) -> Vec<(&'static str, String)> {
         ("why", admission.reason.clone()),
     ];
     if !admission.target_reason.is_empty() && admission.target_reason != admission.reason {
-        facts.push(("why target", admission.target_reason.clone()));
+        facts.push(("why admission target", admission.target_reason.clone()));
     }
     if let Some(target) = &pool.latency_target {
         let measured =
             target.measured_ms.map_or_else(|| "nothing measured yet".into(), |ms| format!("last {ms:.2} ms"));
         facts.push((
-            "target",
+            "latency target",
             format!("{} of reads below {} ms, {measured}", target.percentile, short(target.target_ms)),
         ));
         facts.extend(target.decision.iter().map(|decision| ("why", decision.because.clone())));

@@ -93,7 +93,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
 
-    /// Print one frame as text, after two looks, and end: for pipes and scripts
+    /// Print one frame as text, after two samples, and end: for pipes and scripts
     #[arg(long)]
     once: bool,
 }

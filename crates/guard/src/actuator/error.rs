@@ -24,7 +24,7 @@ pub enum Error {
     },
     /// The device has a configured queueing discipline, and we never replace that.
     #[error(
-        "{device} has the queueing discipline {found}, which was configured; Evenkeel does not replace it. Remove \
+        "{device} has the queueing discipline {found}, which is not the kernel's default; Evenkeel does not replace it. Remove \
          it (`tc qdisc del dev {device} root`) if it is not needed, or leave this device out"
     )]
     ForeignQdisc {

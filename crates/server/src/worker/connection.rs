@@ -127,6 +127,7 @@ pub(super) struct Spare(Vec<Box<Request>>);
 
 /// Boxes that a worker keeps at most: 400 KiB.
 const MAX_SPARE: usize = 4096;
+const _: () = assert!(MAX_SPARE * (size_of::<Box<Request>>() + size_of::<Request>()) <= 400 << 10);
 
 impl Spare {
     /// Boxes a request.

@@ -6,7 +6,7 @@
 //! | [`bufferbloat`] | the SlowFast CoDel paper, and admission control compared |
 //! | [`iscsi`] | the packet-delay paper: latency targets on a shared iSCSI target |
 //! | [`messenger`] | the Ceph messenger paper: connections placed on workers |
-//! | [`saat`] | the SAAT paper: guaranteed throughput on a hybrid device |
+//! | [`saat`] | the SAAT paper: guaranteed throughput on a cached device |
 //! | [`oracle`] | the best fixed budget of a setup, found by sweep |
 //!
 //! An experiment decides what to run and what to make of it. Threads, progress and interrupts belong to the caller that

@@ -52,7 +52,7 @@ pub struct Point {
 /// A search on its way.
 ///
 /// It doubles the budget from one empty request up to where it never holds anything back, then narrows down the first
-/// step that reaches the target. Throughput need not rise with the budget: what a dip beyond the first success hides does
+/// step that reaches that share of the peak. Throughput need not rise with the budget: what a dip beyond the first success hides does
 /// not matter, as the smallest budget is wanted.
 #[derive(Clone, Debug)]
 pub struct Search {

@@ -1,13 +1,16 @@
 //! Hosts that share the device: each has a pool of its own and hears what the others do.
 
 use evenkeel_control::Instant;
+use evenkeel_control::mclock::Qos;
+use evenkeel_control::pool::guarantee::Throughputs;
+use evenkeel_control::pool::slots::LatencyTarget;
 use evenkeel_control::pool::{Config, Pool, TenantId};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::Summary;
 
 use super::Tenant;
 
-/// Who is where.
+/// The placement of tenants on hosts.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
     /// The host of each tenant, counted from 0.
@@ -16,6 +19,13 @@ pub struct Hosts {
     pub unmanaged: Option<usize>,
     /// When hosts do not hear of each other, if there is such a time.
     pub silence: Option<(Instant, Instant)>,
+}
+
+impl Hosts {
+    /// The settings of the pool of a host.
+    fn of_host(&self, config: Config, host: usize) -> Config {
+        Config { slots: config.slots.filter(|_| self.unmanaged != Some(host)), ..config }
+    }
 }
 
 /// The pools of all hosts.
@@ -30,22 +40,49 @@ impl<R> Pools<R> {
     pub(super) fn new(config: Config, tenants: &[Tenant], hosts: Hosts, seeds: &mut SplitMix64) -> Self {
         let now = Instant::ZERO;
         let count = hosts.of.iter().max().map_or(1, |most| most + 1);
-        let config = |host| Config { slots: config.slots.filter(|_| hosts.unmanaged != Some(host)), ..config };
-        let all = (0..count).map(|host| Pool::new(config(host), now, seeds.next_u64())).collect();
+        let all = (0..count).map(|host| Pool::new(hosts.of_host(config, host), now, seeds.next_u64())).collect();
         let mut pools = Self { all, tenants: Vec::new(), hosts };
         pools.share(true);
         for (place, tenant) in tenants.iter().enumerate() {
             let host = pools.hosts.of.get(place).copied().unwrap_or(0);
-            let pool = &mut pools.all[host];
-            let id = pool.join(now, tenant.qos);
-            if pools.hosts.unmanaged != Some(host) {
-                pool.set_throttle(id, tenant.throttle);
-                pool.set_guarantees(now, id, &tenant.guarantee);
-                pool.set_latency_target(id, tenant.latency_target);
-            }
+            let id = pools.all[host].join(now, tenant.qos);
             pools.tenants.push((host, id));
+            if pools.hosts.unmanaged != Some(host) {
+                pools.all[host].set_throttle(id, tenant.throttle);
+                pools.control(now, place, &tenant.guarantee, tenant.latency_target);
+            }
         }
         pools
+    }
+
+    /// Changes the settings of all pools.
+    pub(super) fn reconfigure(&mut self, now: Instant, config: Config) {
+        for (host, pool) in self.all.iter_mut().enumerate() {
+            pool.reconfigure(now, self.hosts.of_host(config, host));
+        }
+    }
+
+    /// Changes a tenant's policy.
+    pub(super) fn set_tenant(
+        &mut self,
+        now: Instant,
+        place: usize,
+        qos: Qos,
+        guarantee: &Throughputs,
+        target: Option<LatencyTarget>,
+    ) {
+        let (host, id) = self.tenants[place];
+        self.all[host].set_qos(now, id, qos);
+        self.control(now, place, guarantee, target);
+    }
+
+    /// Sets what controllers are to reach for a tenant, unless its host has none.
+    fn control(&mut self, now: Instant, place: usize, guarantee: &Throughputs, target: Option<LatencyTarget>) {
+        let (host, id) = self.tenants[place];
+        if self.hosts.unmanaged != Some(host) {
+            self.all[host].set_guarantees(now, id, guarantee);
+            self.all[host].set_latency_target(id, target);
+        }
     }
 
     /// The pools that are controlled.

@@ -389,13 +389,9 @@ impl<'a, D: Machine> World<'a, D> {
         match &self.setup.changes[index].1 {
             Change::Device(params) => self.device.set_params(now, params),
             Change::Stall(length) => self.device.stall(now, *length),
-            Change::Pool(config) => self.pools.all.iter_mut().for_each(|pool| pool.reconfigure(now, **config)),
+            Change::Pool(config) => self.pools.reconfigure(now, **config),
             Change::Tenant(place, qos, guarantee, target) => {
-                let (host, id) = self.pools.tenants[*place];
-                let pool = &mut self.pools.all[host];
-                pool.set_qos(now, id, *qos);
-                pool.set_guarantees(now, id, guarantee);
-                pool.set_latency_target(id, *target);
+                self.pools.set_tenant(now, *place, *qos, guarantee, *target);
                 self.inversion.set_qos(now, *place, qos);
                 self.meter.set_qos(now, *place, qos);
             }

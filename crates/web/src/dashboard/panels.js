@@ -47,7 +47,7 @@ export function tenantTable() {
       { key: "name", title: "Tenant", order: first((row) => `${row.name} ${row.pool}`), text: (row) => row.name },
       iops,
       rate,
-      { key: "response", title: "Response ms", hint: "mean; bar: device and queue", numeric: true, order: largest((row) => row.work?.response), fill: fillResponse },
+      { key: "response", title: "Latency ms", hint: "mean; bar: device and queue", numeric: true, order: largest((row) => row.work?.response), fill: fillResponse },
       { key: "waiting", title: "Queued", hint: "requests", numeric: true, order: largest((row) => row.waiting), text: (row) => count(row.waiting) },
       { key: "target", title: "Target", order: (a, b) => verdict(a) - verdict(b), fill: fillTarget },
       {
@@ -217,8 +217,8 @@ function poolFacts(pool) {
     ["admission", `${admission.kind}: ${bytes(admission.in_flight_bytes)} in flight, budget ${admission.budget_bytes === null ? "without bound" : bytes(admission.budget_bytes)}${admission.target_ms === null ? "" : `, target ${ms(admission.target_ms)} ms`}`],
     ["why", pool.why],
   ];
-  if (admission.target_reason && admission.target_reason !== admission.reason) facts.push(["why target", admission.target_reason]);
-  if (target) facts.push(["target", `${target.percentile} of reads below ${target.target_ms} ms, ${target.measured_ms === null ? "nothing measured yet" : `last ${ms(target.measured_ms)} ms`}`]);
+  if (admission.target_reason && admission.target_reason !== admission.reason) facts.push(["why admission target", admission.target_reason]);
+  if (target) facts.push(["latency target", `${target.percentile} of reads below ${target.target_ms} ms, ${target.measured_ms === null ? "nothing measured yet" : `last ${ms(target.measured_ms)} ms`}`]);
   if (slots) facts.push(["slots", `${slots.total === null ? "without bound" : slots.total.toFixed(1)}, by ${slots.method}, ${slots.exchanged ? "with other hosts" : "alone"}`]);
   return facts;
 }
@@ -234,7 +234,7 @@ function tenantFacts(tenant, whole, before) {
   ];
   if (whole) {
     const since = before ? "just now" : "since the start";
-    for (const [name, key] of [["response", "latency"], ["queue", "queue_latency"], ["device", "device_latency"]]) {
+    for (const [name, key] of [["latency", "latency"], ["queue", "queue_latency"], ["device", "device_latency"]]) {
       const found = percentiles(whole[key], before?.[key]);
       if (found) facts.push([name, `p50 ${ms(found[0])} ms, p99 ${ms(found[1])} ms, p99.9 ${ms(found[2])} ms, ${since}`]);
     }

@@ -1,4 +1,4 @@
-//! Guaranteed throughput on a hybrid device: the experiments of the SAAT paper.
+//! Guaranteed throughput on a cached device: the experiments of the SAAT paper.
 //!
 //! C. Wang, D. Sun, Y. Chai and F. Zhou, *Enabling Accurate Performance Isolation on Hybrid Storage Devices in Cloud
 //! Environment*. The device is the model [`evenkeel_model::cached`] under the kernel's throttle; what the paper leaves

@@ -1,4 +1,4 @@
-//! Tenants, the kernel's throttle, a hybrid device, its counters and a controller, in virtual time.
+//! Tenants, the kernel's throttle, a cached device, its counters and a controller, in virtual time.
 
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ pub(super) struct World {
     device: Cached,
     /// Reads and writes of each tenant in turn.
     streams: Vec<Stream>,
-    hybrid: Vec<Counters>,
+    cached: Vec<Counters>,
     slow: Vec<Counters>,
     /// Requests that each stream may have waiting or under way.
     depth: u32,
@@ -140,7 +140,7 @@ impl World {
             now: Instant::ZERO,
             device: Cached::new(setup.device),
             streams,
-            hybrid: counters.clone(),
+            cached: counters.clone(),
             slow: counters,
             depth: setup.habits.depth.max(1),
         }
@@ -172,8 +172,8 @@ impl World {
             self.now = now;
             while let Some(done) = self.device.poll(now) {
                 let (place, bytes) = parts(done.id);
-                let (hybrid, slow) = (&mut self.hybrid[place / 2], &mut self.slow[place / 2]);
-                count(hybrid, place, bytes);
+                let (cached, slow) = (&mut self.cached[place / 2], &mut self.slow[place / 2]);
+                count(cached, place, bytes);
                 slow.read_bytes += done.slow_read;
                 slow.written_bytes += done.slow_written;
                 let stream = &mut self.streams[place];
@@ -201,7 +201,7 @@ impl World {
 
     /// Bytes of each stream so far.
     pub(super) fn bytes(&self) -> Vec<u64> {
-        self.hybrid.iter().flat_map(|tenant| [tenant.read_bytes, tenant.written_bytes]).collect()
+        self.cached.iter().flat_map(|tenant| [tenant.read_bytes, tenant.written_bytes]).collect()
     }
 
     fn slow_device(&self) -> SlowDevice {
@@ -272,9 +272,9 @@ fn controlled(
     }
     let mut now = Instant::ZERO;
     while now < end {
-        let known = ids.iter().zip(world.hybrid.iter().zip(&world.slow));
+        let known = ids.iter().zip(world.cached.iter().zip(&world.slow));
         let samples: Vec<TenantSample> = known
-            .map(|(&id, (&hybrid, &slow))| TenantSample { cached: hybrid, slow: Some(slow), ..TenantSample::new(id) })
+            .map(|(&id, (&cached, &slow))| TenantSample { cached, slow: Some(slow), ..TenantSample::new(id) })
             .collect();
         controller.observe(now, Some(world.slow_device()), &samples);
         let decision = controller.tick(now);
