@@ -1,7 +1,9 @@
-//! Docs, help, messages and doc comments use the project's words, and links in the docs lead somewhere.
+//! Docs, help, messages and doc comments use the project's words; links, keys and metrics in the docs exist.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+
+use serde_json::Value;
 
 /// Phrases that have a standard word: of a metaphor, or a subject without a name.
 const REJECTED: [(&str, &str); 18] = [
@@ -169,4 +171,39 @@ fn links_lead_somewhere() {
     }
     assert!(links > 200, "only {links} links are found");
     assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// What a schema says at a place, behind references and what may be null.
+fn resolved<'a>(schema: &'a Value, mut at: &'a Value) -> &'a Value {
+    while let Some(path) = at["$ref"].as_str().or_else(|| at["anyOf"][0]["$ref"].as_str()) {
+        at = &schema["$defs"][path.trim_start_matches("#/$defs/")];
+    }
+    at
+}
+
+/// Whether a configuration may have the key; names of pools and the like are one letter.
+fn is_known(schema: &Value, key: &str) -> bool {
+    let step = |at, part: &str| {
+        let table = resolved(schema, at);
+        if part.len() == 1 { &table["additionalProperties"] } else { &table["properties"][part] }
+    };
+    !key.split('.').fold(schema, step).is_null()
+}
+
+#[test]
+fn keys_of_the_glossary_are_in_the_configuration_and_metrics_in_the_reference() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_evenkeel")).args(["config", "schema"]).output();
+    let schema: Value = serde_json::from_slice(&output.expect("it runs").stdout).expect("JSON");
+    let page = |name: &str| std::fs::read_to_string(root().join("docs").join(name)).expect("text");
+    let (glossary, reference) = (page("glossary.md"), page("monitoring.md"));
+    let quoted: Vec<&str> = glossary.split('`').skip(1).step_by(2).collect();
+    let keys = quoted.iter().filter_map(|text| text.split(" = ").next());
+    let keys: Vec<&str> =
+        keys.filter(|key| ["server.", "pools.", "tenants."].iter().any(|t| key.starts_with(t))).collect();
+    let unknown: Vec<_> = keys.iter().filter(|key| !is_known(&schema, key)).collect();
+    assert!(keys.len() > 20 && unknown.is_empty(), "{unknown:?}");
+    let metrics: Vec<_> = quoted.iter().filter(|text| text.starts_with("evenkeel_")).collect();
+    let unknown: Vec<_> = metrics.iter().filter(|name| !reference.contains(&format!("`{name}`"))).collect();
+    assert!(metrics.len() > 20 && unknown.is_empty(), "{unknown:?}");
+    assert!(is_known(&schema, "pools.P.tuning.slots") && !is_known(&schema, "pools.P.tuning.slot"));
 }
