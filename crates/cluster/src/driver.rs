@@ -243,7 +243,7 @@ impl<M: Member> Driver<M> {
         let record = match Record::parse(value) {
             Ok(record) => record,
             Err(fault) => {
-                let kind = if matches!(fault, Unreadable::Newer { .. }) { "newer" } else { "corrupt" };
+                let kind = if matches!(fault, Unreadable::OtherVersion { .. }) { "version" } else { "corrupt" };
                 self.faults.note(now, who, kind, &format!("its value {fault}"));
                 return None;
             }

@@ -389,14 +389,15 @@ fn keys_leases_and_history_may_go_while_hosts_use_them() {
     all_see(&[a, b], &["a", "b"]);
 }
 
-/// Keys with values that no host can use: three that are corrupt, one that is newer, one with another period.
+/// Keys with values that no host can use: three that are corrupt, one of an older version, one with another period.
 fn useless() -> Vec<(String, &'static str)> {
     let newer = "{\"v\":99}";
+    let older = "{\"v\":1}";
     vec![
         (key_of("b"), "{"),
-        (key_of("c"), newer),
+        (key_of("c"), older),
         (key_of("d e"), newer),
-        (key_of("f"), "{\"v\":1,\"incarnation\":1,\"period\":1,\"joined\":1,\"period_us\":7}"),
+        (key_of("f"), "{\"v\":2,\"incarnation\":1,\"period\":1,\"joined\":1,\"period_us\":7}"),
         // Where no host belongs.
         ("evenkeel/main/hosts/b".into(), newer),
     ]
@@ -404,7 +405,7 @@ fn useless() -> Vec<(String, &'static str)> {
 
 /// The counts of [`useless`] values that were read so many times.
 fn counts(times: u64) -> BTreeMap<String, u64> {
-    [("corrupt", 3), ("newer", 1), ("period", 1)].map(|(kind, keys)| (kind.to_owned(), keys * times)).into()
+    [("corrupt", 3), ("version", 1), ("period", 1)].map(|(kind, keys)| (kind.to_owned(), keys * times)).into()
 }
 
 #[test]
@@ -431,7 +432,7 @@ fn what_cannot_be_read_is_reported_and_ignored() {
     etcd.put_together(&useless());
     wait("all are counted, equally often", || {
         let ignored = a.handle.state().ignored_total;
-        ignored.get("newer").is_some_and(|times| ignored == counts(*times))
+        ignored.get("version").is_some_and(|times| ignored == counts(*times))
     });
     let before = a.last_round();
     wait("it goes on", || a.last_round() > before + 5);
@@ -468,7 +469,7 @@ fn a_host_that_dies_is_out_after_its_lease_and_a_later_life_takes_its_place() {
     let lease = lease.split_whitespace().nth(1).expect("its number");
     let period = wall_clock().as_nanos() / PERIOD.as_nanos();
     let value = format!(
-        "{{\"v\":1,\"incarnation\":7,\"period\":{period},\"joined\":{period},\"period_us\":400000,\"pools\":{{\"main\":{{\"used\":3}}}}}}"
+        "{{\"v\":2,\"incarnation\":7,\"period\":{period},\"joined\":{period},\"period_us\":400000,\"pools\":{{\"main\":{{\"used\":3}}}}}}"
     );
     etcd.ctl(&["put", &format!("--lease={lease}"), &key_of("dead"), &value]).expect("written");
     wait("it is seen", || a.sees() == ["a", "dead"]);

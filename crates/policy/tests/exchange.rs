@@ -143,9 +143,11 @@ fn a_usual_record_is_small() {
 fn what_cannot_be_a_record_is_told_apart() {
     let parse = |text: &str| Record::parse(text.as_bytes());
     let start = r#""incarnation":1,"period":5,"joined":5,"period_us":1000000"#;
-    assert!(parse(&format!("{{\"v\":1,{start}}}")).is_ok(), "no pools is a record");
-    assert!(parse(&format!("{{\"v\":1,{start},\"later\":[1]}}")).is_ok(), "more of the same version is ignored");
-    assert_eq!(parse("{\"v\":2,\"all\":\"different\"}"), Err(Unreadable::Newer { version: 2 }));
+    assert!(parse(&format!("{{\"v\":2,{start}}}")).is_ok(), "no pools is a record");
+    assert!(parse(&format!("{{\"v\":2,{start},\"later\":[1]}}")).is_ok(), "more of the same version is ignored");
+    assert_eq!(parse("{\"v\":3,\"all\":\"different\"}"), Err(Unreadable::OtherVersion { version: 3 }));
+    let older = format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"goals\":3}}}}}}");
+    assert_eq!(parse(&older), Err(Unreadable::OtherVersion { version: 1 }), "its targets would count as none");
     let (bytes, most) = (MAX_SUM_BYTES + 1, MAX_SUM_BYTES);
     assert_eq!(parse(&" ".repeat(bytes)), Err(Unreadable::TooLong { bytes, most }));
     for text in [
@@ -154,18 +156,18 @@ fn what_cannot_be_a_record_is_told_apart() {
         "{}",
         "{\"v\":-1}",
         &format!("{{\"v\":0,{start}}}"),
-        &format!("{{\"v\":1,{start}"),
-        &format!("{{\"v\":1,{start},\"pools\":{{\"\":{{}}}}}}"),
-        &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"used\":-1}}}}}}"),
-        &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"used\":null}}}}}}"),
-        &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"used\":1e300}}}}}}"),
-        &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"classes\":[[2,1,1],[2,1,1]]}}}}}}"),
-        &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"classes\":[[48,1,1]]}}}}}}"),
-        &format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"needs\":[1]}}}}}}"),
-        &format!("{{\"v\":1,{start},\"bits\":13}}"),
-        &format!("{{\"v\":1,{start},\"hosts\":0}}"),
-        &format!("{{\"v\":1,{start},\"hosts\":1000001}}"),
-        "{\"v\":1,\"incarnation\":1,\"period\":5,\"joined\":6,\"period_us\":1000000}",
+        &format!("{{\"v\":2,{start}"),
+        &format!("{{\"v\":2,{start},\"pools\":{{\"\":{{}}}}}}"),
+        &format!("{{\"v\":2,{start},\"pools\":{{\"main\":{{\"used\":-1}}}}}}"),
+        &format!("{{\"v\":2,{start},\"pools\":{{\"main\":{{\"used\":null}}}}}}"),
+        &format!("{{\"v\":2,{start},\"pools\":{{\"main\":{{\"used\":1e300}}}}}}"),
+        &format!("{{\"v\":2,{start},\"pools\":{{\"main\":{{\"classes\":[[2,1,1],[2,1,1]]}}}}}}"),
+        &format!("{{\"v\":2,{start},\"pools\":{{\"main\":{{\"classes\":[[48,1,1]]}}}}}}"),
+        &format!("{{\"v\":2,{start},\"pools\":{{\"main\":{{\"needs\":[1]}}}}}}"),
+        &format!("{{\"v\":2,{start},\"bits\":13}}"),
+        &format!("{{\"v\":2,{start},\"hosts\":0}}"),
+        &format!("{{\"v\":2,{start},\"hosts\":1000001}}"),
+        "{\"v\":2,\"incarnation\":1,\"period\":5,\"joined\":6,\"period_us\":1000000}",
     ] {
         assert!(matches!(parse(text), Err(Unreadable::Corrupt(_))), "{text}: {:?}", parse(text));
     }

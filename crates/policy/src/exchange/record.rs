@@ -7,8 +7,9 @@ use evenkeel_control::exchange::section::MAX_BITS;
 use evenkeel_control::slots::{CLASSES, Class, SCALES, Summary};
 use serde::{Deserialize, Serialize};
 
-/// The format written here. A reader ignores newer ones; a change of the meaning of a field counts it up.
-pub const VERSION: u32 = 1;
+/// The format written and read here; a change of a field's name or meaning counts it up. A reader ignores all others, because what
+/// it does not know would count as nothing asked.
+pub const VERSION: u32 = 2;
 /// Pools of one host. A pool is a device that is shared; no host is known to have more than some tens.
 pub const MAX_POOLS: usize = 32;
 /// A longer text is no record: [`MAX_POOLS`] pools with every figure at its longest are shorter.
@@ -150,9 +151,11 @@ pub enum Unreadable {
         /// [`MAX_RECORD_BYTES`] for a host, [`MAX_SUM_BYTES`] for a section.
         most: usize,
     },
-    /// It is from a newer program.
-    #[error("is in format {version}, and this program reads up to format {VERSION}; update it")]
-    Newer {
+    /// It is from another version of the program.
+    #[error(
+        "is in format {version}, and this host reads format {VERSION}; run the same version of Evenkeel on all hosts"
+    )]
+    OtherVersion {
         /// The version.
         version: u32,
     },
@@ -195,8 +198,8 @@ impl Record {
         }
         let corrupt = |error: serde_json::Error| Unreadable::Corrupt(error.to_string());
         let version = serde_json::from_slice::<Version>(text).map_err(corrupt)?.v;
-        if version > VERSION {
-            return Err(Unreadable::Newer { version });
+        if version > 0 && version != VERSION {
+            return Err(Unreadable::OtherVersion { version });
         }
         let record: Self = serde_json::from_slice(text).map_err(corrupt)?;
         let (_, most) = record.most();

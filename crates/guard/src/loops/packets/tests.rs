@@ -165,7 +165,7 @@ fn a_target_for_a_percentile_is_measured_by_single_reads() {
     assert_eq!((state.percentile.as_str(), state.read_latency_ms), ("p90", Some(5.0)));
     let p90_ms = state.read_percentile_ms.expect("reads");
     assert!((p90_ms / 17.0 - 1.0).abs() < 0.065, "{p90_ms}");
-    // Nobody writes, and the mean is far below the target.
+    // No client writes, and the mean is far below the target.
     assert_eq!(record.reason, "no_noisy");
     let told = record.measured.expect("a figure");
     assert!((17.0 * 0.97..17.0 * 1.3).contains(&told), "{told}");

@@ -140,7 +140,7 @@ impl Case {
                     None => Source::Twin(habits),
                 },
                 target: Duration::from_millis(target),
-                // Shares after the targets: whoever is to be served faster gets more, but nobody is left without.
+                // Shares after the targets: who is to be served faster gets more, and each gets some.
                 weight: (100_000 / target.min(800)) as u32,
                 from: if self == Self::Join && place == 3 { event } else { Instant::ZERO },
                 until: if self == Self::Death && place == 3 { event } else { Instant::FAR_FUTURE },
