@@ -306,7 +306,7 @@ fn three_hosts_decide_from_the_same_reports_and_one_that_leaves_is_gone_at_once(
     assert!(state.connected, "{state:?}");
     assert!(state.sent_bytes_total > 0 && state.received_bytes_total > state.sent_bytes_total, "{state:?}");
     assert_eq!(state.ignored_total, BTreeMap::new());
-    // What comes from etcd each period is no more than what the bound of docs/exchange.md is made of.
+    // What comes from etcd each period is no more than what the bound of docs/reference/exchange.md is made of.
     let length = etcd.ctl(&["get", "--print-value-only", &key_of("a")]).map_or(0, |value| value.trim_end().len());
     let received = || (a.handle.state().received_bytes_total, a.handle.state().rounds_total);
     let (bytes, rounds) = received();

@@ -1,4 +1,4 @@
-//! Signals: those that stop a server or an agent, and those that must not end it. `docs/failures.md` lists all of them.
+//! Signals: those that stop a server or an agent, and those that must not end it. `docs/reference/failures.md` lists all of them.
 
 use std::ffi::c_int;
 use std::io;

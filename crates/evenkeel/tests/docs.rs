@@ -195,7 +195,7 @@ fn keys_of_the_glossary_are_in_the_configuration_and_metrics_in_the_reference() 
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_evenkeel")).args(["config", "schema"]).output();
     let schema: Value = serde_json::from_slice(&output.expect("it runs").stdout).expect("JSON");
     let page = |name: &str| std::fs::read_to_string(root().join("docs").join(name)).expect("text");
-    let (glossary, reference) = (page("glossary.md"), page("monitoring.md"));
+    let (glossary, reference) = (page("glossary.md"), page("guide/monitoring.md"));
     let quoted: Vec<&str> = glossary.split('`').skip(1).step_by(2).collect();
     let keys = quoted.iter().filter_map(|text| text.split(" = ").next());
     let keys: Vec<&str> =

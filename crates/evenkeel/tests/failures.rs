@@ -1,4 +1,4 @@
-//! Signals and limits, as `docs/failures.md` has them in its tables: every line happens to a real server or agent.
+//! Signals and limits, as `docs/reference/failures.md` has them in its tables: every line happens to a real server or agent.
 
 #[allow(dead_code, reason = "other test programs use the rest")]
 #[path = "serve/server.rs"]

@@ -178,7 +178,7 @@ fn promtool_finds_alerts_valid_and_each_fires_when_it_should() {
 
 #[test]
 fn promtool_finds_the_settings_in_the_documentation_valid() {
-    let (help, folder) = (read("docs/monitoring.md"), Folder::new());
+    let (help, folder) = (read("docs/guide/monitoring.md"), Folder::new());
     fs::copy(shipped("packaging/prometheus/alerts.yml"), folder.join("evenkeel-alerts.yml")).expect("copied");
     let snippets: Vec<&str> =
         help.split("   ```yaml\n").skip(1).filter_map(|rest| rest.split("   ```").next()).collect();
@@ -196,15 +196,18 @@ fn promtool_finds_the_settings_in_the_documentation_valid() {
 #[test]
 fn every_alert_is_tested_and_explained() {
     let (alerts, tests) = (read("packaging/prometheus/alerts.yml"), read("packaging/prometheus/alerts_test.yml"));
-    let (help, names) = (read("docs/monitoring.md"), values(&alerts, "alert:"));
+    let (help, names) = (read("docs/guide/monitoring.md"), values(&alerts, "alert:"));
     assert!(names.len() > 20, "{names:?}");
     for name in names {
         assert!(
             tests.contains(&format!("alertname=\"{name}\"")) || values(&tests, "alertname:").contains(name),
             "{name}"
         );
-        assert!(help.contains(&format!("\n### {name}\n")), "docs/monitoring.md does not say what to do about {name}");
-        let address = format!("docs/monitoring.md#{}\n", name.to_lowercase());
+        assert!(
+            help.contains(&format!("\n### {name}\n")),
+            "docs/guide/monitoring.md does not say what to do about {name}"
+        );
+        let address = format!("docs/guide/monitoring.md#{}\n", name.to_lowercase());
         assert!(alerts.contains(&address), "no alert points to {address}");
     }
 }
@@ -257,14 +260,14 @@ fn every_metric_that_is_named_exists_and_every_metric_is_explained() {
     for key in ["expr", "query", "definition"] {
         texts(&dashboard, key, &mut queries);
     }
-    let help = read("docs/monitoring.md");
+    let help = read("docs/guide/monitoring.md");
     let of_histograms = |name: &String| !exist.contains(name) && exist.contains(&format!("{name}_bucket"));
     for (place, text) in [
         ("the dashboard", queries.join("\n")),
         ("the alerts", read("packaging/prometheus/alerts.yml")),
         ("the tests of the alerts", read("packaging/prometheus/alerts_test.yml")),
-        ("docs/monitoring.md", help.clone()),
-        ("docs/troubleshooting.md", read("docs/troubleshooting.md")),
+        ("docs/guide/monitoring.md", help.clone()),
+        ("docs/guide/troubleshooting.md", read("docs/guide/troubleshooting.md")),
     ] {
         let unknown: Vec<String> =
             named(&text).into_iter().filter(|name| !exist.contains(name) && !of_histograms(name)).collect();
@@ -276,7 +279,7 @@ fn every_metric_that_is_named_exists_and_every_metric_is_explained() {
         .flat_map(|scrape| described(scrape).map(|(name, _)| name))
         .filter(|name| !explained.contains(*name))
         .collect();
-    assert_eq!(unexplained, Vec::<&str>::new(), "docs/monitoring.md does not explain these");
+    assert_eq!(unexplained, Vec::<&str>::new(), "docs/guide/monitoring.md does not explain these");
 }
 
 #[test]

@@ -13,9 +13,9 @@ mod tutorial;
 
 const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
 
-/// A page of the documentation.
+/// A page of the guide.
 fn page(name: &str) -> String {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/{name}.md"));
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/guide/{name}.md"));
     fs::read_to_string(page).expect("a page")
 }
 

@@ -91,7 +91,9 @@ impl Error {
 /// What to do about it, where that is known.
 fn cure(cause: &io::Error) -> &'static str {
     match cause.kind() {
-        io::ErrorKind::PermissionDenied => "; run as root, or give the service the capabilities named in docs/guard.md",
+        io::ErrorKind::PermissionDenied => {
+            "; run as root, or give the service the capabilities named in docs/guide/guard.md"
+        }
         io::ErrorKind::NotFound => "; `evenkeel check` shows what the kernel offers",
         _ => "",
     }

@@ -9,7 +9,7 @@ use crate::journal::Record;
 use crate::measure::{ERRORS, KINDS, OpStats};
 use crate::run::{JobResult, per_second};
 
-/// The document of `--json`. `docs/load.md` describes every field.
+/// The document of `--json`. `docs/guide/load.md` describes every field.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// Seed that repeats the requests.

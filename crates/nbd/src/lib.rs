@@ -12,7 +12,7 @@
 //! | [`server::reply`] | the header in front of each reply, in the framing that was negotiated |
 //!
 //! The law is the NBD specification (`doc/proto.md` of the `NetworkBlockDevice/nbd`
-//! repository); comments name its sections. `docs/protocol.md` lists what is
+//! repository); comments name its sections. `docs/reference/protocol.md` lists what is
 //! spoken and what was chosen where the specification leaves a choice.
 #![no_std]
 

@@ -88,8 +88,8 @@ fn precedence_is_one_list_which_the_documentation_has() {
         words.starts_with("1 pool limit, 2 reservation, 3 tenant limit (never below its reservation), 4 "),
         "{words}"
     );
-    let page = include_str!("../../../docs/config.md");
-    assert!(page.contains(&words), "docs/config.md lacks {words:?}");
+    let page = include_str!("../../../docs/reference/config.md");
+    assert!(page.contains(&words), "docs/reference/config.md lacks {words:?}");
 }
 
 #[test]

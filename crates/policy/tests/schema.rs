@@ -145,7 +145,7 @@ fn the_example_shows_every_key() {
 
 #[test]
 fn the_pages_show_valid_configurations_and_every_key() {
-    let page = include_str!("../../../docs/config.md");
+    let page = include_str!("../../../docs/reference/config.md");
     let blocks = [page, include_str!("../../../README.md")].map(|page| page.split("```toml\n").skip(1));
     let mut checked = 0;
     for block in blocks.into_iter().flatten().filter_map(|block| block.split("```").next()) {
@@ -158,7 +158,7 @@ fn the_pages_show_valid_configurations_and_every_key() {
     // The tables of the file have headings; `kind` is shown inside its table.
     let heading = |key: &str| page.contains(&format!("## [{key}")) || page.contains(&format!("{key} = "));
     for key in known {
-        assert!(page.contains(&format!("`{key}`")) || heading(&key), "{key} is missing in docs/config.md");
+        assert!(page.contains(&format!("`{key}`")) || heading(&key), "{key} is missing in docs/reference/config.md");
     }
 }
 

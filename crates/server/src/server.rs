@@ -579,7 +579,7 @@ fn lacks_priority(config: &Config) -> Option<String> {
     let error = priority::probe().err()?;
     Some(format!(
         "no right to raise the I/O priority of what a reservation is owed (CAP_SYS_NICE, and the call ioprio_set): on a disk with \
-         the scheduler mq-deadline or bfq, sequential requests of others may delay it by up to 500 ms; see docs/config.md ({error})"
+         the scheduler mq-deadline or bfq, sequential requests of others may delay it by up to 500 ms; see docs/reference/config.md ({error})"
     ))
 }
 

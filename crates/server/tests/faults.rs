@@ -1,4 +1,4 @@
-//! Every call of the data path fails in every way that is plausible: the tables of `docs/failures.md`, line by line.
+//! Every call of the data path fails in every way that is plausible: the tables of `docs/reference/failures.md`, line by line.
 
 use crate::{support, tables};
 

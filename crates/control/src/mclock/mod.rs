@@ -4,7 +4,7 @@
 //! faster) and a *weight* (its share of what is left). After Gulati, Merchant and
 //! Varman, "mClock: Handling Throughput Variability for Hypervisor IO Scheduling"
 //! (OSDI 2010), with these differences, each explained where it is made and in
-//! `docs/mclock.md`:
+//! `docs/algorithms/mclock.md`:
 //!
 //! - One tag of each kind for a client, not for a request: a guarantee changes at once
 //!   for requests that already wait.

@@ -3,7 +3,7 @@
 //! A worker is a thread with its connections. A connection stays where it was accepted unless it is moved, and what
 //! it carries is not known then. Methods by name: `round_robin` and `least_connections` place and never move;
 //! `genetic` is the published method (message-aware scheduling for Ceph); `lpt` evens out whatever it costs;
-//! `waits`, the default, moves connections to where they wait less. See `docs/placement.md`.
+//! `waits`, the default, moves connections to where they wait less. See `docs/algorithms/placement.md`.
 //!
 //! ```text
 //!  join ──▶ worker        observe ──▶ load of the interval ──▶ tick, once an interval ──▶ moves, and why

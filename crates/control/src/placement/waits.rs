@@ -12,7 +12,7 @@
 //! ```
 //!
 //! What a connection does on a full worker is not what it would like to do. There it counts for what it has waiting, which
-//! it would have waiting elsewhere, too; a trial finds out whether it would not. See `docs/placement.md`.
+//! it would have waiting elsewhere, too; a trial finds out whether it would not. See `docs/algorithms/placement.md`.
 
 use alloc::vec::Vec;
 

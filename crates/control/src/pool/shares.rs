@@ -12,7 +12,7 @@
 //! and a request passes beside a budget that is used up while it and what its tenant has in flight are no more than the
 //! tenant's share. Where shares are smaller than requests, one that is smaller than the mean of those in flight passes if its
 //! tenant has nothing in flight, unless it is the turn of a tenant with a greater weight. Nothing passes while a
-//! reservation is due. See `docs/mclock.md`.
+//! reservation is due. See `docs/algorithms/mclock.md`.
 //!
 //! A tenant is looked at when it submits a request, and when one of its own has completed: O(1).
 

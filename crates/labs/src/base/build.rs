@@ -26,9 +26,9 @@ pub fn workspace() -> PathBuf {
     manifest.ancestors().nth(2).unwrap_or(manifest).to_owned()
 }
 
-/// A page of the documentation.
+/// A page of the guide.
 pub(crate) fn page(name: &str) -> Result<String> {
-    let path = workspace().join(format!("docs/{name}.md"));
+    let path = workspace().join(format!("docs/guide/{name}.md"));
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 

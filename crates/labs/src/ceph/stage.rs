@@ -285,7 +285,7 @@ impl Stage {
             .replace("guard why", &format!("guard why --status {status}"))
             .replace("guard reset", &format!("guard reset --journal '{journal}'"));
         let commands = tutorial::follow(&page, &self.binary, process::tie_to_this_program)?;
-        Ok(format!("{commands} commands of docs/tutorial-ceph.md"))
+        Ok(format!("{commands} commands of docs/guide/tutorial-ceph.md"))
     }
 
     /// What the agent says of each OSD; nothing if it does not run.

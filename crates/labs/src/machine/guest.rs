@@ -23,7 +23,7 @@ pub(crate) fn tool(name: &str, args: &[&str]) -> Result<String> {
 /// Does what a page of the documentation says; the machine is what its reader has.
 pub(crate) fn follow_tutorial(name: &str, binary: &Path) -> Result<String> {
     let commands = tutorial::follow(&build::page(name)?, binary, process::tie_to_this_program)?;
-    Ok(format!("{commands} commands of docs/{name}.md"))
+    Ok(format!("{commands} commands of docs/guide/{name}.md"))
 }
 
 /// Takes programs over from the host with all they need: while the machine waits for the host, its virtual clock jumps from

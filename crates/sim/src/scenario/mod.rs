@@ -1,6 +1,6 @@
 //! Scenarios: what is simulated and what must come of it, as a text.
 //!
-//! `docs/sim.md` explains every key. Reading is pure: text, assignments and a way to open traces come in, a
+//! `docs/guide/sim.md` explains every key. Reading is pure: text, assignments and a way to open traces come in, a
 //! [`Scenario`] or every [`Problem`] with line and key goes out.
 
 mod form;

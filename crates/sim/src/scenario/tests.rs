@@ -310,7 +310,7 @@ proptest! {
 }
 
 /// The page that describes scenarios.
-const PAGE: &str = include_str!("../../../../docs/sim.md");
+const PAGE: &str = include_str!("../../../../docs/guide/sim.md");
 
 #[test]
 fn the_page_shows_a_scenario_that_can_be_run() {

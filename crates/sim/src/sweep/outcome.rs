@@ -1,4 +1,4 @@
-//! What came of a plan, as data: the document of `--json`, which `docs/sim.md` describes.
+//! What came of a plan, as data: the document of `--json`, which `docs/guide/sim.md` describes.
 
 use std::collections::BTreeMap;
 

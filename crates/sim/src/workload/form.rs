@@ -1,4 +1,4 @@
-//! What a client does, as people write it in TOML; `docs/workloads.md` explains every key.
+//! What a client does, as people write it in TOML; `docs/guide/workloads.md` explains every key.
 
 use std::io::{self, BufRead};
 

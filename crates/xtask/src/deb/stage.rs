@@ -43,9 +43,9 @@ const PRINTED: [(&[&str], &str); 5] = [
 pub(super) fn fill(package: &Package, root: &Path) -> Result<()> {
     put(root, "usr/bin/evenkeel", &fs::read(package.binary).context("cannot read the program")?, 0o755)?;
     for (from, to) in FOLDERS {
-        for file in files(&package.sources.join(from))? {
-            let name = file.file_name().context("a file has a name")?;
-            copy(root, &file, &format!("{to}/{}", name.to_string_lossy()))?;
+        let folder = package.sources.join(from);
+        for file in tree(&folder)? {
+            copy(root, &file, &format!("{to}/{}", file.strip_prefix(&folder)?.display()))?;
         }
     }
     for (from, to) in FILES {

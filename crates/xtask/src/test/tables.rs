@@ -1,6 +1,6 @@
-//! `docs/failures.md` as test cases. Test programs include this file.
+//! `docs/reference/failures.md` as test cases. Test programs include this file.
 
-const PAGE: &str = include_str!("../../../../docs/failures.md");
+const PAGE: &str = include_str!("../../../../docs/reference/failures.md");
 
 /// The cells of the table under a heading of that page.
 pub(crate) fn table<const COLUMNS: usize>(heading: &str) -> Vec<[&'static str; COLUMNS]> {

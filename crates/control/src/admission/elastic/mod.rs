@@ -3,7 +3,7 @@
 //! Whether a budget is enough in place of a larger one is a *question*. Both are in force in turn, their throughputs are
 //! compared with their errors, and nothing is decided before the answer is certain. A budget that is not shown to be enough
 //! is not enough: where nothing is certain there is no bound. Beside a latency target or a reservation the search begins
-//! small instead, with twice as much in question. See `docs/elastic.md`.
+//! small instead, with twice as much in question. See `docs/algorithms/elastic.md`.
 //!
 //! ```text
 //!  climb:   is B enough in place of none?    no: B <- 8 B, up to no bound;  yes: narrow

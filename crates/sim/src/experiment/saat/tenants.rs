@@ -26,7 +26,7 @@ const fn trace(name: &'static str, requests_millions: f64, reads: f64, cold: f64
 }
 
 /// Table I. The last column was chosen so that the limits of today lose what they lose in the paper; see
-/// `docs/accurate-throughput.md`.
+/// `docs/algorithms/accurate-throughput.md`.
 pub const TRACES: [Trace; 10] = [
     trace("usr", 12.873_274, 0.7214, 0.15),
     trace("prn", 17.635_766, 0.1979, 0.19),

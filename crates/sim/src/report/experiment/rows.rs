@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::experiment::{Better, Claim, Report, Row};
 
-/// The document of `--json`; `docs/reproduce.md` describes every field.
+/// The document of `--json`; `docs/guide/reproduce.md` describes every field.
 #[derive(Debug, Serialize)]
 pub struct Document<'a> {
     experiment: &'static str,
