@@ -497,6 +497,13 @@ impl<R> Queue<R> {
         client.map_or(0, |client| client.len() as usize)
     }
 
+    /// When the limits of a client let its next request pass; `None` if they throttle none of its requests now.
+    pub fn throttled_until(&self, id: ClientId) -> Option<Instant> {
+        let client =
+            self.clients.get(id.index as usize).filter(|client| client.live && client.generation == id.generation);
+        client.and_then(|_| self.held.key_of(id.index)).map(Instant::from_nanos)
+    }
+
     /// How many of them were not put off, and are of this direction if one of its directions has a limit of its own.
     pub fn client_len_of(&self, id: ClientId, direction: Direction) -> usize {
         let client =

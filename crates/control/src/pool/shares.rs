@@ -16,7 +16,8 @@
 //!
 //! A tenant is looked at when it submits a request, and when one of its own has completed: O(1).
 
-use alloc::collections::VecDeque;
+use alloc::collections::{BinaryHeap, VecDeque};
+use core::cmp::Reverse;
 
 use super::{Entry, Pool, Scheduler};
 use crate::admission::Care;
@@ -34,6 +35,8 @@ pub(super) struct Shares {
     weights: u64,
     /// Tenants that submitted a request, or had one completed, since they were last looked at; each once.
     asking: VecDeque<u32>,
+    /// Those of them that their limits throttled when they were looked at, and until when.
+    throttled: BinaryHeap<Reverse<(Instant, u32)>>,
 }
 
 impl Shares {
@@ -81,10 +84,12 @@ impl<R> Pool<R> {
         self.end_share(index);
         if core::mem::replace(&mut self.tenants[index as usize].asking, false) {
             self.shares.asking.retain(|&asking| asking != index);
+            self.shares.throttled.retain(|&Reverse((_, throttled))| throttled != index);
         }
     }
 
-    /// The next request that passes beside the budget, while it is the turn of a tenant with this weight. Each tenant that was looked at in vain is looked at again when it asks.
+    /// The next request that passes beside the budget, while it is the turn of a tenant with this weight. A tenant that was
+    /// looked at in vain is looked at again when it asks, or when its limits throttle it no longer.
     #[inline]
     pub(super) fn pull_within_share<W: Into<Wish>>(
         &mut self,
@@ -94,8 +99,18 @@ impl<R> Pool<R> {
     ) -> Option<Pulled<R>> {
         let (base, budget) = (u64::from(self.config.base_cost_bytes), self.admission.budget_bytes());
         let small = (self.admission.inside_bytes() / self.in_flight.max(1)).saturating_sub(1);
+        while let Some(&Reverse((until, index))) = self.shares.throttled.peek()
+            && until <= now
+        {
+            self.shares.throttled.pop();
+            self.shares.asking.push_back(index);
+        }
         while let Some(index) = self.shares.asking.pop_front() {
             let tenant = &mut self.tenants[index as usize];
+            if let Some(until) = self.queue.throttled_until(tenant.client) {
+                self.shares.throttled.push(Reverse((until, index)));
+                continue;
+            }
             tenant.asking = false;
             let room = self.shares.of(tenant.qos.weight.max(1), budget).saturating_sub(tenant.in_flight_cost);
             let may_begin = tenant.in_flight == 0 && tenant.qos.weight >= weight_in_turn;

@@ -413,7 +413,8 @@ impl Elastic {
     fn put_in_force(&mut self, now: Instant, side: Side) -> bool {
         self.account(now);
         self.side = side;
-        let budget_bytes = (self.in_force() as u64).clamp(MIN_BUDGET, MAX_BUDGET);
+        let budget = self.in_force();
+        let budget_bytes = if budget == f64::INFINITY { u64::MAX } else { (budget as u64).max(MIN_BUDGET) };
         self.decision = Decision { at: now, budget_bytes, ..self.decision };
         self.meter.restart(now);
         true
