@@ -51,6 +51,11 @@ impl Rate {
     pub(super) fn mean_cost(&self) -> f64 {
         self.of.cost / f64::from(self.of.completions)
     }
+
+    /// Mean cost of the request that a byte belongs to.
+    pub(super) fn cost_of_a_byte(&self) -> f64 {
+        self.of.squares / self.of.cost
+    }
 }
 
 /// Measures throughput under the budget in force.

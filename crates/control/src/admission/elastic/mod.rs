@@ -106,7 +106,8 @@ pub(super) struct Elastic {
     /// Mean cost of a request since no question is asked, and whether that of the interval before differed from it.
     usual: Option<f64>,
     differed: bool,
-    /// Mean cost of a request.
+    /// Mean cost of a request, and cost of the request that a byte belongs to.
+    mean_cost: f64,
     cost: f64,
     /// When the side came into force, and how long either side of the present question was.
     since: Instant,
@@ -139,6 +140,7 @@ impl Elastic {
             evidence: Evidence::default(),
             usual: None,
             differed: false,
+            mean_cost: 0.0,
             cost: 0.0,
             since: now,
             spent: [Duration::ZERO; 2],
@@ -218,7 +220,7 @@ impl Elastic {
     }
 
     fn interval(&mut self, now: Instant, rate: Rate) -> bool {
-        self.cost = rate.mean_cost();
+        (self.mean_cost, self.cost) = (rate.mean_cost(), rate.cost_of_a_byte());
         if self.sample == 0.0 {
             (self.sample, self.shortest) = (rate.length, rate.length);
             self.meter.restart(now);
@@ -329,8 +331,9 @@ impl Elastic {
         let larger = match self.care {
             Care::None => STEP * self.low,
             // A disk, which sorts requests, serves two hardly faster than one.
-            Care::Reservation => (FINEST * self.low).max(STEP * self.cost),
-            Care::Target => FINEST * self.low,
+            Care::Reservation => (FINEST * self.low).max(STEP * self.mean_cost),
+            // Under less than two large requests one large request is in flight, as under any budget.
+            Care::Target => FINEST * self.low.max(self.cost),
         };
         if larger > MAX_BUDGET as f64 { f64::INFINITY } else { larger }
     }
