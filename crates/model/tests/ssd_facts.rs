@@ -1,4 +1,4 @@
-//! The drive against what data sheets and reviews say of real ones; the facts and their sources are in `docs/algorithms/model-ssd.md`.
+//! The drive against what data sheets and reviews say of real ones; the facts and their sources are in `docs/algorithms/models.md`.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;

@@ -1,7 +1,7 @@
 //! What a host receives from etcd, beside how many hosts share a device: records of real controllers, in sections as the
 //! defaults have them.
 //!
-//! `cargo test -p evenkeel-policy --test all exchange_bytes -- --nocapture` prints the table of docs/reference/exchange.md.
+//! `cargo test -p evenkeel-policy --test all exchange_bytes -- --nocapture` prints the table of docs/results/exchange.md.
 
 use std::collections::BTreeMap;
 

@@ -44,7 +44,7 @@ fn setup(queue_depth: u32) -> Setup {
 #[test]
 fn finds_the_knee_of_the_store() {
     let oracle = oracle::sweep(&setup(64), &[1, 2], &mut |_| ControlFlow::Continue(())).unwrap();
-    // The paper's knee, and the model's (docs/algorithms/model-store.md): between 256 and 512 KiB.
+    // The paper's knee, and the model's (docs/algorithms/models.md): between 256 and 512 KiB.
     assert!((256 << 10..600 << 10).contains(&oracle.budget_bytes), "{oracle:?}");
     assert!(oracle.bytes_per_s >= KEPT * oracle.peak_bytes_per_s);
     assert!((95e6..100e6).contains(&oracle.peak_bytes_per_s), "{oracle:?}");

@@ -35,7 +35,7 @@ fn finish(router: Router) -> Router {
         })
         .method_not_allowed_fallback(async |method: Method| {
             let message = format!("{method} is not possible here");
-            Refusal::new(405, "method_not_allowed", message, "see docs/guide/serve.md for the methods of each path")
+            Refusal::new(405, "method_not_allowed", message, "see docs/reference/api.md for the methods of each path")
         })
 }
 

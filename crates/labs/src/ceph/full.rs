@@ -1,5 +1,5 @@
 //! All of `cargo xtask lab ceph --full`: a sweep of fixed budgets, SlowFast and ours on a device whose speed changes, what the
-//! agent costs, recovery, and an emulated disk. It prints the tables of docs/guide/ceph.md.
+//! agent costs, recovery, and an emulated disk. It prints the tables of docs/results/ceph.md.
 
 use std::fmt;
 use std::thread;

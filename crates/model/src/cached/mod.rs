@@ -8,7 +8,7 @@
 //! Both devices serve one request after the other at their rate, first come, first served, and are done a fixed time
 //! later. A hit goes to the fast one. A read that misses goes to the slow one and leaves the fast one alone; with
 //! [`Promotion::Always`] its block is kept from then on. A write goes to the fast one; if the block that has to make room
-//! is dirty, it waits until that has been written to the slow one. Facts and their sources: `docs/algorithms/model-cached.md`.
+//! is dirty, it waits until that has been written to the slow one. Facts and their sources: `docs/algorithms/models.md`.
 
 mod cache;
 mod params;

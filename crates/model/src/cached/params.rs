@@ -71,7 +71,7 @@ impl CachedParams {
     /// The device of the SAAT paper: 100 MB of persistent memory over a SATA drive under Flashcache.
     ///
     /// The paper gives sizes only. The slow device's rate was chosen so that a group under its guarantee as a limit loses as
-    /// much as in the paper: see `docs/algorithms/model-cached.md`.
+    /// much as in the paper: see `docs/algorithms/models.md`.
     pub const fn paper() -> Self {
         Self {
             fast_bytes: 100_000_000,

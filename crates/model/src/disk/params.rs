@@ -119,7 +119,7 @@ impl DiskParams {
     /// Seagate Cheetah 9LP of 1998: 9.1 GB, 10,045 rpm, one command at a time.
     ///
     /// Geometry, seek times, settle times and cache size are published measurements; controller overheads, set-up time
-    /// and the speed of the interface come from the trace the model is validated on (see `docs/algorithms/model-disk.md`).
+    /// and the speed of the interface come from the trace the model is validated on (see `docs/algorithms/models.md`).
     pub fn cheetah9lp() -> Self {
         // First and last cylinder, blocks per track.
         const ZONES: [(u32, u32, u32); 11] = [

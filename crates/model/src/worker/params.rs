@@ -35,7 +35,7 @@ pub struct WorkerParams {
 
 impl WorkerParams {
     /// A worker of `evenkeel serve` over TCP with 20 connections and four requests outstanding on each, memory behind it:
-    /// 2.2 µs and 0.15 ns a byte for a request with its reply, measured (`docs/algorithms/model-worker.md`), halved between
+    /// 2.2 µs and 0.15 ns a byte for a request with its reply, measured (`docs/algorithms/models.md`), halved between
     /// receiving and sending. Handover, time of a move and jitter are assumed.
     pub const fn serve() -> Self {
         Self {

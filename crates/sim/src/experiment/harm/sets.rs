@@ -12,7 +12,7 @@ const HEAD: &str = "\
 # Sets of drawn cases
 
 `evenkeel reproduce harm --record` adds a line: the hash of the controllers' constants, the seed of the set that follows \
-from it, and what came of admission control. Another hash draws another set ([reproduce.md](../reproduce.md#sets)).
+from it, and what came of admission control. Another hash draws another set ([reproduce.md](../guide/reproduce.md#sets)).
 
 | constants | seed | cases | harmed | gravely | helped |
 |---|---|---|---|---|---|
