@@ -254,6 +254,13 @@ impl Elastic {
                     }
                     let loss = self.evidence.loss();
                     match self.evidence.verdict(self.tolerance) {
+                        // What goes before throughput would feel each further trial.
+                        Verdict::Open if self.is_careful() && self.low == self.enough && self.evidence.is_round() => {
+                            if loss < self.tolerance {
+                                self.decision.reason = Reason::IncreaseFutile { gain: loss };
+                                return self.settle(now, loss);
+                            }
+                        }
                         Verdict::Open => {}
                         Verdict::Enough => return self.is_enough(now, loss),
                         Verdict::Costs => return self.is_not_enough(now, loss),
@@ -331,7 +338,7 @@ impl Elastic {
         let larger = match self.care {
             Care::None => STEP * self.low,
             // A disk, which sorts requests, serves two hardly faster than one.
-            Care::Reservation => (FINEST * self.low).max(STEP * self.mean_cost),
+            Care::Reservation => (FINEST * self.low).max(STEP * self.mean_cost).max(FINEST * self.cost + self.cost),
             // Under less than two large requests one large request is in flight, as under any budget.
             Care::Target => FINEST * self.low.max(self.cost),
         };
