@@ -230,7 +230,7 @@ pub struct TenantSlotsState {
 /// Admission control and its newest decision.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AdmissionState {
-    /// `none`, `fixed` or `slowfast`.
+    /// `none`, `fixed`, `elastic` or `slowfast`.
     pub kind: String,
     /// Cost that may be in flight; `null` = unbounded.
     pub budget_bytes: Option<u64>,

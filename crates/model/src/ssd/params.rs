@@ -89,7 +89,7 @@ pub struct SsdParams {
 impl SsdParams {
     /// A client drive of 250 GB on a SATA link, half full, with a small fast region for writes.
     ///
-    /// Shaped after the data sheet class of the Samsung 860 EVO 250 GB; the facts are in `docs/algorithms/models.md`.
+    /// Shaped after the data sheet class of the Samsung 860 EVO 250 GB; the facts are in `docs/results/models.md`.
     pub const fn sata() -> Self {
         Self {
             geometry: Geometry {
@@ -126,7 +126,7 @@ impl SsdParams {
 
     /// A data centre drive of 1.92 TB on PCIe 3.0 x4, full and aged, with capacitors behind its buffer.
     ///
-    /// Shaped after the data sheet of the Samsung PM983 1.92 TB; the facts are in `docs/algorithms/models.md`.
+    /// Shaped after the data sheet of the Samsung PM983 1.92 TB; the facts are in `docs/results/models.md`.
     pub const fn nvme() -> Self {
         Self {
             geometry: Geometry {
