@@ -74,7 +74,7 @@ impl Evidence {
             return Verdict::Open;
         }
         match self.error() {
-            error if loss + error < tolerance => Verdict::Enough,
+            error if loss < tolerance && loss + error < 2.0 * tolerance => Verdict::Enough,
             error if loss - error > tolerance || self.count >= SAMPLE => Verdict::Costs,
             _ => Verdict::Open,
         }
