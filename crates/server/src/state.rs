@@ -23,7 +23,8 @@ use evenkeel_policy::verdict::{self, Counts};
 
 use crate::backend::Backend;
 use crate::clock;
-use crate::shared::{Shared, SharedPool, Snapshot, WorkerStats};
+use crate::shared::{Shared, WorkerStats};
+use crate::snapshot::{SharedPool, Snapshot};
 use crate::volume::Volume;
 use crate::worker::seen::Seen;
 
