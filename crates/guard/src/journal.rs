@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-use crate::actuator::{self, Error};
+use crate::actuator::Error;
 
 /// Lines after which the journal is written anew with only what is still set. At a change of one setting ten times a
 /// second it is reached after some three minutes, and reading it takes milliseconds.
@@ -82,11 +82,12 @@ enum Line {
 
 /// What is known about a setting that is not as it was before us.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct State {
-    before: Option<String>,
+pub(crate) struct State {
+    /// What was there before us.
+    pub(crate) before: Option<String>,
     set: Option<String>,
     /// As read back after the last write; none while that is under way.
-    seen: Option<String>,
+    pub(crate) seen: Option<String>,
 }
 
 /// What happened to one setting when it was put back.
@@ -245,27 +246,17 @@ impl Journal {
         self.append(settings.into_iter().map(|(knob, seen)| Line::Confirm { knob, seen }).collect())
     }
 
-    /// Puts one setting back.
-    ///
-    /// # Errors
-    /// [`Error::File`] or what the kernel refuses; the setting stays in the journal.
-    pub fn restore(&mut self, knob: &Knob) -> Result<Restored, Error> {
-        let Some(state) = self.states.get(knob) else { return Ok(Restored::Nothing) };
-        let result = put_back(knob, state)?;
-        self.append(vec![Line::Restored { knob: knob.clone() }])?;
-        Ok(result)
+    /// What is known about a setting that is not as it was before us.
+    pub(crate) fn state(&self, knob: &Knob) -> Option<&State> {
+        self.states.get(knob)
     }
 
-    /// Puts everything back, as far as it goes: an error for one setting does not keep the others from being restored.
-    pub fn restore_all(&mut self) -> Restoration {
-        let knobs: Vec<Knob> = self.states.keys().cloned().collect();
-        knobs
-            .into_iter()
-            .map(|knob| {
-                let result = self.restore(&knob);
-                (knob, result)
-            })
-            .collect()
+    /// Writes down that a setting is as it was before us.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub(crate) fn restored(&mut self, knob: &Knob) -> Result<(), Error> {
+        self.append(vec![Line::Restored { knob: knob.clone() }])
     }
 
     fn append(&mut self, lines: Vec<Line>) -> Result<(), Error> {
@@ -333,42 +324,6 @@ impl Journal {
         (self.file, self.bytes) = write().map_err(|e| failed("write", &self.path, e))?;
         self.lines = 1 + 2 * self.states.len();
         Ok(())
-    }
-}
-
-fn put_back(knob: &Knob, state: &State) -> Result<Restored, Error> {
-    match knob {
-        Knob::Qdisc(device) => {
-            actuator::remove_qdisc(device).map(|had| if had { Restored::Done } else { Restored::Nothing })
-        }
-        Knob::Filter(device) => {
-            // What was there before says whether `clsact` is ours.
-            let made_clsact = state.before.as_deref() == Some("");
-            actuator::remove_filter(device, made_clsact).map(|had| if had { Restored::Done } else { Restored::Nothing })
-        }
-        Knob::IoMax { path, device } => {
-            let Some(before) = &state.before else { return Ok(Restored::Nothing) };
-            actuator::io_max::put_back(path, device, before, state.seen.as_deref())
-        }
-        Knob::CephOption { socket, option } => {
-            let Some(before) = &state.before else { return Ok(Restored::Nothing) };
-            actuator::ceph_option::put_back(socket, option, before, state.seen.as_deref())
-        }
-        Knob::File(path) => {
-            let Some(before) = &state.before else { return Ok(Restored::Nothing) };
-            if !path.exists() {
-                // A cgroup or device that is gone took its setting along.
-                return Ok(Restored::Nothing);
-            }
-            let found = actuator::read_file(path)?;
-            if found == *before {
-                return Ok(Restored::Nothing);
-            }
-            if state.seen.as_ref().is_some_and(|seen| *seen != found) {
-                return Ok(Restored::Foreign { found });
-            }
-            actuator::write_file(path, before).map(|()| Restored::Done)
-        }
     }
 }
 

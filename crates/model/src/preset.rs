@@ -10,12 +10,6 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::Table;
 
-use crate::cached::CachedParams;
-use crate::disk::DiskParams;
-use crate::raid::Raid0Params;
-use crate::ssd::SsdParams;
-use crate::store::StoreParams;
-
 /// Devices by name, each with its parameters.
 pub type Presets<P> = &'static [(&'static str, fn() -> P)];
 
@@ -23,26 +17,6 @@ pub type Presets<P> = &'static [(&'static str, fn() -> P)];
 pub trait Preset: Serialize + DeserializeOwned + 'static {
     /// The devices by name, the default first; with a single one there is no key `preset`.
     const PRESETS: Presets<Self>;
-}
-
-impl Preset for StoreParams {
-    const PRESETS: Presets<Self> = &[("ssd", Self::ssd), ("hdd", Self::hdd)];
-}
-
-impl Preset for SsdParams {
-    const PRESETS: Presets<Self> = &[("sata", Self::sata), ("nvme", Self::nvme)];
-}
-
-impl Preset for DiskParams {
-    const PRESETS: Presets<Self> = &[("nearline", Self::nearline), ("cheetah9lp", Self::cheetah9lp)];
-}
-
-impl Preset for CachedParams {
-    const PRESETS: Presets<Self> = &[("paper", Self::paper), ("lab", Self::lab)];
-}
-
-impl Preset for Raid0Params {
-    const PRESETS: Presets<Self> = &[("", Self::default)];
 }
 
 /// Reads parameters of which a part may be written.

@@ -30,6 +30,11 @@ pub struct Raid0Params {
     pub member: Box<DeviceParams>,
 }
 
+#[cfg(feature = "serde")]
+impl crate::preset::Preset for Raid0Params {
+    const PRESETS: crate::preset::Presets<Self> = &[("", Self::default)];
+}
+
 impl Default for Raid0Params {
     /// Four of [`DiskParams::nearline`] with stripes of 64 KiB.
     fn default() -> Self {

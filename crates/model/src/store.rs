@@ -68,6 +68,11 @@ pub struct StoreParams {
     pub stall_for: Duration,
 }
 
+#[cfg(feature = "serde")]
+impl crate::preset::Preset for StoreParams {
+    const PRESETS: crate::preset::Presets<Self> = &[("ssd", Self::ssd), ("hdd", Self::hdd)];
+}
+
 impl StoreParams {
     /// A store on a SATA-class SSD.
     ///

@@ -4,7 +4,6 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use crate::config::{Config, Volume};
 use crate::tls::Certificate;
 use crate::units::{Cidr, UnitError, as_text};
 
@@ -127,16 +126,16 @@ impl Barred {
     }
 }
 
-/// One owner's lists.
-struct Lists<'a> {
-    allow: Option<&'a [Who]>,
-    deny: &'a [Who],
-    denied: Barred,
-    not_allowed: Barred,
+/// One owner's lists, and what they say to clients that they keep out.
+pub(crate) struct Lists<'a> {
+    pub(crate) allow: Option<&'a [Who]>,
+    pub(crate) deny: &'a [Who],
+    pub(crate) denied: Barred,
+    pub(crate) not_allowed: Barred,
 }
 
 impl Lists<'_> {
-    fn judge(&self, caller: &Caller<'_>) -> Result<(), Barred> {
+    pub(crate) fn judge(&self, caller: &Caller<'_>) -> Result<(), Barred> {
         if self.deny.iter().any(|who| who.names(caller)) {
             return Err(self.denied);
         }
@@ -146,27 +145,5 @@ impl Lists<'_> {
         }
         let may_show_one = caller.certificate.is_none() && allow.iter().any(Who::needs_certificate);
         Err(if may_show_one { Barred::NoCertificate } else { self.not_allowed })
-    }
-}
-
-impl Config {
-    /// Whether the lists of the server let a client open anything.
-    ///
-    /// # Errors
-    /// The list that keeps it out.
-    pub fn admits(&self, caller: &Caller<'_>) -> Result<(), Barred> {
-        let Self { server, .. } = self;
-        let (denied, not_allowed) = (Barred::ServerDeny, Barred::ServerAllow);
-        Lists { allow: server.allow.as_deref(), deny: &server.deny, denied, not_allowed }.judge(caller)
-    }
-
-    /// Whether the lists of the server and of a volume let a client open it. O(length of the lists).
-    ///
-    /// # Errors
-    /// The list that keeps it out.
-    pub fn admits_to(&self, volume: &Volume, caller: &Caller<'_>) -> Result<(), Barred> {
-        self.admits(caller)?;
-        let (denied, not_allowed) = (Barred::VolumeDeny, Barred::VolumeAllow);
-        Lists { allow: volume.allow.as_deref(), deny: &volume.deny, denied, not_allowed }.judge(caller)
     }
 }

@@ -2,67 +2,15 @@
 //!
 //! What [`Document`] reads is checked against the rules that no type expresses.
 
-use std::fmt;
 use std::io;
 use std::path::Path;
-
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 pub use crate::document::MAX_TEXT_BYTES;
 use crate::document::{Document, MAX_ERRORS, dotted};
+pub use crate::problem::{Errors, Problem};
 use crate::rules::{self, Finding, Severity};
-use crate::source::Source;
-
-/// Something wrong or doubtful in a configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Problem {
-    /// The file, or what else the text came from.
-    pub origin: String,
-    /// Line and column, both from 1; `None` if the text does not mention what is wrong.
-    pub position: Option<(usize, usize)>,
-    /// The key at fault, dotted from the outermost table inward; empty if there is none.
-    pub key: String,
-    /// What is wrong and what would be right.
-    pub message: String,
-}
-
-impl Problem {
-    /// That a file cannot be read.
-    pub fn unreadable(origin: &str, error: &io::Error) -> Self {
-        let message = format!("cannot read the configuration: {error}");
-        Self { origin: origin.into(), position: None, key: String::new(), message }
-    }
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.origin)?;
-        if let Some((line, column)) = self.position {
-            write!(f, ":{line}:{column}")?;
-        }
-        if !self.key.is_empty() {
-            write!(f, ": {}", self.key)?;
-        }
-        write!(f, ": {}", self.message)
-    }
-}
-
-/// Why a configuration cannot be used: at least one problem, in the order of the text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Errors(pub Vec<Problem>);
-
-impl fmt::Display for Errors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, problem) in self.0.iter().enumerate() {
-            write!(f, "{}{problem}", if i == 0 { "" } else { "\n" })?;
-        }
-        Ok(())
-    }
-}
-
-impl std::error::Error for Errors {}
+use crate::source::{Source, Text};
 
 /// All there is to say about a text.
 #[derive(Clone, Debug)]
@@ -117,6 +65,33 @@ impl Config {
         let (errors, mut warnings, elsewhere) = judge(rules::findings(self), |finding| unplaced(finding, origin));
         warnings.extend(elsewhere);
         if errors.is_empty() { Ok(warnings) } else { Err(Errors(errors)) }
+    }
+}
+
+impl Source {
+    /// Reads a file ("-" is standard input), and the policy that it names, relative to its folder.
+    ///
+    /// # Errors
+    /// That one of them cannot be read. Their contents are not judged.
+    pub fn read(path: &Path) -> Result<Self, Errors> {
+        let stdin = path.as_os_str() == "-";
+        let origin = if stdin { "<stdin>".to_owned() } else { path.display().to_string() };
+        let text = if stdin { io::read_to_string(io::stdin()) } else { std::fs::read_to_string(path) };
+        let text = text.map_err(|error| Errors(vec![Problem::unreadable(&origin, &error)]))?;
+        let (document, _) = Document::parse(&text, &origin);
+        let policy = document.text_of("policy").map(|named| {
+            let named = path.parent().unwrap_or(Path::new("")).join(named);
+            match std::fs::read_to_string(&named) {
+                Ok(text) => Ok(Text { text, origin: named.display().to_string() }),
+                Err(error) => {
+                    let message =
+                        format!("cannot read {}: {error}; name the file of [tenants] and [pools]", named.display());
+                    Err(Errors(vec![document.complain(&["policy"], message)]))
+                }
+            }
+        });
+        let policy = policy.transpose()?;
+        Ok(Self { host: Text { text, origin }, policy })
     }
 }
 

@@ -14,8 +14,8 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::access::Caller;
 pub use crate::access::Who;
+use crate::access::{Barred, Caller, Lists};
 pub use crate::exchange::{Endpoint, Exchange};
 pub use crate::guarantee::{CachedDevice, GuaranteeMethod, GuaranteeTuning};
 pub use crate::http::{Asked, Http, Terms, Where};
@@ -590,7 +590,46 @@ impl Config {
 
     /// What a client on another machine could do at an address that is reachable from there, if anything; as a sentence.
     pub fn danger_from_afar(&self) -> Option<String> {
-        crate::rules::tls::danger(self)
+        let Some(tls) = &self.server.tls else {
+            return Some(
+                "NBD without TLS neither authenticates nor encrypts; set [server.tls], or keep it to networks you trust"
+                    .into(),
+            );
+        };
+        if let Some((name, _)) = self.volumes.iter().find(|(_, volume)| !self.needs_tls(volume, true)) {
+            return Some(format!(
+                "volume {name:?} is served there without TLS too; set required = \"tcp\" in [server.tls], or tls = \"tcp\" for the volume"
+            ));
+        }
+        tls.clients.is_none().then(|| {
+            "every client may connect: TLS without clients' certificates only encrypts; set server.tls.clients".into()
+        })
+    }
+
+    /// Whether the lists of the server let a client open anything.
+    ///
+    /// # Errors
+    /// The list that keeps it out.
+    pub fn admits(&self, caller: &Caller<'_>) -> Result<(), Barred> {
+        let Self { server, .. } = self;
+        let (denied, not_allowed) = (Barred::ServerDeny, Barred::ServerAllow);
+        Lists { allow: server.allow.as_deref(), deny: &server.deny, denied, not_allowed }.judge(caller)
+    }
+
+    /// Whether the lists of the server and of a volume let a client open it. O(length of the lists).
+    ///
+    /// # Errors
+    /// The list that keeps it out.
+    pub fn admits_to(&self, volume: &Volume, caller: &Caller<'_>) -> Result<(), Barred> {
+        self.admits(caller)?;
+        let (denied, not_allowed) = (Barred::VolumeDeny, Barred::VolumeAllow);
+        Lists { allow: volume.allow.as_deref(), deny: &volume.deny, denied, not_allowed }.judge(caller)
+    }
+
+    /// A pool as its state machine wants it.
+    pub fn control(&self, pool: &Pool) -> evenkeel_control::pool::Config {
+        let period = (!self.exchange.etcd.is_empty()).then_some(self.exchange.period);
+        evenkeel_control::pool::Config { slots: pool.slots(period), ..pool.into() }
     }
 
     /// The volume that a client gets which names none.

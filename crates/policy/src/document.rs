@@ -10,8 +10,8 @@ use serde::de::DeserializeOwned;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::check::Problem;
-use crate::rules::closest;
+use crate::names::closest;
+use crate::problem::Problem;
 use crate::source::{POLICY, Source, Text};
 
 /// A larger text is a mistake; the bound keeps reading it cheap.

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::check::Problem;
 use crate::config::{Config, Enforcement, Latency, Match, Of, Pool, Priority, Scheduler, Slots, Tenant, Throttle};
 use crate::document::dotted;
+use crate::problem::Problem;
 
 /// Settings in the order in which they win: a later one never breaks an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]

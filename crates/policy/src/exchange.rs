@@ -8,7 +8,7 @@ use evenkeel_control::exchange::section::Sizes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rules::{is_name, unusable_name};
+use crate::names::{is_name, unusable_name};
 use crate::units::{Duration, UnitError, as_text};
 
 mod record;

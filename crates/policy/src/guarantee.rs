@@ -1,15 +1,11 @@
 //! Throughput guarantees of tenants: in the controller's words, and as records.
 
-use evenkeel_control::log::Entry;
-use evenkeel_control::pool::guarantee::{Decision, Throughputs, View};
+use evenkeel_control::pool::guarantee::Throughputs;
 use evenkeel_control::throughput::{self, Rate};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Direction, Guarantee};
-use crate::decision::{DecisionRecord, Unit};
-use crate::explain;
-use crate::state::GuaranteeState;
+use crate::tenant::{Direction, Guarantee};
 use crate::units::{Bytes, Duration, Rates};
 
 /// The devices of which a cached device is made.
@@ -157,38 +153,5 @@ impl Guarantee {
     /// In the controller's words: bytes go before requests, as nothing can be guaranteed in both.
     pub fn control(&self) -> Throughputs {
         Throughputs { all: rate(self.together()), read: rate(self.read.rates()), write: rate(self.write.rates()) }
-    }
-}
-
-/// A guarantee as a record. `of`: pool and tenant; `at` turns an instant into seconds since the start.
-pub fn state(view: &View<'_>, of: [&str; 2], at: impl Fn(evenkeel_control::Instant) -> f64) -> GuaranteeState {
-    let [pool, tenant] = of.map(str::to_owned);
-    let decision = |entry: &Entry<Decision>| {
-        let Decision { limit, binding } = &entry.decision;
-        DecisionRecord {
-            pool: pool.clone(),
-            tenant: tenant.clone(),
-            of: view.scope.name().into(),
-            reason: limit.reason.name().into(),
-            because: explain::guarantee(limit, Some(*binding)),
-            set: Some(limit.limit.value() as f64),
-            set_in: Unit::from(limit.limit),
-            ..DecisionRecord::of(entry, &at)
-        }
-    };
-    GuaranteeState {
-        of: view.scope.name().into(),
-        unit: match view.guaranteed {
-            Rate::BytesPerS(_) => "bytes",
-            Rate::RequestsPerS(_) => "requests",
-        }
-        .into(),
-        guaranteed_per_s: view.guaranteed.value(),
-        measured_per_s: view.measured,
-        limit_per_s: view.limit.limit.value(),
-        reason: view.limit.reason.name().into(),
-        because: explain::guarantee(&view.limit, Some(view.binding)),
-        binding: view.binding.name().into(),
-        decisions: view.records.iter().map(decision).collect(),
     }
 }

@@ -37,7 +37,10 @@ pub mod figures;
 pub mod fuzz;
 pub mod guarantee;
 pub mod http;
+mod lately;
+mod names;
 pub mod pool;
+mod problem;
 pub mod rbd;
 mod rules;
 pub mod slots;
@@ -53,9 +56,9 @@ pub mod workload;
 
 pub use config::Config;
 pub use document::explain;
+pub use names::is_name;
 pub use rules::{
-    Finding, Severity, budget_that_hangs, findings, is_name, is_pool_name, policy_findings, rate_that_hangs, simulated,
-    unknown,
+    Finding, Severity, budget_that_hangs, findings, is_pool_name, policy_findings, rate_that_hangs, simulated, unknown,
 };
 
 /// A configuration that shows every key with its default, commented.

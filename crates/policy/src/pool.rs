@@ -2,15 +2,22 @@
 
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::mclock::CostModel;
+use evenkeel_control::pool::target;
+use evenkeel_control::{response, slots};
 use evenkeel_model::store::StoreParams;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::guarantee::{CachedDevice, GuaranteeTuning};
 use crate::slots::Slots;
-use crate::target::{self, Method, Noisy};
+use crate::target::{Method, Noisy, default_noisy_above};
 use crate::tenant::{Latency, Limit};
 use crate::units::{Bytes, Duration};
+
+/// How often a pool's target is measured and decided, at most.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+/// An interval in targets: what is measured in one should have begun in it.
+const INTERVAL_TARGETS: u64 = 2;
 
 /// A shared device that saturates: one scheduler and one admission control in front of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -144,7 +151,7 @@ impl Default for Tuning {
             stall_report_after: Duration::from_secs(10),
             method: Method::Adaptive,
             noisy: Noisy::Writers,
-            noisy_above: target::default_noisy_above(),
+            noisy_above: default_noisy_above(),
             slots: Slots::None,
             slots_latency: None,
             slots_most: 4_096,
@@ -152,6 +159,43 @@ impl Default for Tuning {
             cache: CachedDevice::default(),
             guarantee: GuaranteeTuning::default(),
         }
+    }
+}
+
+impl Pool {
+    /// The target of a pool, if it has one.
+    pub(crate) fn target(&self) -> Option<target::Config> {
+        let (latency, tuning) = (self.latency?, &self.tuning);
+        let target = latency.target;
+        let published = match tuning.method {
+            Method::Adaptive => response::Config::adaptive(target),
+            Method::Pid => response::Config::pid(target),
+        };
+        let interval = Duration::from_nanos(target.as_nanos().saturating_mul(INTERVAL_TARGETS));
+        Some(target::Config {
+            response: response::Config {
+                interval: interval.clamp(SHORTEST_INTERVAL, Duration::from_secs(10)),
+                // The published method is in classes; otherwise any delay will do.
+                step: if tuning.method == Method::Pid { published.step } else { Duration::ZERO },
+                max_delay: self.max_delay,
+                noisy_bytes_per_s: tuning.noisy_above.0,
+                ..published
+            },
+            statistic: latency.percentile.into(),
+            load: tuning.noisy.into(),
+        })
+    }
+
+    /// Its slots, if tenants have bounds. `period`: how often other hosts report, if there are any.
+    pub(crate) fn slots(&self, period: Option<Duration>) -> Option<slots::Config> {
+        let tuning = &self.tuning;
+        if tuning.slots == Slots::None {
+            return None;
+        }
+        let published = || slots::Config::published(tuning.slots.method(), Duration::ZERO, 0.0).period;
+        let own = if tuning.slots == Slots::Needs { slots::Config::NEEDS.period } else { published() };
+        let own = tuning.slots_period.map_or(own, Into::into);
+        Some(tuning.slots.control(period.unwrap_or(own), tuning.slots_latency, tuning.slots_most))
     }
 }
 
@@ -169,8 +213,8 @@ impl From<&Pool> for evenkeel_control::pool::Config {
             cost: CostModel { base_bytes: base, write_percent: tuning.write_cost_percent },
             limit: pool.limit.rates().into(),
             limit_burst: pool.limit.burst,
-            target: target::of(pool),
-            slots: crate::slots::of(pool, None),
+            target: pool.target(),
+            slots: pool.slots(None),
         }
     }
 }

@@ -5,7 +5,7 @@ mod baselines;
 mod elsewhere;
 mod hangs;
 mod idle;
-pub(crate) mod tls;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use crate::config::{
     Server, Status, Tenant, Volume, Workers,
 };
 use crate::effective::Precedence;
+use crate::names::{closest, is_name, unusable_name};
 use crate::rbd::Image;
 use crate::units::{Bytes, Duration, Rates};
 use crate::uri::Target;
@@ -22,8 +23,6 @@ use crate::uri::Target;
 pub use baselines::findings;
 pub use hangs::{budget_that_hangs, rate_that_hangs};
 
-/// The longest name of a pool, tenant or volume, in bytes: it becomes a file name and a metric label.
-const MAX_NAME: usize = 64;
 /// The longest path of a Unix socket, in bytes, without the closing zero.
 const MAX_SOCKET_PATH: usize = 107;
 /// No wake-up takes longer.
@@ -162,19 +161,6 @@ pub fn is_pool_name(name: &str) -> bool {
     is_name(&name.replace([':', '+'], "_"))
 }
 
-/// Whether `name` can be the name of a pool, tenant, volume, group or host: it becomes a file name and a metric label.
-pub fn is_name(name: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
-    starts_well && name.len() <= MAX_NAME && name.chars().all(allowed)
-}
-
-pub(crate) fn unusable_name(name: &str) -> String {
-    format!(
-        "{name:?} is not a usable name; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', a letter or digit first"
-    )
-}
-
 fn names<'a>(table: &str, names: impl Iterator<Item = &'a String>, out: &mut Findings) {
     for name in names {
         if !is_name(name) {
@@ -196,7 +182,7 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
             out.error(&at("listen"), format!("{address} is listed twice; remove one"));
         }
         if !address.ip().is_loopback()
-            && let Some(danger) = tls::danger(config)
+            && let Some(danger) = config.danger_from_afar()
         {
             out.warning(&at("listen"), format!("{address} is reachable from other machines, and {danger}"));
         }
@@ -371,7 +357,7 @@ fn slots(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mu
 
 /// A latency target that can be aimed at, and a tenant to throttle for it.
 fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut Findings) {
-    let Some(target) = crate::target::of(pool) else { return };
+    let Some(target) = pool.target() else { return };
     if let Err(invalid) = target.validate() {
         let path: &[&str] = match invalid.setting {
             "target" => &["pools", name, "latency", "target"],
@@ -754,27 +740,4 @@ fn unknown_name<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a Stri
         String::new()
     };
     unknown(what, name, &known) + &cure
-}
-
-/// The known name that `name` was probably meant to be: few edits away for its length.
-pub(crate) fn closest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
-    let distance = |known: &&str| edits(name, known);
-    let best = known.iter().copied().min_by_key(distance)?;
-    (edits(name, best) <= name.chars().count().div_ceil(3).max(1)).then_some(best)
-}
-
-/// Levenshtein distance. O(|a| · |b|).
-fn edits(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &y) in b.iter().enumerate() {
-            let substitute = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }

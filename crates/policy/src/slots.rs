@@ -4,7 +4,6 @@ use evenkeel_control::slots as control;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, Pool};
 use crate::units::Duration;
 
 /// How the slots of a device are shared out between its tenants, on all hosts that share it.
@@ -34,7 +33,8 @@ impl Slots {
         control::Config { method: self.method(), period, latency, least: ours.least.min(most), most }
     }
 
-    fn method(self) -> control::Method {
+    /// The method in the controller's words.
+    pub(crate) fn method(self) -> control::Method {
         match self {
             Self::None => control::Method::None,
             Self::Rwd => control::Method::Rwd,
@@ -43,25 +43,5 @@ impl Slots {
             Self::Drg => control::Method::Drg,
             Self::Needs => control::Method::Needs,
         }
-    }
-}
-
-/// Slots of a pool, if tenants have bounds. `period`: how often other hosts report, if there are any.
-pub(crate) fn of(pool: &Pool, period: Option<Duration>) -> Option<control::Config> {
-    let tuning = &pool.tuning;
-    if tuning.slots == Slots::None {
-        return None;
-    }
-    let published = || control::Config::published(tuning.slots.method(), Duration::ZERO, 0.0).period;
-    let own = if tuning.slots == Slots::Needs { control::Config::NEEDS.period } else { published() };
-    let own = tuning.slots_period.map_or(own, Into::into);
-    Some(tuning.slots.control(period.unwrap_or(own), tuning.slots_latency, tuning.slots_most))
-}
-
-impl Config {
-    /// A pool as its state machine wants it.
-    pub fn control(&self, pool: &Pool) -> evenkeel_control::pool::Config {
-        let period = (!self.exchange.etcd.is_empty()).then_some(self.exchange.period);
-        evenkeel_control::pool::Config { slots: of(pool, period), ..pool.into() }
     }
 }

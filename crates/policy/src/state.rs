@@ -5,11 +5,16 @@
 
 use std::collections::BTreeMap;
 
+use evenkeel_control::Instant;
+use evenkeel_control::log::Entry;
+use evenkeel_control::pool::guarantee::{Decision, View};
+use evenkeel_control::throughput::Rate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::decision::DecisionRecord;
-use crate::verdict::Lately;
+use crate::decision::{DecisionRecord, Unit};
+use crate::explain;
+use crate::lately::Lately;
 
 /// The server at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -418,6 +423,41 @@ pub struct GuaranteeState {
     pub binding: String,
     /// Decisions lately, oldest first.
     pub decisions: Vec<DecisionRecord>,
+}
+
+impl GuaranteeState {
+    /// A guarantee of a pool. `of`: pool and tenant; `at` turns an instant into seconds since the start.
+    pub fn of(view: &View<'_>, of: [&str; 2], at: impl Fn(Instant) -> f64) -> Self {
+        let [pool, tenant] = of.map(str::to_owned);
+        let decision = |entry: &Entry<Decision>| {
+            let Decision { limit, binding } = &entry.decision;
+            DecisionRecord {
+                pool: pool.clone(),
+                tenant: tenant.clone(),
+                of: view.scope.name().into(),
+                reason: limit.reason.name().into(),
+                because: explain::guarantee(limit, Some(*binding)),
+                set: Some(limit.limit.value() as f64),
+                set_in: Unit::from(limit.limit),
+                ..DecisionRecord::of(entry, &at)
+            }
+        };
+        Self {
+            of: view.scope.name().into(),
+            unit: match view.guaranteed {
+                Rate::BytesPerS(_) => "bytes",
+                Rate::RequestsPerS(_) => "requests",
+            }
+            .into(),
+            guaranteed_per_s: view.guaranteed.value(),
+            measured_per_s: view.measured,
+            limit_per_s: view.limit.limit.value(),
+            reason: view.limit.reason.name().into(),
+            because: explain::guarantee(&view.limit, Some(view.binding)),
+            binding: view.binding.name().into(),
+            decisions: view.records.iter().map(decision).collect(),
+        }
+    }
 }
 
 impl GuaranteeState {

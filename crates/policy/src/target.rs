@@ -1,17 +1,11 @@
 //! Latency targets of pools in the controller's words.
 
 use evenkeel_control::pool::target as control;
-use evenkeel_control::response::{self, Reason};
+use evenkeel_control::response::Reason;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Pool;
-use crate::units::{Bytes, Duration};
-
-/// How often a pool's target is measured and decided, at most.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
-/// An interval in targets: what is measured in one should have begun in it.
-const INTERVAL_TARGETS: u64 = 2;
+use crate::units::Bytes;
 
 /// How a delay is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -60,29 +54,6 @@ impl From<Noisy> for control::Load {
 /// Load above which a tenant or client is noisy, unless configured otherwise.
 pub const fn default_noisy_above() -> Bytes {
     Bytes(256 << 10)
-}
-
-/// The target of a pool, if it has one.
-pub(crate) fn of(pool: &Pool) -> Option<control::Config> {
-    let (latency, tuning) = (pool.latency?, &pool.tuning);
-    let target = latency.target;
-    let published = match tuning.method {
-        Method::Adaptive => response::Config::adaptive(target),
-        Method::Pid => response::Config::pid(target),
-    };
-    let interval = Duration::from_nanos(target.as_nanos().saturating_mul(INTERVAL_TARGETS));
-    Some(control::Config {
-        response: response::Config {
-            interval: interval.clamp(SHORTEST_INTERVAL, Duration::from_secs(10)),
-            // The published method is in classes; otherwise any delay will do.
-            step: if tuning.method == Method::Pid { published.step } else { Duration::ZERO },
-            max_delay: pool.max_delay,
-            noisy_bytes_per_s: tuning.noisy_above.0,
-            ..published
-        },
-        statistic: latency.percentile.into(),
-        load: tuning.noisy.into(),
-    })
 }
 
 /// Whether a latency target is missed: all is done for it, or nothing can be. `None`: it is being worked on.

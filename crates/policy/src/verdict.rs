@@ -4,11 +4,10 @@
 //! show what comes out.
 
 use evenkeel_control::pool::TenantView;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 
 use crate::explain;
 use crate::figures::{bytes, count, megabytes, ms, rates, short};
+pub use crate::lately::{Cause, Kind, Lately, Target, ThrottledBy, Verdict};
 use crate::state::{LatencyTargetState, LimitState, PoolState, TenantSlotsState, TenantState};
 
 /// A rate of so much of its limit is at the limit: counts of a window are never exact.
@@ -18,118 +17,6 @@ pub const AS_GUARANTEED: f64 = 0.98;
 /// Requests of a tenant that are queued in the mean when it asks for more than it gets. A client that sends one request after
 /// another has at most one; from a half on it waits longer for its turn than for the device.
 const BACKLOG: f64 = 0.5;
-
-/// Whether a target is met. The worst is the first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// It is not.
-    Missed,
-    /// It is not, and the controller has done all that it may.
-    Unachievable,
-    /// It is.
-    Met,
-    /// Nothing was asked for, or less than the target, or nothing is known at present.
-    Idle,
-}
-
-impl Verdict {
-    /// As text shows it: what is missed in capitals, to be found without colour.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Missed => "MISSED",
-            Self::Unachievable => "UNACHIEVABLE",
-            Self::Met => "met",
-            Self::Idle => "idle",
-        }
-    }
-
-    /// Whether the target is not met, for whatever reason.
-    pub const fn is_missed(self) -> bool {
-        matches!(self, Self::Missed | Self::Unachievable)
-    }
-}
-
-/// What a target is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// A latency.
-    Latency,
-    /// A throughput guarantee.
-    Guarantee,
-    /// A reservation.
-    Reservation,
-}
-
-/// A target with its verdict.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Target {
-    /// As text: `p99 < 20 ms`, `300 IOPS`, `50.0 MB/s read`.
-    pub what: String,
-    /// What it is about.
-    pub kind: Kind,
-    /// Whether it is met.
-    pub verdict: Verdict,
-}
-
-/// What binds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// The latency target of the pool: the tenant is noisy.
-    LatencyTarget,
-    /// The tenant's limit.
-    Limit,
-    /// The slots granted to the tenant.
-    Slots,
-    /// The pool's limit.
-    PoolLimit,
-    /// The budget of admission control.
-    Admission,
-}
-
-/// What throttles a tenant or pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ThrottledBy {
-    /// The owner of what binds: `operator`, `response`, `throughput`, `slots`, or the kind of admission control.
-    pub by: String,
-    /// What binds.
-    pub cause: Cause,
-    /// How much is allowed: `400 IOPS`, `256 KiB`.
-    pub how: String,
-    /// Why, as a sentence.
-    pub because: String,
-}
-
-/// What a tenant or pool got within a window, its verdicts, and what throttles it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Lately {
-    /// Length of the window.
-    pub window_s: f64,
-    /// Requests completed per second.
-    pub iops: f64,
-    /// Payload bytes per second.
-    pub bytes_per_s: f64,
-    /// Requests per second that were dispatched for the reservation.
-    pub by_reservation_iops: f64,
-    /// Requests per second that were dispatched by weight.
-    pub by_weight_iops: f64,
-    /// Requests that the device failed.
-    pub errors: u64,
-    /// Mean latency; `null` if nothing completed.
-    pub latency_ms: Option<f64>,
-    /// The part of it in the queue.
-    pub queue_latency_ms: Option<f64>,
-    /// The part of it in the device.
-    pub device_latency_ms: Option<f64>,
-    /// Targets with their verdicts.
-    pub targets: Vec<Target>,
-    /// What throttles it; of a tenant its pool's limit, too, but not the pool's admission control.
-    pub throttled_by: Option<ThrottledBy>,
-    /// The newest reason on record, as a sentence.
-    pub because: String,
-}
 
 /// Counters of a tenant at one moment, or what they have grown by.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -42,8 +42,8 @@ const FORMAT: u32 = 1;
 const MAX_FILES: usize = 65_536;
 
 /// The files of the record itself, whether or not they exist.
-pub(crate) fn files(data_dir: &Path) -> impl Iterator<Item = PathBuf> {
-    [RECORD, NEXT].map(|name| data_dir.join(name)).into_iter()
+pub(crate) fn files(data_dir: &Path) -> [PathBuf; 2] {
+    [RECORD, NEXT].map(|name| data_dir.join(name))
 }
 
 /// A known file.

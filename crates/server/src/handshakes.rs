@@ -15,8 +15,7 @@ use evenkeel_nbd::server::handshake::MAX_OPTIONS_PER_EXPORT;
 
 use crate::paced::{Paced, Work};
 use crate::refusals::Reason;
-use crate::shared::Bounds;
-use crate::worker::transport::Peer;
+use crate::transport::Peer;
 
 /// One place of so many is kept for clients with few connections.
 const KEPT: u32 = 16;
@@ -108,13 +107,13 @@ impl From<&Peer> for Client {
 }
 
 impl Handshakes {
-    /// None yet, and at most so many connections.
-    pub(crate) fn new(bounds: &Bounds, most_connections: u32) -> Self {
+    /// None yet; at most so many, so many of one client, for so long, and so many connections.
+    pub(crate) fn new(most: u32, most_of_client: u32, patience: Duration, most_connections: u32) -> Self {
         Self {
-            most: bounds.handshakes,
-            most_of_client: bounds.handshakes_of_client,
+            most,
+            most_of_client,
             most_connections,
-            patience: Duration::from_nanos(bounds.handshake_ns),
+            patience,
             counts: Mutex::default(),
             pace: Paced::new(Config { burst: burst(0), ..Config::STORM }),
         }
@@ -282,17 +281,7 @@ mod tests {
     use super::*;
 
     fn handshakes(most: u32, of_client: u32) -> Arc<Handshakes> {
-        Arc::new(Handshakes::new(
-            &Bounds {
-                in_flight: 1,
-                handshake_ns: 30_000_000_000,
-                handshakes: most,
-                handshakes_of_client: of_client,
-                peer_timeout: Duration::ZERO,
-                busy_poll: Duration::ZERO,
-            },
-            1024,
-        ))
+        Arc::new(Handshakes::new(most, of_client, Duration::from_secs(30), 1024))
     }
 
     fn second(second: u64) -> Instant {

@@ -19,6 +19,7 @@ pub mod faults;
 mod handshakes;
 mod holder;
 mod listen;
+mod mailbox;
 mod paced;
 mod places;
 mod refusals;
@@ -29,9 +30,11 @@ mod shared;
 #[cfg(test)]
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
+mod slots;
+mod snapshot;
 mod spin;
 mod state;
-mod tls;
+mod transport;
 mod volume;
 mod worker;
 

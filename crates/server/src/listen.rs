@@ -2,16 +2,18 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::net::{AddressFamily, SocketAddrAny, getsockname, listen, sockopt};
+use evenkeel_control::Duration;
+use rustix::net::{AddressFamily, SocketAddrAny, SocketFlags, acceptfrom_with, getsockname, listen, sockopt};
 
 use crate::error::Error;
+use crate::faults::{Call, Faults};
 use crate::holder;
-use crate::worker::Listener;
+use crate::transport::{Peer, Transport, prepare};
 
 /// Connections that may wait to be accepted, as far as `net.core.somaxconn` allows: a host that boots brings hundreds at once.
 const BACKLOG: i32 = 4096;
@@ -29,6 +31,50 @@ pub fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     // The standard library's backlog is 128: a SYN beyond it is dropped, and a health check comes a second late.
     listen(&listener, BACKLOG).map_err(|e| fail(e.into()))?;
     Ok(listener)
+}
+
+/// A listening socket.
+pub(crate) enum Listener {
+    /// TCP.
+    Tcp(OwnedFd),
+    /// A Unix socket.
+    Unix(OwnedFd),
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(fd) | Self::Unix(fd) => fd.as_fd(),
+        }
+    }
+}
+
+impl Listener {
+    /// Sets what connections have from it.
+    pub(crate) fn prepare(&self, peer_timeout: Duration) {
+        match self {
+            Self::Tcp(fd) => prepare(fd.as_fd(), peer_timeout.into()),
+            Self::Unix(_) => {}
+        }
+    }
+
+    /// Takes a connection that waits.
+    pub(crate) fn accept(&self, faults: &Faults) -> rustix::io::Result<(Transport, Peer)> {
+        faults.check(Call::Accept)?;
+        let (fd, address) = acceptfrom_with(self, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
+        Ok(match self {
+            Self::Tcp(_) => {
+                let address = address.and_then(|a| SocketAddr::try_from(a).ok());
+                let (address, port) = (address.map(|a| a.ip()), address.map_or(0, |a| a.port()));
+                let peer = Peer { address, port, ..Peer::default() };
+                (Transport::tcp(fd).with(faults.at("tcp")), peer)
+            }
+            Self::Unix(_) => {
+                let uid = sockopt::socket_peercred(&fd).ok().map(|cred| cred.uid.as_raw());
+                (Transport::unix(fd).with(faults.at("unix")), Peer { uid, ..Peer::default() })
+            }
+        })
+    }
 }
 
 /// Sockets with the addresses to show for them, and the files to remove in the end.

@@ -13,8 +13,6 @@ use evenkeel_policy::Config;
 use evenkeel_policy::config;
 use evenkeel_policy::units::Bytes;
 
-use crate::adopted;
-
 /// What an existing path leads to, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
@@ -46,10 +44,10 @@ struct Own {
 pub(crate) struct OwnFiles(Vec<Own>);
 
 impl OwnFiles {
-    /// Those of `config`, and `more` that the program keeps.
-    pub(crate) fn of(config: &Config, more: &[PathBuf]) -> Self {
+    /// Those of `config`, the `records` in its data folder, and `more` that the program keeps.
+    pub(crate) fn of(config: &Config, records: [PathBuf; 2], more: &[PathBuf]) -> Self {
         let server = &config.server;
-        let records = adopted::files(&server.data_dir).map(|path| (path, "a record of this server"));
+        let records = records.map(|path| (path, "a record of this server"));
         let sockets = server.unix_paths().into_iter().chain([server.control_path()]);
         let tls = server.tls.iter().flat_map(|tls| {
             let files = tls.files();

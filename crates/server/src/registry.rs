@@ -14,7 +14,7 @@ use evenkeel_model::store::StoreParams;
 use evenkeel_policy::config::{self, Cache};
 use evenkeel_policy::{Config, Finding, Severity};
 
-use crate::adopted::{Adopted, Name};
+use crate::adopted::{self, Adopted, Name};
 use crate::backend::Backend;
 use crate::backend::contents::{self, Verdict};
 use crate::backend::emulate::Device;
@@ -27,8 +27,8 @@ use crate::error::Error;
 use crate::faults::Faults;
 use crate::places::{OwnFiles, Target, resolved, shortage};
 use crate::settle::{side_by_side, within};
-use crate::shared::{SharedPool, Snapshot};
-use crate::tls::Acceptor;
+use crate::snapshot::{SharedPool, Snapshot};
+use crate::transport::tls::Acceptor;
 use crate::volume::Volume;
 
 /// How long a removed volume may take to close its file before that is reported.
@@ -145,7 +145,7 @@ impl Registry {
         let first = first.display().to_string();
         // A file system may hang; the record is not locked while another one than its own is asked.
         let files = within(self.patience, &first, move || {
-            let own = Arc::new(OwnFiles::of(&config, &own_files));
+            let own = Arc::new(OwnFiles::of(&config, adopted::files(&config.server.data_dir), &own_files));
             let data_dir = &config.server.data_dir;
             let adopted = match known {
                 Some(adopted) => adopted,
@@ -592,7 +592,11 @@ pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Vec<Finding> {
     // The server may run in another folder, with a record there by which a file is its own to lengthen.
     let elsewhere = data_dir.is_relative() && !data_dir.exists();
     let adopted = Arc::new(Mutex::new(adopted));
-    let files = Files { own: Arc::new(OwnFiles::of(config, own_files)), adopted, taken: Arc::default() };
+    let files = Files {
+        own: Arc::new(OwnFiles::of(config, adopted::files(&config.server.data_dir), own_files)),
+        adopted,
+        taken: Arc::default(),
+    };
     found.extend(config.volumes.iter().filter_map(|(name, volume)| {
         let opening = Opening {
             config: Arc::clone(config),

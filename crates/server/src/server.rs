@@ -22,15 +22,16 @@ use crate::budget::Budget;
 use crate::engine::{priority, uring};
 use crate::error::Error;
 use crate::faults::Faults;
-use crate::listen::Listening;
+use crate::listen::{Listener, Listening};
 use crate::places::is_allowed;
 use crate::registry::{self, Registry};
-use crate::settle::within;
-use crate::shared::{Bounds, Shared, Snapshot};
+use crate::settle::{AbortOnPanic, within};
+use crate::shared::{Bounds, Shared};
+use crate::snapshot::Snapshot;
 use crate::state::{Counted, WINDOW};
 use crate::worker::Worker;
-use crate::worker::connection::ConnKey;
-use crate::worker::mailbox::Message;
+use crate::worker::message::Message;
+use crate::worker::request::ConnKey;
 
 /// How long a device may take to open or grow a volume while the server runs.
 const DEVICE_PATIENCE: StdDuration = StdDuration::from_secs(30);
@@ -77,19 +78,6 @@ pub struct Server {
     stopped: AtomicBool,
     /// The last two counts, the older one first.
     counted: Mutex<[Option<Arc<Counted>>; 2]>,
-}
-
-/// Ends the process when a worker or the driver of a remote volume panics. Requests it had taken up would never be answered, and new connections
-/// would still be sent to it; a service manager that starts the process anew does better.
-pub(crate) struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        tracing::error!("a worker has failed; the process ends, so that clients reconnect to a whole one");
-        // The log may be written by another thread.
-        std::thread::sleep(StdDuration::from_millis(100));
-        std::process::abort();
-    }
 }
 
 /// Counts the worker threads that still run.
@@ -198,7 +186,7 @@ impl Server {
         Ok(server)
     }
 
-    fn start_worker(&self, index: usize, listeners: Vec<crate::worker::Listener>) -> Result<(), Error> {
+    fn start_worker(&self, index: usize, listeners: Vec<Listener>) -> Result<(), Error> {
         let fail = |cause: io::Error| Error::System { action: "start a worker", cause };
         let mailbox = self.shared.make_mailbox(index).map_err(|e| fail(e.into()))?;
         if mailbox.post(Message::Stay).is_ok() {

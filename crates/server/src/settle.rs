@@ -70,6 +70,19 @@ pub(crate) fn within<T: Send + 'static>(
     finished.recv_timeout(patience).unwrap_or_else(|_| Err(Error::NoAnswer { volume: volume.to_owned(), patience }))
 }
 
+/// Ends the process when a worker or the driver of a remote volume panics. Requests it had taken up would never be answered, and new connections
+/// would still be sent to it; a service manager that starts the process anew does better.
+pub(crate) struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        tracing::error!("a worker has failed; the process ends, so that clients reconnect to a whole one");
+        // The log may be written by another thread.
+        thread::sleep(StdDuration::from_millis(100));
+        std::process::abort();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,14 +16,15 @@ use evenkeel_policy::config::{Engine, Owners, Percentile};
 use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::explain::{self, Throttles};
 use evenkeel_policy::state::{
-    AdmissionState, ClientState, Clients, LatencyTargetState, LimitState, PlacementState, PoolState, SlotsState, State,
-    TenantSlotsState, TenantState, ThrottledState, VolumeState, WorkerState,
+    AdmissionState, ClientState, Clients, GuaranteeState, LatencyTargetState, LimitState, PlacementState, PoolState,
+    SlotsState, State, TenantSlotsState, TenantState, ThrottledState, VolumeState, WorkerState,
 };
 use evenkeel_policy::verdict::{self, Counts};
 
 use crate::backend::Backend;
 use crate::clock;
-use crate::shared::{Shared, SharedPool, Snapshot, WorkerStats};
+use crate::shared::{Shared, WorkerStats};
+use crate::snapshot::{SharedPool, Snapshot};
 use crate::volume::Volume;
 use crate::worker::seen::Seen;
 
@@ -214,7 +215,7 @@ fn tenant(
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
     let of = [pool.name.as_str(), name];
-    let guarantees = view.guarantees().map(|guarantee| evenkeel_policy::guarantee::state(&guarantee, of, at)).collect();
+    let guarantees = view.guarantees().map(|guarantee| GuaranteeState::of(&guarantee, of, at)).collect();
     drop(state);
     let record = TenantState {
         name: name.to_owned(),

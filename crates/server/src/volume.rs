@@ -9,14 +9,13 @@ use evenkeel_nbd::wire::{Command, CommandFlags, TransmissionFlags};
 use evenkeel_policy::units::Bytes;
 
 use crate::backend::Backend;
-use crate::backend::Extent;
 use crate::backend::memory::CHUNK;
+use crate::backend::operation::{Extent, FileIo, IoResult, MAX_EXTENTS};
 use crate::clock;
-use crate::engine::threads::Threads;
+use crate::engine::threads::{Blocking, Threads};
 use crate::error::Error;
 use crate::failures::Failures;
-use crate::faults::Faults;
-use crate::worker::pump::MAX_EXTENTS;
+use crate::faults::{Call, Faults};
 
 /// Smallest request the server takes, in bytes: `O_DIRECT` is used where a request
 /// allows it, so nothing need be forbidden.
@@ -40,7 +39,7 @@ pub(crate) struct Volume {
     /// Where the bytes are.
     pub(crate) backend: Backend,
     /// For what the ring cannot do.
-    pub(crate) threads: Threads,
+    pub(crate) threads: Threads<Self>,
     /// Connections at present.
     pub(crate) connections: AtomicU32,
     size: AtomicU64,
@@ -314,6 +313,27 @@ impl Volume {
         match &self.backend {
             Backend::Remote(remote) => remote.guaranteed().preferred_block,
             _ => PREFERRED_BLOCK,
+        }
+    }
+}
+
+impl Blocking for Volume {
+    fn run(&self, io: FileIo) -> IoResult {
+        match (&self.backend, io) {
+            (Backend::File(_), FileIo::Sync { turn }) => IoResult::of(self.sync(turn).map(|()| 0)),
+            (Backend::File(file), _) => file.run(io),
+            (Backend::Rbd(rbd), FileIo::Extents { offset, len, max }) => rbd.extents(offset, len, max),
+            _ => IoResult::Code(-libc::EINVAL),
+        }
+    }
+
+    fn may_start_thread(&self) -> std::io::Result<()> {
+        self.faults().check(Call::Clone).map_err(Into::into)
+    }
+
+    fn has_no_thread(&self, error: &std::io::Error) {
+        if let Some(more) = self.count_failure("start of a thread", error) {
+            tracing::error!(volume = self.name, %error, not_logged = more, "cannot start an I/O thread; what waits for one is tried again for 5 s. Raise the limit of threads (TasksMax= of the service, ulimit -u)");
         }
     }
 }

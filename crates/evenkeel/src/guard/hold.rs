@@ -65,20 +65,16 @@ fn packets() -> impl TypedValueParser<Value = Packets> {
     })
 }
 
-fn time(duration: Duration) -> std::time::Duration {
-    std::time::Duration::from_nanos(duration.as_nanos())
-}
-
 /// Runs the command.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let settings = Settings {
         devices: args.devices.clone(),
         ports: args.ports.clone(),
-        maximum: time(args.maximum),
-        timeout: time(args.timeout),
+        maximum: args.maximum.into(),
+        timeout: args.timeout.into(),
         filters: args.filters,
     };
-    let hold = Hold { packets: args.packets, delay: time(args.delay) };
+    let hold = Hold { packets: args.packets, delay: args.delay.into() };
     let holds: Holds = args.clients.iter().map(|address| (Client::Address(*address), hold)).collect();
     if args.dry_run {
         for step in Plan::new(settings)?.steps() {
@@ -108,7 +104,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                 crate::output::print(&format!("holding {name} for {:?}\n", hold.delay));
             }
         }
-        if stop.load(Ordering::Relaxed) || args.time.is_some_and(|t| now.duration_since(started) >= time(t)) {
+        if stop.load(Ordering::Relaxed) || args.time.is_some_and(|time| now.duration_since(started) >= time.into()) {
             break Ok(());
         }
         std::thread::sleep(TICK);

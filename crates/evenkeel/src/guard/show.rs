@@ -2,12 +2,13 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_guard::discovery::map::{CachedEntry, PoolEntry};
+use evenkeel_guard::discovery::map::PoolEntry;
 use evenkeel_guard::discovery::osds::OsdEntry;
 use evenkeel_guard::discovery::{Link, Map};
 use evenkeel_guard::loops::record::{
     At, CgroupState, ClientState, GroupState, OsdState, PacketsState, PoolState, QueueDepthState, QueueState, State,
 };
+use evenkeel_guard::sensor::cache::CachedEntry;
 use evenkeel_policy::decision::Decisions;
 
 use crate::control::table;

@@ -153,7 +153,7 @@ fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
             iscsi::run(&options, &mut |name, runs| each(args, stop, name, runs, iscsi::world::simulate))?
         }
         Experiment::Saat => saat::run(&options, &traces::read(&args.traces)?, &mut |name, runs| {
-            each(args, stop, name, runs, saat::world::simulate)
+            each(args, stop, name, runs, saat::run::simulate)
         })?,
         Experiment::Messenger => {
             messenger::run(&options, &mut |name, runs| each(args, stop, name, runs, messenger::world::simulate))?

@@ -5,9 +5,9 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
+use super::canvas::{Drawn, Look, put, wrap};
 use super::model::{History, Model};
 use super::row::Column;
-use super::view::{Drawn, Look, put, wrap};
 
 /// Where what follows a name begins.
 const INDENT: u16 = 12;

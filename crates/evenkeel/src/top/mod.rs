@@ -27,6 +27,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+mod canvas;
 mod detail;
 mod detail_view;
 mod guard;
@@ -41,11 +42,12 @@ mod view;
 
 use crate::control::{Certificates, Connect, Site, plain};
 use crate::output;
+use canvas::{Drawn, Look};
 use keys::After;
 use model::{Model, Sort};
 use row::Column;
 use source::{Answer, More, Source, Wanted};
-use view::{Drawn, FRAME_LINES, Look};
+use view::FRAME_LINES;
 
 /// Default status addresses of a server and an agent.
 const USUAL: [([u8; 4], u16); 2] = [([127, 0, 0, 1], 9809), ([127, 0, 0, 1], 9810)];

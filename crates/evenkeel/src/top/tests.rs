@@ -15,11 +15,12 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::Color;
 
+use super::canvas::{Drawn, Look};
 use super::keys::{After, press};
 use super::model::{HISTORY, Link, Model, Pane};
 use super::row::{Id, Tab};
 use super::source::{Answer, More, Wanted};
-use super::view::{Drawn, Look, draw};
+use super::view::draw;
 use super::{once, text};
 
 const PLAIN: Look = Look { colour: false, unicode: false, once: false };

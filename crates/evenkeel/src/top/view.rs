@@ -3,8 +3,9 @@
 use evenkeel_policy::verdict::Verdict;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Modifier, Style};
 
+use super::canvas::{Drawn, Look, put, put_right, wrap};
 use super::detail_view;
 use super::keys::HELP;
 use super::model::{Link, Model, Pane};
@@ -14,62 +15,6 @@ use super::row::{Column, Row};
 const LEAST: (u16, u16) = (40, 10);
 /// Lines for the reason of the selected row.
 const WHY_LINES: u16 = 2;
-
-/// What the terminal can show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Look {
-    /// Colours, of the sixteen that every terminal has.
-    pub(super) colour: bool,
-    /// More than ASCII.
-    pub(super) unicode: bool,
-    /// One frame for a pipe: nothing is selected, and no key does anything.
-    pub(super) once: bool,
-}
-
-impl Look {
-    fn with(self, style: Style, colour: Color) -> Style {
-        if self.colour { style.fg(colour) } else { style }
-    }
-
-    /// What is as it should be.
-    pub(super) fn good(self) -> Style {
-        self.with(Style::new(), Color::Green)
-    }
-
-    /// What is not; bold, so that it stands out without colour, too.
-    pub(super) fn bad(self) -> Style {
-        self.with(Style::new().add_modifier(Modifier::BOLD), Color::Red)
-    }
-
-    /// What is throttled.
-    pub(super) fn held(self) -> Style {
-        self.with(Style::new(), Color::Yellow)
-    }
-
-    /// Names of things.
-    pub(super) fn head(self) -> Style {
-        self.with(Style::new().add_modifier(Modifier::BOLD), Color::Cyan)
-    }
-
-    /// What matters less.
-    pub(super) fn faint(self) -> Style {
-        Style::new().add_modifier(Modifier::DIM)
-    }
-
-    /// What stands between things in a line.
-    const fn dot(self) -> &'static str {
-        if self.unicode { " · " } else { " - " }
-    }
-}
-
-/// What the keys need to know of the screen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Drawn {
-    /// Rows on a page.
-    pub(super) page: usize,
-    /// The last line that a detail can begin with.
-    pub(super) last_line: usize,
-}
 
 /// Lines that a frame takes beside the rows of its table.
 pub(super) const FRAME_LINES: u16 = 5;
@@ -94,21 +39,6 @@ pub(super) fn draw(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> D
         keys(model, look, area, buf);
     }
     drawn
-}
-
-/// Writes at a place of an area, as much as fits; where it ends.
-pub(super) fn put(buf: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, style: Style) -> u16 {
-    if y >= area.height || x >= area.width {
-        return x;
-    }
-    let room = usize::from(area.width - x);
-    buf.set_stringn(area.x + x, area.y + y, text, room, style).0 - area.x
-}
-
-/// The same, so that it ends at `right`.
-fn put_right(buf: &mut Buffer, area: Rect, right: u16, y: u16, text: &str, style: Style) {
-    let width = text.chars().count() as u16;
-    put(buf, area, right.saturating_sub(width), y, text, style);
 }
 
 fn title(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
@@ -392,31 +322,4 @@ fn help(look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
         put(buf, area, 2, y + 2 + n as u16, line, Style::new());
     }
     Drawn::default()
-}
-
-/// Lines of at most `width` characters, broken between words where that is possible.
-pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
-    let width = width.max(1);
-    let mut lines = Vec::new();
-    let mut line = String::new();
-    let mut used = 0;
-    for word in text.split_inclusive(' ') {
-        let length = word.trim_end().chars().count();
-        if used > 0 && used + length > width {
-            lines.push(std::mem::take(&mut line));
-            used = 0;
-        }
-        for character in word.chars() {
-            if used == width && character != ' ' {
-                lines.push(std::mem::take(&mut line));
-                used = 0;
-            }
-            if used < width {
-                line.push(character);
-                used += 1;
-            }
-        }
-    }
-    lines.push(line);
-    lines
 }

@@ -14,6 +14,7 @@ mod netlink;
 mod only;
 mod qdisc;
 mod queue_length;
+mod restore;
 
 /// Reads a netlink datagram as all of its readers do.
 #[cfg(feature = "fuzz")]
@@ -26,9 +27,7 @@ pub(crate) fn read_netlink(bytes: &[u8]) {
 }
 
 pub use delay::{MAX_HOLDS, Outcome, PacketDelay, Plan, Settings, remove_leftovers};
-pub(crate) use delay::{remove_filter, remove_qdisc};
 pub use error::Error;
 pub use file::{FileKnob, Written};
-pub(crate) use file::{read as read_file, write as write_file};
 pub use hold::{Client, Hold, Holds, Packets};
 pub use queue_length::QueueLength;

@@ -11,6 +11,7 @@ use super::Survey;
 use super::osds::OsdEntry;
 use super::processes::Program;
 use super::sockets::{Socket, SocketState};
+use crate::sensor::cache::CachedEntry;
 use crate::sensor::diskstats::DeviceNumber;
 
 /// Links listed at most; a host with more has a fault in its configuration.
@@ -154,21 +155,6 @@ pub struct Map {
     pub osds: Vec<OsdEntry>,
     /// What is uncertain or could not be found out.
     pub notes: Vec<Note>,
-}
-
-/// A slow device behind a fast one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct CachedEntry {
-    /// The kernel's name of the device that is used: `dm-0`, `bcache0`.
-    pub name: String,
-    /// `dm-cache`, `dm-writecache` or `bcache`.
-    pub kind: String,
-    /// Its name in `/dev/mapper`, if it has one.
-    pub path: Option<String>,
-    /// Name of the fast device, where that is known.
-    pub fast: Option<String>,
-    /// Name of the slow device.
-    pub slow: String,
 }
 
 /// Pools as configured: name, and the devices on it by path or name.

@@ -14,6 +14,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::sensor::cache::{self, CachedEntry};
 
 pub mod lio;
 pub mod lvm;
@@ -38,7 +39,7 @@ pub struct Survey {
     /// Block devices.
     pub topology: Topology,
     /// Slow devices behind fast ones.
-    pub cached: Vec<map::CachedEntry>,
+    pub cached: Vec<CachedEntry>,
     /// Mounted file systems.
     pub mounts: Vec<mounts::Mount>,
     /// TCP sockets of this network namespace.
@@ -74,7 +75,7 @@ impl Survey {
             processes: processes.servers,
             other_namespaces: processes.other_namespaces,
             tgt: tgt.map_or_else(Vec::new, |result| kept(result, &mut problems)),
-            cached: crate::sensor::cache::find(roots, &topology),
+            cached: cache::find(roots, &topology),
             topology,
             mounts,
             sockets,

@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 
 use evenkeel_control::Duration;
 use evenkeel_control::throughput::{Counters, SlowDevice};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::Source;
 use super::cache_dm::{Control, Wanted};
 use super::diskstats::DeviceNumber;
-use crate::discovery::map::CachedEntry;
 use crate::discovery::roots::{self, Roots};
 use crate::discovery::{Device, Topology};
 use crate::error::{Error, Fault};
@@ -287,6 +288,21 @@ impl Cached {
             _ => Ok(None),
         }
     }
+}
+
+/// A slow device behind a fast one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CachedEntry {
+    /// The kernel's name of the device that is used: `dm-0`, `bcache0`.
+    pub name: String,
+    /// `dm-cache`, `dm-writecache` or `bcache`.
+    pub kind: String,
+    /// Its name in `/dev/mapper`, if it has one.
+    pub path: Option<String>,
+    /// Name of the fast device, where that is known.
+    pub fast: Option<String>,
+    /// Name of the slow device.
+    pub slow: String,
 }
 
 /// All cached devices among the block devices of `topology`. Those that device mapper may not be asked about, and that LVM did

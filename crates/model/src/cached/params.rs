@@ -67,6 +67,11 @@ pub struct CachedParams {
     pub write_back_bytes_per_s: u64,
 }
 
+#[cfg(feature = "serde")]
+impl crate::preset::Preset for CachedParams {
+    const PRESETS: crate::preset::Presets<Self> = &[("paper", Self::paper), ("lab", Self::lab)];
+}
+
 impl CachedParams {
     /// The device of the SAAT paper: 100 MB of persistent memory over a SATA drive under Flashcache.
     ///

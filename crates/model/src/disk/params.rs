@@ -115,6 +115,11 @@ pub struct Cache {
     pub write_back: bool,
 }
 
+#[cfg(feature = "serde")]
+impl crate::preset::Preset for DiskParams {
+    const PRESETS: crate::preset::Presets<Self> = &[("nearline", Self::nearline), ("cheetah9lp", Self::cheetah9lp)];
+}
+
 impl DiskParams {
     /// Seagate Cheetah 9LP of 1998: 9.1 GB, 10,045 rpm, one command at a time.
     ///

@@ -86,6 +86,11 @@ pub struct SsdParams {
     pub jitter: Jitter,
 }
 
+#[cfg(feature = "serde")]
+impl crate::preset::Preset for SsdParams {
+    const PRESETS: crate::preset::Presets<Self> = &[("sata", Self::sata), ("nvme", Self::nvme)];
+}
+
 impl SsdParams {
     /// A client drive of 250 GB on a SATA link, half full, with a small fast region for writes.
     ///

@@ -11,9 +11,8 @@ use evenkeel_control::Instant;
 use evenkeel_model::Io;
 use evenkeel_model::store::{Store, StoreParams};
 
+use super::operation::{IoResult, Report, Reports};
 use crate::clock;
-use crate::engine::IoResult;
-use crate::worker::mailbox::{Mailbox, Message};
 
 /// A modelled device shared by the volumes of a pool.
 pub(crate) struct Device {
@@ -29,7 +28,7 @@ struct Shared {
 struct State {
     store: Store,
     /// Who waits for which operation.
-    waiting: HashMap<u64, (Arc<Mailbox>, u32)>,
+    waiting: HashMap<u64, (Arc<Reports>, u32)>,
     next_id: u64,
     /// When the thread will look again.
     wakes_at: Instant,
@@ -55,7 +54,7 @@ impl Device {
     }
 
     /// Starts an operation; `reply_to` hears of its end under `token`.
-    pub(crate) fn submit(&self, io: Io, token: u32, reply_to: &Arc<Mailbox>) {
+    pub(crate) fn submit(&self, io: Io, token: u32, reply_to: &Arc<Reports>) {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let id = state.next_id;
         state.next_id += 1;
@@ -78,7 +77,7 @@ impl Shared {
     fn run(&self) {
         // The default slack of 50 us would be added to every modelled latency.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-        let mut done: Vec<(Arc<Mailbox>, u32)> = Vec::new();
+        let mut done: Vec<(Arc<Reports>, u32)> = Vec::new();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while !state.stop {
             let now = clock::now();
@@ -88,7 +87,7 @@ impl Shared {
             if !done.is_empty() {
                 drop(state);
                 for (mailbox, token) in done.drain(..) {
-                    mailbox.report(Message::IoDone(token, IoResult::Code(0)));
+                    mailbox.report(Report::Done(token, IoResult::Code(0)));
                 }
                 state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 continue;

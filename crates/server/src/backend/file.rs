@@ -13,9 +13,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::Extent;
 use super::contents::{self, Verdict};
-use super::overlap::Overlaps;
+use super::operation::{Extent, FileIo, IoResult};
+use super::overlap::{Lane, Overlaps};
 use crate::error::Error;
 use crate::faults::{Call, Faults};
 use crate::places::Target;
@@ -223,19 +223,61 @@ impl File {
         self.direct.is_some() && aligned
     }
 
-    /// Whether some operations go past the page cache and others through it.
+    /// Which pages an operation touches, in which lane; `None` if it can disturb no other.
     #[inline]
-    pub(crate) fn has_two_lanes(&self) -> bool {
-        self.direct.is_some()
+    pub(crate) fn lane(&self, io: &FileIo) -> Option<(Lane, u64, u64)> {
+        self.direct.as_ref()?;
+        match *io {
+            FileIo::Read { ptr, len, offset } => {
+                (!self.is_direct(ptr, offset, len)).then_some((Lane::Cached, offset, len.into()))
+            }
+            FileIo::Write { ptr, len, offset, .. } => {
+                let lane = if self.is_direct(ptr, offset, len) { Lane::DirectWrite } else { Lane::Cached };
+                Some((lane, offset, len.into()))
+            }
+            // Edges inside a page are zeroed in the cache, and where zeroing is not offloaded all of it.
+            FileIo::Trim { offset, len } | FileIo::Zero { offset, len, .. } => Some((Lane::Cached, offset, len)),
+            FileIo::Sync { .. } | FileIo::Cache { .. } | FileIo::Extents { .. } => None,
+        }
     }
 
-    /// Keeps those apart from each other.
+    /// Carries an operation out on the calling thread.
+    pub(crate) fn run(&self, io: FileIo) -> IoResult {
+        let done = match io {
+            FileIo::Read { ptr, len, offset } => self.faults.cut(Call::Read, len).and_then(|len| {
+                // SAFETY: `ptr` is valid for `len` bytes until the operation is reported done.
+                retry(|| unsafe { libc::pread(self.fd_for(ptr, offset, len), ptr.cast(), len as usize, offset as i64) })
+            }),
+            FileIo::Write { ptr, len, offset, durable } => self.faults.cut(Call::Write, len).and_then(|len| {
+                let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                let iov = libc::iovec { iov_base: ptr.cast_mut().cast(), iov_len: len as usize };
+                // SAFETY: as above.
+                retry(|| unsafe {
+                    libc::pwritev2(self.fd_for(ptr, offset, len), &raw const iov, 1, offset as i64, flags)
+                })
+            }),
+            FileIo::Sync { .. } => self.sync().map(|()| 0),
+            FileIo::Trim { offset, len } => self.trim(offset, len).map(|()| 0),
+            FileIo::Zero { offset, len, punch, may_write } => self.zero(offset, len, punch, may_write).map(|()| 0),
+            FileIo::Cache { offset, len } => {
+                self.cache(offset, len);
+                Ok(0)
+            }
+            FileIo::Extents { offset, len, max } => match self.extents(offset, len, max) {
+                Ok(extents) => return IoResult::Extents(extents),
+                Err(error) => Err(error),
+            },
+        };
+        IoResult::of(done)
+    }
+
+    /// Keeps operations past the page cache and others through it apart from each other.
     #[inline]
     pub(crate) fn overlaps(&self) -> &Overlaps {
         &self.overlaps
     }
 
-    /// Makes everything written so far durable. To be called through [`Volume::sync`](crate::volume::Volume::sync).
+    /// Makes everything written so far durable. To be called by the volume, which sees to the order of syncs.
     pub(crate) fn sync(&self) -> rustix::io::Result<()> {
         rustix::io::retry_on_intr(|| self.faults.check(Call::Sync).and_then(|()| fdatasync(&self.cached)))
     }
@@ -426,6 +468,19 @@ fn holder(file: &std::fs::File) -> Option<u32> {
         let (pid, place) = (fields.get(4)?, fields.get(5)?);
         (place.rsplit(':').next() == Some(inode.as_str())).then(|| pid.parse().ok())?
     })
+}
+
+fn retry(mut call: impl FnMut() -> isize) -> rustix::io::Result<i32> {
+    loop {
+        let n = call();
+        if n >= 0 {
+            return Ok(n as i32);
+        }
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR) => {}
+            code => return Err(rustix::io::Errno::from_raw_os_error(code.unwrap_or(libc::EIO))),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap};
 
-use super::Extent;
 use super::huge::{self, HUGE, HUGE_BITS, Mapping, Wanted};
+use super::operation::Extent;
 
 const CHUNK_BITS: u32 = 16;
 /// Granularity at which allocation is tracked and reported.

@@ -5,6 +5,7 @@ pub(crate) mod emulate;
 pub(crate) mod file;
 mod huge;
 pub(crate) mod memory;
+pub(crate) mod operation;
 pub(crate) mod overlap;
 pub(crate) mod rbd;
 pub(crate) mod remote;
@@ -16,15 +17,6 @@ use file::File;
 use memory::Memory;
 use rbd::Rbd;
 use remote::Remote;
-
-/// A run of bytes that is either allocated or a hole that reads as zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
-    /// Length in bytes.
-    pub(crate) len: u64,
-    /// Whether it is a hole.
-    pub(crate) hole: bool,
-}
 
 /// Where a volume's bytes are, and how long it takes to get at them.
 pub(crate) enum Backend {

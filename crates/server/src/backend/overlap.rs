@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::worker::mailbox::{Mailbox, Message};
+use super::operation::{Report, Reports};
 
 /// In [`Overlaps::gate`]: direct writes are to be listed. The other bits count those that are not.
 const LISTING: u64 = 1 << 63;
@@ -67,14 +67,14 @@ struct Entry {
     waiter: Option<Waiter>,
 }
 
-type Waiter = (Arc<Mailbox>, u32);
+type Waiter = (Arc<Reports>, u32);
 
 impl Overlaps {
     /// Registers an operation on `len` bytes from `offset`; whether it may start now. If not, operation `token`
-    /// gets [`Message::Start`] when it may. O(1) for direct writes while nothing goes through the cache, else
+    /// gets [`Report::Start`] when it may. O(1) for direct writes while nothing goes through the cache, else
     /// O(operations of the file).
     #[inline]
-    pub(crate) fn enter(&self, lane: Lane, offset: u64, len: u64, reply_to: &Arc<Mailbox>, token: u32) -> (Pass, bool) {
+    pub(crate) fn enter(&self, lane: Lane, offset: u64, len: u64, reply_to: &Arc<Reports>, token: u32) -> (Pass, bool) {
         let count = |gate: u64| (gate & LISTING == 0).then_some(gate + 1);
         if lane == Lane::DirectWrite && self.gate.fetch_update(Ordering::AcqRel, Ordering::Acquire, count).is_ok() {
             return (Pass::Counted, true);
@@ -82,7 +82,7 @@ impl Overlaps {
         self.enter_list(lane, offset, len, reply_to, token)
     }
 
-    fn enter_list(&self, lane: Lane, offset: u64, len: u64, reply_to: &Arc<Mailbox>, token: u32) -> (Pass, bool) {
+    fn enter_list(&self, lane: Lane, offset: u64, len: u64, reply_to: &Arc<Reports>, token: u32) -> (Pass, bool) {
         // Not a constant: some processors have pages of 64 KiB.
         let page = rustix::param::page_size() as u64;
         let (first_page, last_page) = (offset / page, (offset + len.max(1) - 1) / page);
@@ -150,7 +150,7 @@ impl Overlaps {
         }
         drop(list);
         for (mailbox, token) in free {
-            mailbox.report(Message::Start(token));
+            mailbox.report(Report::Start(token));
         }
     }
 }
@@ -166,17 +166,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn told(mailbox: &Mailbox) -> Vec<u32> {
+    fn told(mailbox: &Reports) -> Vec<u32> {
         let mut mail = Vec::new();
         mailbox.take(&mut mail);
         mail.iter()
-            .map(|message| if let Message::Start(token) = message { *token } else { panic!("other mail") })
+            .map(|message| if let Report::Start(token) = message { *token } else { panic!("other mail") })
             .collect()
     }
 
     #[test]
     fn direct_writes_alone_are_only_counted() {
-        let (overlaps, mailbox) = (Overlaps::default(), Arc::new(Mailbox::new().unwrap()));
+        let (overlaps, mailbox) = (Overlaps::default(), Arc::new(Reports::new().unwrap()));
         mailbox.open();
         for _ in 0..3 {
             assert_eq!(overlaps.enter(Lane::DirectWrite, 0, 4096, &mailbox, 0), (Pass::Counted, true));
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn what_was_counted_is_waited_for_and_later_ones_by_page() {
-        let (overlaps, mailbox) = (Overlaps::default(), Arc::new(Mailbox::new().unwrap()));
+        let (overlaps, mailbox) = (Overlaps::default(), Arc::new(Reports::new().unwrap()));
         mailbox.open();
         let page = rustix::param::page_size() as u64;
         let (counted, _) = overlaps.enter(Lane::DirectWrite, 7 * page, page, &mailbox, 0);
@@ -227,7 +227,7 @@ mod tests {
         fn nothing_overlaps_and_no_operation_waits_for_ever(
             steps in prop::collection::vec((any::<bool>(), 0u64..6, 1u64..3, any::<prop::sample::Index>()), 1..200)
         ) {
-            let (overlaps, mailbox) = (Overlaps::default(), Arc::new(Mailbox::new().unwrap()));
+            let (overlaps, mailbox) = (Overlaps::default(), Arc::new(Reports::new().unwrap()));
             mailbox.open();
             let page = rustix::param::page_size() as u64;
             // What was asked, by token, with the pass; who waits; who runs.

@@ -9,10 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::priority::Own;
-use super::{FileIo, IoResult};
-use crate::faults::Call;
-use crate::volume::Volume;
-use crate::worker::mailbox::{Mailbox, Message};
+use crate::backend::operation::{FileIo, IoResult, Report, Reports};
 
 /// Ordinary jobs under way for one volume: enough to keep an SSD busy with blocking calls.
 const ORDINARY_JOBS: usize = 16;
@@ -26,16 +23,28 @@ const KINDS: [usize; 4] = [2, 1, MAX_THREADS, ORDINARY_JOBS];
 /// How long a thread waits for work before it ends.
 const IDLE: Duration = Duration::from_secs(5);
 
+/// What jobs are carried out on: a volume.
+pub(crate) trait Blocking: Send + Sync + 'static {
+    /// Carries an operation out on the calling thread.
+    fn run(&self, io: FileIo) -> IoResult;
+
+    /// Fails where a test lets the start of a thread fail.
+    fn may_start_thread(&self) -> io::Result<()>;
+
+    /// Logs that no thread can be started.
+    fn has_no_thread(&self, error: &io::Error);
+}
+
 /// An operation with the address its result goes to.
-pub(crate) struct Job {
+pub(crate) struct Job<V> {
     /// What to do.
     pub(crate) io: FileIo,
     /// On what. Keeps the file open until the job is done.
-    pub(crate) volume: Arc<Volume>,
+    pub(crate) volume: Arc<V>,
     /// Entry in the worker's table of operations.
     pub(crate) token: u32,
     /// The worker.
-    pub(crate) reply_to: Arc<Mailbox>,
+    pub(crate) reply_to: Arc<Reports>,
     /// Whether a reservation is owed it.
     pub(crate) reserved: bool,
     /// See [`super::priority`].
@@ -43,27 +52,34 @@ pub(crate) struct Job {
 }
 
 /// The threads of one volume.
-#[derive(Default)]
-pub(crate) struct Threads {
-    shared: Arc<Shared>,
+pub(crate) struct Threads<V> {
+    shared: Arc<Shared<V>>,
 }
 
-#[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct Shared<V> {
+    state: Mutex<State<V>>,
     work: Condvar,
 }
 
-#[derive(Default)]
-struct State {
+struct State<V> {
     /// Jobs that wait, by kind.
-    jobs: [VecDeque<Job>; KINDS.len()],
+    jobs: [VecDeque<Job<V>>; KINDS.len()],
     under_way: [usize; KINDS.len()],
     threads: usize,
     idle: usize,
 }
 
-impl State {
+impl<V> Default for Threads<V> {
+    fn default() -> Self {
+        Self { shared: Arc::new(Shared { state: Mutex::new(State::new()), work: Condvar::new() }) }
+    }
+}
+
+impl<V> State<V> {
+    fn new() -> Self {
+        Self { jobs: [const { VecDeque::new() }; KINDS.len()], under_way: [0; KINDS.len()], threads: 0, idle: 0 }
+    }
+
     /// How many of a kind may begin.
     fn room(&self, kind: usize) -> usize {
         KINDS[kind] - self.under_way[kind]
@@ -74,16 +90,16 @@ impl State {
         (0..KINDS.len()).map(|kind| self.jobs[kind].len().min(self.room(kind))).sum()
     }
 
-    fn next(&mut self) -> Option<Job> {
+    fn next(&mut self) -> Option<Job<V>> {
         let kind = (0..KINDS.len()).find(|&kind| self.room(kind) > 0 && !self.jobs[kind].is_empty())?;
         self.under_way[kind] += 1;
         self.jobs[kind].pop_front()
     }
 }
 
-impl Threads {
+impl<V: Blocking> Threads<V> {
     /// Queues a job. Without any thread to do it, it comes back with EAGAIN, untouched.
-    pub(crate) fn submit(&self, job: Job) {
+    pub(crate) fn submit(&self, job: Job<V>) {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let kind = job.kind();
         state.jobs[kind].push_back(job);
@@ -97,25 +113,23 @@ impl Threads {
         let Some(volume) = state.jobs[kind].back().map(|job| Arc::clone(&job.volume)) else { return };
         let shared = Arc::clone(&self.shared);
         let spawn = || std::thread::Builder::new().name("evenkeel-io".into()).spawn(move || shared.run());
-        match volume.faults().check(Call::Clone).map_err(io::Error::from).and_then(|()| spawn()) {
+        match volume.may_start_thread().and_then(|()| spawn()) {
             Ok(_) => state.threads += 1,
             // Others will get to it; without any, say so instead of waiting for ever.
             Err(_) if state.threads > 0 => {}
             Err(error) => {
                 let job = state.jobs[kind].pop_back();
                 drop(state);
-                if let Some(more) = volume.count_failure("start of a thread", &error) {
-                    tracing::error!(volume = volume.name, %error, not_logged = more, "cannot start an I/O thread; what waits for one is tried again for 5 s. Raise the limit of threads (TasksMax= of the service, ulimit -u)");
-                }
+                volume.has_no_thread(&error);
                 if let Some(job) = job {
-                    job.reply_to.report(Message::IoDone(job.token, IoResult::Code(-libc::EAGAIN)));
+                    job.reply_to.report(Report::Done(job.token, IoResult::Code(-libc::EAGAIN)));
                 }
             }
         }
     }
 }
 
-impl Job {
+impl<V> Job<V> {
     /// Its kind of [`KINDS`].
     fn kind(&self) -> usize {
         match self.io {
@@ -132,7 +146,7 @@ impl Job {
     }
 }
 
-impl Shared {
+impl<V: Blocking> Shared<V> {
     fn run(&self) {
         let mut own = Own::default();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -142,9 +156,9 @@ impl Shared {
                 let kind = job.kind();
                 let Job { io, volume, token, reply_to, priority, .. } = job;
                 own.become_of(priority);
-                let result = io.run(&volume);
+                let result = volume.run(io);
                 drop(volume);
-                reply_to.report(Message::IoDone(token, result));
+                reply_to.report(Report::Done(token, result));
                 state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.under_way[kind] -= 1;
                 continue;
@@ -166,21 +180,22 @@ mod tests {
     use super::*;
     use crate::backend::Backend;
     use crate::backend::file::{File, Open};
+    use crate::volume::Volume;
 
     /// A volume in a folder, and where its results go.
-    fn stage(name: &str) -> (std::path::PathBuf, Arc<Volume>, Arc<Mailbox>) {
+    fn stage(name: &str) -> (std::path::PathBuf, Arc<Volume>, Arc<Reports>) {
         let dir = std::env::temp_dir().join(format!("evenkeel-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let how =
             Open { create: Some(1 << 20), read_only: false, direct: false, block: false, patience: Duration::ZERO };
         let (file, size) = File::open(&dir.join("volume.img"), &how).unwrap();
         let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::File(file), size));
-        let mailbox = Arc::new(Mailbox::new().unwrap());
+        let mailbox = Arc::new(Reports::new().unwrap());
         mailbox.open();
         (dir, volume, mailbox)
     }
 
-    fn ordinary(io: FileIo, token: u32, volume: &Arc<Volume>, mailbox: &Arc<Mailbox>) -> Job {
+    fn ordinary(io: FileIo, token: u32, volume: &Arc<Volume>, mailbox: &Arc<Reports>) -> Job<Volume> {
         let (volume, reply_to) = (Arc::clone(volume), Arc::clone(mailbox));
         Job { io, volume, token, reply_to, reserved: false, priority: 0 }
     }
@@ -198,7 +213,7 @@ mod tests {
             while all.len() < count {
                 mailbox.take(&mut mail);
                 for message in mail.drain(..) {
-                    let Message::IoDone(token, IoResult::Code(code)) = message else { panic!("other mail") };
+                    let Report::Done(token, IoResult::Code(code)) = message else { panic!("another report") };
                     assert!(code >= 0, "{code}");
                     all.push(token);
                 }
@@ -221,7 +236,7 @@ mod tests {
     #[test]
     fn one_search_for_holes_is_under_way_at_a_time() {
         let (dir, volume, mailbox) = stage("searches");
-        let mut state = State::default();
+        let mut state = State::new();
         for token in 0..4 {
             let io = match token {
                 3 => FileIo::Cache { offset: 0, len: 1 },
@@ -230,7 +245,7 @@ mod tests {
             let job = ordinary(io, token, &volume, &mailbox);
             state.jobs[job.kind()].push_back(job);
         }
-        let next = |state: &mut State| state.next().map(|job| job.token);
+        let next = |state: &mut State<Volume>| state.next().map(|job| job.token);
         assert_eq!(state.ready(), 2);
         assert_eq!((next(&mut state), next(&mut state), next(&mut state)), (Some(0), Some(3), None));
         state.under_way[1] -= 1;
@@ -241,7 +256,7 @@ mod tests {
     #[test]
     fn what_a_reservation_is_owed_overtakes_the_rest_and_has_threads_beyond_theirs() {
         let (dir, volume, mailbox) = stage("reserved");
-        let mut state = State::default();
+        let mut state = State::new();
         let last = ORDINARY_JOBS as u32 + 1;
         for token in 0..=last {
             let io = FileIo::Cache { offset: 0, len: 1 };

@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use evenkeel_control::{Duration, Instant};
 use io_uring::{IoUring, opcode, squeue, types};
 
-use super::FileIo;
 use crate::backend::file::File;
+use crate::backend::operation::FileIo;
 use crate::clock;
 use crate::faults::{Call, Fault, Faults};
 

@@ -1,74 +1,29 @@
 //! Accepting connections and starting them off.
 
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::server::{Handshake, Offer};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, acceptfrom_with, sockopt};
 
-use super::connection::{ConnKey, Connection, Paused, Payload, Phase};
-use super::mailbox::Message;
-use super::sources::Set;
-use super::transport::{Peer, Transport, prepare};
-use super::{LISTENER_EVENTS, READ, Worker, mail};
+use super::connection::{Connection, Paused, Payload, Phase};
+use super::message::Message;
+use super::request::ConnKey;
+use super::sources::{LISTENER_EVENTS, READ, Set};
+use super::{Worker, mail};
 use crate::budget::Charge;
 use crate::clock;
-use crate::faults::{Call, Faults};
 use crate::handshakes::{Client, Place, Ticket};
 use crate::paced::Work;
 use crate::refusals::Reason;
+use crate::transport::{Peer, Transport};
 
 /// How long to leave a listener alone after running out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Connections accepted in a row before others get their turn.
 const ACCEPT_BATCH: usize = 64;
-
-/// A listening socket.
-pub(crate) enum Listener {
-    /// TCP.
-    Tcp(OwnedFd),
-    /// A Unix socket.
-    Unix(OwnedFd),
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(fd) | Self::Unix(fd) => fd.as_fd(),
-        }
-    }
-}
-
-impl Listener {
-    /// Sets what connections have from it.
-    pub(super) fn prepare(&self, peer_timeout: Duration) {
-        match self {
-            Self::Tcp(fd) => prepare(fd.as_fd(), peer_timeout.into()),
-            Self::Unix(_) => {}
-        }
-    }
-
-    fn accept(&self, faults: &Faults) -> rustix::io::Result<(Transport, Peer)> {
-        faults.check(Call::Accept)?;
-        let (fd, address) = acceptfrom_with(self, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
-        Ok(match self {
-            Self::Tcp(_) => {
-                let address = address.and_then(|a| SocketAddr::try_from(a).ok());
-                let (address, port) = (address.map(|a| a.ip()), address.map_or(0, |a| a.port()));
-                let peer = Peer { address, port, ..Peer::default() };
-                (Transport::tcp(fd).with(faults.at("tcp")), peer)
-            }
-            Self::Unix(_) => {
-                let uid = sockopt::socket_peercred(&fd).ok().map(|cred| cred.uid.as_raw());
-                (Transport::unix(fd).with(faults.at("unix")), Peer { uid, ..Peer::default() })
-            }
-        })
-    }
-}
 
 impl Worker {
     /// Takes what waits on a listener and spreads it over the workers.

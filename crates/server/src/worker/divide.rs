@@ -9,92 +9,19 @@
 
 use std::sync::Arc;
 
-use evenkeel_control::Instant;
 use evenkeel_control::units::{Direction, Kind, Part, Work};
 use evenkeel_nbd::server::reply;
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 
 use super::Worker;
-use super::connection::{ConnKey, Connection, Output, Payload, Phase, Request};
+use super::connection::{Connection, Payload, Phase};
+use super::divided::Divided;
+use super::request::{ConnKey, Output, Request, Slice, Whole};
 use crate::backend::Backend;
 use crate::budget::Charge;
-use crate::buffer::{Buffer, BufferPool};
-use crate::shared::SharedPool;
+use crate::buffer::BufferPool;
+use crate::snapshot::SharedPool;
 use crate::volume::{METADATA_RATIO, Volume};
-
-/// Bytes of one request in its pool or device at most: as much as a common bulk client with 64 requests of 64 KiB.
-const UNDER_WAY: u64 = 4 << 20;
-
-/// A request that is being carried out in slices.
-pub(crate) struct Divided {
-    command: Command,
-    flags: CommandFlags,
-    cookie: u64,
-    offset: u64,
-    length: u64,
-    /// Bytes of a slice, a power of two.
-    slice: u64,
-    /// Bytes that slices were begun for, from the front.
-    begun: u64,
-    /// Slices that are begun and not done.
-    under_way: u32,
-    /// The most of them at a time.
-    most: u32,
-    since: Instant,
-    /// What no slice under way holds: for the payload of a read, or for what has none.
-    charge: Charge,
-    /// What was read so far, by offset.
-    read: Vec<(u64, Buffer)>,
-    failed: Option<Errno>,
-    /// The flush at its end is under way.
-    flushing: bool,
-}
-
-/// The place of a divided request in its connection, which its slices carry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Whole(u32);
-
-/// What a slice carries.
-pub(crate) struct Slice {
-    /// The divided request that it is a slice of.
-    pub(super) whole: Whole,
-    /// When that began.
-    pub(super) since: Instant,
-    /// Which part of it this is.
-    pub(super) part: Part,
-}
-
-/// The divided requests of a connection.
-#[derive(Default)]
-pub(crate) struct DividedRequests(Vec<Option<Box<Divided>>>);
-
-impl DividedRequests {
-    fn insert(&mut self, divided: Divided) -> Whole {
-        let free = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
-        if free == self.0.len() {
-            self.0.push(None);
-        }
-        self.0[free] = Some(Box::new(divided));
-        Whole(free as u32)
-    }
-
-    fn get(&mut self, whole: Whole) -> Option<&mut Divided> {
-        self.0.get_mut(whole.0 as usize)?.as_deref_mut()
-    }
-
-    /// Bytes of the buffer budget that no slice under way holds.
-    pub(super) fn held(&self) -> u64 {
-        self.0.iter().flatten().map(|divided| divided.charge.bytes()).sum()
-    }
-
-    fn remove(&mut self, whole: Whole) -> Option<Box<Divided>> {
-        let divided = self.0.get_mut(whole.0 as usize)?.take();
-        while self.0.last().is_some_and(Option::is_none) {
-            self.0.pop();
-        }
-        divided
-    }
-}
 
 /// Bytes of the slices into which a request is to be divided; `None` if it stays whole.
 pub(super) fn slice_of(volume: &Volume, pool: &SharedPool, command: Command, work: &Work, length: u64) -> Option<u64> {
@@ -107,57 +34,6 @@ pub(super) fn slice_of(volume: &Volume, pool: &SharedPool, command: Command, wor
         (_, Kind::Flush | Kind::Meta) => return None,
     };
     (length > slice).then_some(slice)
-}
-
-impl Divided {
-    /// The request of a header, of which nothing was done yet.
-    pub(super) fn new(request: Request, work: &Work, slice: u64, now: Instant) -> Self {
-        let Request { command, flags, cookie, offset, length, charge, .. } = request;
-        // Of what the device moves; where metadata changes, that is less.
-        let moved = if work.kind == Kind::Meta { slice / METADATA_RATIO } else { slice };
-        Self {
-            command,
-            flags,
-            cookie,
-            offset,
-            length,
-            slice,
-            begun: 0,
-            under_way: 0,
-            most: (UNDER_WAY / moved).max(1) as u32,
-            since: now,
-            charge,
-            read: Vec::new(),
-            failed: None,
-            flushing: false,
-        }
-    }
-
-    fn left(&self) -> u64 {
-        self.length - self.begun
-    }
-
-    /// Begins the next slice: its offset, length and part.
-    fn begin(&mut self) -> (u64, u64, Part) {
-        let offset = self.offset + self.begun;
-        let length = self.left().min(self.slice - offset % self.slice);
-        let first = self.begun == 0;
-        self.begun += length;
-        self.under_way += 1;
-        let part = match (first, self.left()) {
-            (true, _) => Part::First,
-            (false, 0) => Part::Last,
-            (false, _) => Part::Middle,
-        };
-        (offset, length, part)
-    }
-
-    /// Whether all of it is durable when its slices are.
-    fn needs_flush(&self) -> bool {
-        let durable = self.flags.contains(CommandFlags::FUA)
-            && matches!(self.command, Command::Write | Command::Trim | Command::WriteZeroes);
-        durable && !self.flushing && self.failed.is_none()
-    }
 }
 
 impl Worker {

@@ -12,7 +12,7 @@ use evenkeel_control::{Duration, Instant};
 
 use super::Worker;
 use super::connection::{Ending, Phase};
-use super::mailbox::Message;
+use super::message::Message;
 use super::seen::Seen;
 use crate::refusals::Reason;
 

@@ -13,23 +13,23 @@
 //! connection by mail.
 
 mod accept;
-pub(crate) mod connection;
-pub(crate) mod divide;
+mod connection;
+mod divide;
+mod divided;
 mod house;
-pub(crate) mod mailbox;
+pub(crate) mod message;
 mod meter;
 mod occupation;
 mod operations;
-pub(crate) mod pump;
+mod pump;
 mod receive;
+pub(crate) mod request;
 mod residence;
 pub(crate) mod seen;
-pub(crate) mod socket;
 mod sources;
 mod stepwise;
 #[cfg(test)]
 mod tests;
-pub(crate) mod transport;
 mod turns;
 mod waking;
 
@@ -43,24 +43,28 @@ use std::time::Duration as StdDuration;
 use evenkeel_control::{Duration, Instant};
 use rustix::io::Errno;
 
-pub(crate) use accept::Listener;
-use connection::{ConnKey, Connection, Paused, SendList, Sent, Spare};
+use connection::{Connection, Paused, SendList, Sent};
 use house::House;
-use mailbox::{Mailbox, Message};
+use message::Message;
 use meter::Meter;
 use occupation::Occupation;
 use operations::Operations;
 use pump::{PoolWork, TURN};
-use sources::{Set, Sources};
+use request::{ConnKey, Spare};
+use sources::{GONE, LISTENER_EVENTS, MAILBOX_EVENT, READ, RING_EVENT, Set, Sources, WRITE};
 use turns::Turns;
 use waking::Waking;
 
+use crate::backend::operation::{Report, Reports};
 use crate::buffer::BufferPool;
 use crate::clock;
 use crate::engine::uring::Uring;
 use crate::failures::Failures;
 use crate::faults::Call;
-use crate::shared::{Shared, Snapshot};
+use crate::listen::Listener;
+use crate::mailbox::Mailbox;
+use crate::shared::Shared;
+use crate::snapshot::Snapshot;
 use crate::spin::Spin;
 
 /// Bytes received with one system call: a batch of small requests, or a good part of a large write.
@@ -75,21 +79,13 @@ const LINGER_RETRY: Duration = Duration::from_millis(20);
 const SHORT: usize = 64 << 10;
 /// Bytes that a connection sends in a row while others wait: some 100 us, where a socket may take megabytes at once.
 const IN_A_ROW: usize = 256 << 10;
-/// Names of what epoll reports; connections report their key, whose slot is never this great.
-const MAILBOX_EVENT: u64 = u64::MAX;
-const RING_EVENT: u64 = u64::MAX - 1;
-const CROWD_EVENT: u64 = u64::MAX - 2;
-const LISTENER_EVENTS: u64 = u64::MAX - 1024;
-
-const READ: u32 = libc::EPOLLIN as u32;
-const WRITE: u32 = libc::EPOLLOUT as u32;
-const GONE: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
-
 /// A worker's state; lives on its thread.
 pub(crate) struct Worker {
     index: usize,
     shared: Arc<Shared>,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Mailbox<Message>>,
+    /// What back ends report of its operations, beside the mailbox.
+    reports: Arc<Reports>,
     sources: Sources,
     ring: Option<Uring>,
     spin: Spin,
@@ -129,6 +125,7 @@ pub(crate) struct Worker {
     scratch: Vec<u8>,
     send_list: SendList,
     inbox: Vec<Message>,
+    reported: Vec<Report>,
     requests: u64,
     meter: Meter,
     occupation: Occupation,
@@ -145,6 +142,8 @@ impl Worker {
     /// A worker with its mailbox; the ring, if any, is set up on the thread that runs it.
     pub(crate) fn new(index: usize, shared: Arc<Shared>, listeners: Vec<Listener>) -> rustix::io::Result<Self> {
         let mailbox = Arc::clone(shared.make_mailbox(index)?);
+        let reports = Arc::new(mailbox.beside());
+        reports.open();
         let sources = Sources::new()?;
         sources.add(mailbox.event(), MAILBOX_EVENT, READ, Set::Own)?;
         for (n, listener) in listeners.iter().enumerate() {
@@ -159,6 +158,7 @@ impl Worker {
         Ok(Self {
             index,
             mailbox,
+            reports,
             sources,
             ring: None,
             spin: Spin::new(shared.bounds.busy_poll),
@@ -185,6 +185,7 @@ impl Worker {
             scratch: vec![0; SCRATCH],
             send_list: SendList::default(),
             inbox: Vec::new(),
+            reported: Vec::new(),
             requests,
             meter: Meter::new(requests),
             occupation: Occupation::after(cpu_ns),
@@ -377,8 +378,6 @@ impl Worker {
                     self.waking.others();
                     self.deliver(request, result);
                 }
-                Message::IoDone(token, result) => self.operation_done(token, result),
-                Message::Start(token) => self.start(token),
                 Message::Move(key, to) => self.hand_over(key, to),
                 // Looked for in every round.
                 Message::Refresh => {}
@@ -390,6 +389,15 @@ impl Worker {
             }
         }
         self.inbox = inbox;
+        let mut reported = std::mem::take(&mut self.reported);
+        self.reports.take_beside(&mut reported);
+        for report in reported.drain(..) {
+            match report {
+                Report::Done(token, result) => self.operation_done(token, result),
+                Report::Start(token) => self.start(token),
+            }
+        }
+        self.reported = reported;
     }
 
     fn on_timers(&mut self) {

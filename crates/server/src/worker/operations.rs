@@ -8,19 +8,18 @@ use evenkeel_control::pool::{Outcome, Ticket};
 use evenkeel_control::units::{Kind, Work};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
+use evenkeel_policy::state::OverdueIo;
 
 use super::Worker;
-use super::connection::{Output, Request};
-use super::pump::{MAX_EXTENTS, kind_name};
+use super::request::{Output, Request};
 use super::stepwise::Ready;
 use crate::backend::Backend;
+use crate::backend::operation::{FileIo, IoResult, MAX_EXTENTS};
 use crate::backend::overlap::Pass;
 use crate::buffer::Buffer;
 use crate::clock;
 use crate::engine::priority::{ORDINARY, URGENT};
 use crate::engine::threads::Job;
-use crate::engine::{FileIo, IoResult};
-use crate::shared::overdue;
 use crate::volume::Volume;
 
 #[cfg(test)]
@@ -152,9 +151,9 @@ impl Worker {
         let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
         let io = operation.next_io();
         if let Backend::File(file) = &operation.volume.backend
-            && let Some((lane, offset, len)) = io.lane(file)
+            && let Some((lane, offset, len)) = file.lane(&io)
         {
-            let (pass, may_start) = file.overlaps().enter(lane, offset, len, &self.mailbox, token);
+            let (pass, may_start) = file.overlaps().enter(lane, offset, len, &self.reports, token);
             operation.pass = Some(pass);
             if !may_start {
                 return;
@@ -174,12 +173,12 @@ impl Worker {
     fn hand_out(&mut self, token: u32, io: FileIo) {
         let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
         if let Backend::Remote(remote) = &operation.volume.backend {
-            return remote.submit(io, token, &self.mailbox);
+            return remote.submit(io, token, &self.reports);
         }
         if let Backend::Rbd(rbd) = &operation.volume.backend
             && !matches!(io, FileIo::Extents { .. })
         {
-            return rbd.submit(io, token, &self.mailbox);
+            return rbd.submit(io, token, &self.reports);
         }
         let reserved = operation.ticket.is_reserved();
         let priority = if reserved && self.shared.raises_priority { URGENT } else { ORDINARY };
@@ -190,7 +189,7 @@ impl Worker {
             return;
         }
         let volume = Arc::clone(&operation.volume);
-        let reply_to = Arc::clone(&self.mailbox);
+        let reply_to = Arc::clone(&self.reports);
         let job = Job { io, volume: Arc::clone(&volume), token, reply_to, reserved, priority };
         volume.threads.submit(job);
     }
@@ -292,6 +291,27 @@ impl Worker {
             }
         }
         *self.shared.stats[self.index].overdue.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+}
+
+/// An operation that its back end seems to have lost.
+fn overdue(volume: &str, kind: &'static str, offset: u64, bytes: u64, since: Instant, now: Instant) -> OverdueIo {
+    OverdueIo {
+        volume: volume.to_owned(),
+        age_s: now.since(since).as_secs_f64(),
+        kind: kind.to_owned(),
+        offset_bytes: offset,
+        length_bytes: bytes,
+    }
+}
+
+/// What an operation counts as in reports.
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Read => "read",
+        Kind::Write => "write",
+        Kind::Flush => "flush",
+        Kind::Meta => "other",
     }
 }
 

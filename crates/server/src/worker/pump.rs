@@ -4,29 +4,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use evenkeel_control::pool::{Next, Outcome, TenantId, Ticket};
-use evenkeel_control::units::{Kind, Part, Work};
+use evenkeel_control::units::{Part, Work};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use evenkeel_nbd::server::reply;
 use evenkeel_nbd::wire::{self, Command, CommandFlags, Errno};
 use evenkeel_policy::explain;
 
-use super::connection::{Output, Payload, Phase, Request, is_change};
-use super::divide::Whole;
-use super::mailbox::Message;
+use super::connection::{Payload, Phase};
+use super::message::Message;
 use super::operations::Operation;
+use super::request::{Output, Request, Whole, is_change};
 use super::stepwise::Ready;
-use super::transport::Peer;
 use super::{Worker, mail};
-use crate::backend::{Backend, Extent};
+use crate::backend::Backend;
 use crate::budget::Charge;
 use crate::clock;
-use crate::shared::Snapshot;
+use crate::snapshot::Snapshot;
+use crate::transport::Peer;
 
-/// Extents in one reply at most; a client asks again for the rest.
-pub(crate) const MAX_EXTENTS: usize = 1024;
-/// Bytes that they take.
-pub(crate) const EXTENTS_BYTES: usize = MAX_EXTENTS * size_of::<Extent>();
 /// What is taken out of a pool under one lock, in reads of memory.
 const DISPATCH_BATCH: u64 = 256;
 /// Work on memory between two looks at the clock, in the same.
@@ -228,7 +224,7 @@ impl Worker {
                 let io = Io { kind: ticket.work().kind, offset: request.offset, bytes: ticket.work().payload() };
                 let device = Arc::clone(device);
                 let token = self.operations.insert(Operation::new(pool, volume, request, ticket, now));
-                device.submit(io, token, &self.mailbox);
+                device.submit(io, token, &self.reports);
             }
             Backend::File(_) | Backend::Remote(_) | Backend::Rbd(_) => {
                 self.start_operation(Operation::new(pool, volume, request, ticket, now));
@@ -350,15 +346,5 @@ impl Worker {
         self.spare.give(request);
         self.slice_done(&mut connection, whole, offset, charge, result);
         self.connections[slot] = Some(connection);
-    }
-}
-
-/// What an operation counts as in reports.
-pub(super) fn kind_name(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Read => "read",
-        Kind::Write => "write",
-        Kind::Flush => "flush",
-        Kind::Meta => "other",
     }
 }

@@ -13,21 +13,20 @@ use evenkeel_nbd::server::{Access, Directory, Export, Session, Status, reply, re
 use evenkeel_nbd::wire::{Command, Errno, TransmissionFlags};
 use evenkeel_policy::access::Barred;
 
-use super::connection::{
-    Attached, Connection, Discard, Ending, Incoming, Output, Paused, Payload, Phase, Request, is_change,
-};
-use super::divide::{self, Divided, Whole};
-use super::pump::EXTENTS_BYTES;
+use super::connection::{Attached, Connection, Discard, Ending, Incoming, Paused, Payload, Phase};
+use super::divide;
+use super::divided::Divided;
+use super::request::{Output, Request, Whole, is_change};
 use super::sources::Set;
-use super::transport::Peer;
 use super::{SCRATCH_UNDER_PRESSURE, Worker};
+use crate::backend::operation::{Extent, MAX_EXTENTS};
 use crate::budget::Charge;
 use crate::buffer::BufferPool;
 use crate::clock;
 use crate::handshakes::{Ticket, may_have_another};
 use crate::refusals::Reason;
-use crate::shared::Snapshot;
-use crate::tls;
+use crate::snapshot::Snapshot;
+use crate::transport::{Peer, tls};
 use crate::volume::Volume;
 
 /// Times a connection is read in a row before others get their turn.
@@ -566,7 +565,7 @@ impl Worker {
         let memory = match header.command {
             Command::Write if slice.is_none() => BufferPool::capacity(header.length as usize) as u64,
             Command::Write => 0,
-            Command::BlockStatus => EXTENTS_BYTES as u64,
+            Command::BlockStatus => (MAX_EXTENTS * size_of::<Extent>()) as u64,
             _ if attached.at_once => 0,
             Command::Read => match slice {
                 None => BufferPool::capacity(header.length as usize) as u64,

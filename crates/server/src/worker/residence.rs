@@ -3,10 +3,11 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-use super::connection::{ConnKey, Connection, Ending, Paused, Phase};
-use super::mailbox::Message;
-use super::sources::Set;
-use super::{LINGER_RETRY, READ, WRITE, Worker};
+use super::connection::{Connection, Ending, Paused, Phase};
+use super::message::Message;
+use super::request::ConnKey;
+use super::sources::{READ, Set, WRITE};
+use super::{LINGER_RETRY, Worker};
 use crate::clock;
 use crate::faults::Call;
 

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use evenkeel_control::Instant;
 
-use super::connection::{ConnKey, Connection, Phase};
-use super::transport::Peer;
+use super::connection::{Connection, Phase};
+use super::request::ConnKey;
+use crate::transport::Peer;
 
 /// A connection that has chosen its export, as its worker saw it last.
 #[derive(Clone, Debug)]

@@ -10,7 +10,15 @@ use evenkeel_control::Duration;
 use rustix::event::epoll;
 use rustix::io::{Errno, Result};
 
-use super::{CROWD_EVENT, READ};
+/// Names of what epoll reports; connections report their key, whose slot is never this great.
+pub(super) const MAILBOX_EVENT: u64 = u64::MAX;
+pub(super) const RING_EVENT: u64 = u64::MAX - 1;
+pub(super) const CROWD_EVENT: u64 = u64::MAX - 2;
+pub(super) const LISTENER_EVENTS: u64 = u64::MAX - 1024;
+
+pub(super) const READ: u32 = libc::EPOLLIN as u32;
+pub(super) const WRITE: u32 = libc::EPOLLOUT as u32;
+pub(super) const GONE: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
 /// Events taken at once.
 pub(super) const EVENTS: usize = 256;

@@ -3,9 +3,9 @@
 use evenkeel_control::pool::Ticket;
 use evenkeel_nbd::wire::{Command, CommandFlags};
 
-use super::connection::{Output, Request};
-use super::pump::MAX_EXTENTS;
+use super::request::{Output, Request};
 use crate::backend::memory::Memory;
+use crate::backend::operation::MAX_EXTENTS;
 
 /// Bytes that are searched for extents for one request, which takes some 100 us; a client asks again for the rest.
 const SCAN: u64 = 4 << 30;

@@ -12,8 +12,8 @@ use crate::handshakes::Client;
 use crate::paced::Work;
 use crate::registry::Registry;
 use crate::shared::Bounds;
+use crate::transport::{Peer, Transport};
 use connection::Payload;
-use transport::{Peer, Transport};
 
 /// Bytes of the buffer budget.
 const MEMORY: u64 = 32 << 20;

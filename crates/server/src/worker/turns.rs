@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use evenkeel_control::Instant;
 
-use super::connection::ConnKey;
+use super::request::ConnKey;
 
 /// Two queues: of clients that are within their own account, and of the others, which must not be in their way.
 pub(super) struct Turns {

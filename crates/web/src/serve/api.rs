@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, patch, post};
@@ -12,6 +11,7 @@ use axum::{Extension, Router};
 use evenkeel_policy::config::Volume;
 use evenkeel_policy::state::TenantState;
 use evenkeel_policy::units::Bytes;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -109,9 +109,8 @@ struct NewVolume {
 async fn create_volume(
     State(manager): Shared,
     Extension(by): By,
-    body: Result<Json<NewVolume>, JsonRejection>,
+    Body(NewVolume { name, volume }): Body<NewVolume>,
 ) -> Answer {
-    let NewVolume { name, volume } = content(body)?;
     change(move || {
         let notes = manager.create_volume(&by, &name, volume)?;
         Ok(std::iter::once(format!("volume {name} added")).chain(notes).collect())
@@ -129,9 +128,8 @@ async fn grow_volume(
     State(manager): Shared,
     Extension(by): By,
     Path(name): Path<String>,
-    body: Result<Json<NewSize>, JsonRejection>,
+    Body(NewSize { size }): Body<NewSize>,
 ) -> Answer {
-    let NewSize { size } = content(body)?;
     change(move || {
         let notes = manager.grow_volume(&by, &name, size)?;
         Ok(std::iter::once(format!("volume {name} grown to {size}")).chain(notes).collect())
@@ -143,8 +141,7 @@ async fn remove_volume(State(manager): Shared, Extension(by): By, Path(name): Pa
     change(move || manager.remove_volume(&by, &name)).await
 }
 
-async fn set_server(State(manager): Shared, Extension(by): By, body: Result<Json<Value>, JsonRejection>) -> Answer {
-    let patch = content(body)?;
+async fn set_server(State(manager): Shared, Extension(by): By, Body(patch): Body<Value>) -> Answer {
     change(move || manager.set_server(&by, patch)).await
 }
 
@@ -152,9 +149,8 @@ async fn set_tenant(
     State(manager): Shared,
     Extension(by): By,
     Path(name): Path<String>,
-    body: Result<Json<Value>, JsonRejection>,
+    Body(mut patch): Body<Value>,
 ) -> Answer {
-    let mut patch = content(body)?;
     let consent = Consent::take(&mut patch)?;
     change(move || manager.set_tenant(&by, &name, patch, consent)).await
 }
@@ -163,20 +159,25 @@ async fn set_pool(
     State(manager): Shared,
     Extension(by): By,
     Path(name): Path<String>,
-    body: Result<Json<Value>, JsonRejection>,
+    Body(mut patch): Body<Value>,
 ) -> Answer {
-    let mut patch = content(body)?;
     let consent = Consent::take(&mut patch)?;
     change(move || manager.set_pool(&by, &name, patch, consent)).await
 }
 
-/// The body of a request, or a refusal that says what was expected.
-fn content<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Refusal> {
-    body.map(|Json(content)| content).map_err(|rejection| {
-        let cure = "send JSON with Content-Type: application/json; `evenkeel config schema` describes the values";
-        let message = evenkeel_policy::explain(&rejection.body_text());
-        Refusal::new(rejection.status().as_u16(), "invalid_request", message, cure)
-    })
+/// The body of a request; a refusal says what was expected.
+struct Body<T>(T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+        Json::from_request(request, state).await.map(|Json(content)| Self(content)).map_err(|rejection| {
+            let cure = "send JSON with Content-Type: application/json; `evenkeel config schema` describes the values";
+            let message = evenkeel_policy::explain(&rejection.body_text());
+            Refusal::new(rejection.status().as_u16(), "invalid_request", message, cure)
+        })
+    }
 }
 
 /// Makes a change away from the thread that answers others: opening and closing volumes takes its time.

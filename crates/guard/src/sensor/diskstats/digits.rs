@@ -1,7 +1,5 @@
 //! Numbers as the kernel prints them, and bytes compared, many at a time.
 
-use super::text::Totals;
-
 /// Bytes whose kind is found out at once.
 pub(super) const BLOCK: usize = 64;
 
@@ -82,15 +80,6 @@ impl<'a> Numbers<'a> {
         }
         let more = (digits - 8).min(8);
         (eight_digits(word(begin), 8) * POWERS_OF_TEN[more] + eight_digits(word(begin + 8), more), after)
-    }
-
-    /// Totals, a blank after them; `None` if that is not what there is.
-    #[inline(always)]
-    pub(super) fn totals(&mut self) -> Option<Totals> {
-        let (completed, merged) = (self.next(), self.next());
-        let (sectors, time_ms) = (self.next(), self.next());
-        let blanks = completed.1 == b' ' && merged.1 == b' ' && sectors.1 == b' ' && time_ms.1 == b' ';
-        blanks.then_some(Totals { completed: completed.0, sectors: sectors.0, time_ms: time_ms.0 })
     }
 }
 

@@ -17,6 +17,15 @@ pub struct Totals {
     pub time_ms: u64,
 }
 
+/// Totals, a blank after them; `None` if that is not what there is.
+#[inline(always)]
+fn usual_totals(numbers: &mut Numbers<'_>) -> Option<Totals> {
+    let (completed, merged) = (numbers.next(), numbers.next());
+    let (sectors, time_ms) = (numbers.next(), numbers.next());
+    let blanks = completed.1 == b' ' && merged.1 == b' ' && sectors.1 == b' ' && time_ms.1 == b' ';
+    blanks.then_some(Totals { completed: completed.0, sectors: sectors.0, time_ms: time_ms.0 })
+}
+
 /// One line of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
@@ -111,7 +120,7 @@ impl<'a> Fields<'a> {
     pub(super) fn usual_reads(&self) -> Option<(Totals, usize)> {
         let (b' ', rest) = self.text.get(self.at..)?.split_first()? else { return None };
         let mut numbers = Numbers::of(rest)?;
-        let reads = numbers.totals()?;
+        let reads = usual_totals(&mut numbers)?;
         // The blank before them in place of the one after them.
         Some((reads, numbers.begin))
     }
@@ -130,7 +139,7 @@ impl<'a> Fields<'a> {
     pub(super) fn usual_writes(&self) -> Option<(Totals, u32, usize)> {
         let (b' ', rest) = self.text.get(self.at..)?.split_first()? else { return None };
         let mut numbers = Numbers::of(rest)?;
-        let writes = numbers.totals()?;
+        let writes = usual_totals(&mut numbers)?;
         let (inside, b' ' | b'\n') = numbers.next() else { return None };
         Some((writes, in_flight(inside), numbers.begin))
     }

@@ -8,7 +8,7 @@ use std::ptr::{null, null_mut};
 use evenkeel_policy::rbd;
 
 use super::library::{self, ClusterPtr, Completed, CompletionPtr, ImageInfo, ImagePtr, Library, PoolPtr, Walked};
-use crate::backend::Extent;
+use crate::backend::operation::Extent;
 
 /// How long monitors may take to answer before the cluster counts as not there, in seconds, as the option is written.
 const CONNECT_TIMEOUT_S: &CStr = c"30";

@@ -18,10 +18,8 @@ use evenkeel_policy::state::RbdState;
 use self::image::{Access, Image, Properties, error_of};
 pub use self::library::leave;
 use self::library::{CompletionPtr, Library};
-use super::Extent;
-use crate::engine::{FileIo, IoResult};
+use super::operation::{Extent, FileIo, IoResult, Report, Reports};
 use crate::error::Error;
-use crate::worker::mailbox::{Mailbox, Message};
 
 /// How long a cluster may take to open an image: its monitors 30 s to answer, and as long until a lock is free that a dead
 /// client holds.
@@ -65,7 +63,7 @@ struct Todo {
 struct Pending {
     shared: Arc<Shared>,
     image: Arc<Image>,
-    reply_to: Arc<Mailbox>,
+    reply_to: Arc<Reports>,
     token: u32,
     step: Step,
 }
@@ -170,8 +168,8 @@ impl Rbd {
     }
 
     /// Starts an operation; `reply_to` hears of its end under `token`. Does not block.
-    pub(crate) fn submit(&self, io: FileIo, token: u32, reply_to: &Arc<Mailbox>) {
-        let report = |code: i32| reply_to.report(Message::IoDone(token, IoResult::Code(code)));
+    pub(crate) fn submit(&self, io: FileIo, token: u32, reply_to: &Arc<Reports>) {
+        let report = |code: i32| reply_to.report(Report::Done(token, IoResult::Code(code)));
         if let Some(code) = self.answer_at_once(&io) {
             return report(code);
         }
@@ -438,7 +436,7 @@ impl Pending {
             shared.lose(&error_of(code));
         }
         // The worker may have ended without waiting, when the time to stop was over.
-        let _ = reply_to.post(Message::IoDone(token, IoResult::Code(code)));
+        let _ = reply_to.post(Report::Done(token, IoResult::Code(code)));
         shared.in_flight.fetch_sub(1, Ordering::Relaxed);
         // Never the last one: the volume's thread has one until no other has.
         drop(image);

@@ -17,14 +17,14 @@ fn open(name: &str, read_only: bool) -> Result<Rbd, Error> {
     Rbd::open_with(fake::library(), "test", &volume, read_only).map(|(rbd, _)| rbd)
 }
 
-fn mailbox() -> Arc<Mailbox> {
-    let mailbox = Arc::new(Mailbox::new().unwrap());
+fn mailbox() -> Arc<Reports> {
+    let mailbox = Arc::new(Reports::new().unwrap());
     mailbox.open();
     mailbox
 }
 
 /// What the worker with this mailbox hears next.
-fn hear(mailbox: &Mailbox) -> (u32, i32) {
+fn hear(mailbox: &Reports) -> (u32, i32) {
     let (begun, mut mail) = (Instant::now(), Vec::new());
     while mail.is_empty() {
         assert!(begun.elapsed() < PATIENCE, "nothing is heard");
@@ -33,7 +33,7 @@ fn hear(mailbox: &Mailbox) -> (u32, i32) {
     }
     assert_eq!(mail.len(), 1, "one at a time");
     match mail.pop() {
-        Some(Message::IoDone(token, IoResult::Code(code))) => (token, code),
+        Some(Report::Done(token, IoResult::Code(code))) => (token, code),
         _ => panic!("other mail"),
     }
 }

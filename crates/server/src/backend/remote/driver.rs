@@ -13,11 +13,10 @@ use rustix::event::{Timespec, epoll};
 
 use super::link::{Answer, Broken, DEPTH, Flight, Link, SCRATCH};
 use super::{Guaranteed, Job, Outbox, ReplyTo, Settings, Status, transport};
-use crate::backend::Extent;
+use crate::backend::operation::{Extent, FileIo, IoResult};
 use crate::clock;
-use crate::engine::{FileIo, IoResult};
-use crate::server::AbortOnPanic;
-use crate::worker::mailbox::Mailbox;
+use crate::mailbox::Mailbox;
+use crate::settle::AbortOnPanic;
 
 /// The pause before the second attempt to connect, and the longest between two; each is twice the one before.
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(100);

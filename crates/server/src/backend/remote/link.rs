@@ -9,11 +9,10 @@ use evenkeel_nbd::client::{Connected, Expect, MAX_CARRY, MAX_REQUEST, Replies, R
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing, STATE_HOLE, STATE_ZERO};
 
 use super::{Guaranteed, Job};
-use crate::backend::Extent;
+use crate::backend::operation::{Extent, FileIo};
 use crate::clock;
-use crate::engine::FileIo;
-use crate::tls::Room;
-use crate::worker::transport::Transport;
+use crate::transport::Transport;
+use crate::transport::tls::Room;
 
 /// Requests in flight on one connection at most. More wait here, where they can still go to another one; a server that
 /// is slow needs no more to be busy.

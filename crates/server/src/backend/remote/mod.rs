@@ -31,11 +31,11 @@ use evenkeel_policy::config;
 use evenkeel_policy::state::RemoteState;
 use evenkeel_policy::uri::{Address, Target};
 
+use super::operation::{FileIo, IoResult, Report, Reports};
 use crate::clock;
-use crate::engine::{FileIo, IoResult};
 use crate::error::Error;
-use crate::worker::mailbox::{Mailbox, Message};
-use crate::worker::transport::{Transport, prepare};
+use crate::mailbox::Mailbox;
+use crate::transport::{Transport, prepare};
 use driver::{Driver, Event};
 
 /// How a remote volume is to be used.
@@ -192,7 +192,7 @@ impl Job {
 /// Who waits for an operation.
 pub(crate) enum ReplyTo {
     /// A worker, under this token.
-    Worker(Arc<Mailbox>, u32),
+    Worker(Arc<Reports>, u32),
     /// A thread that waits for a flush; 0 or minus the errno.
     Thread(Sender<i32>),
 }
@@ -293,7 +293,7 @@ impl Remote {
     }
 
     /// Hands an operation over; `reply_to` hears of its end under `token`.
-    pub(crate) fn submit(&self, io: FileIo, token: u32, reply_to: &Arc<Mailbox>) {
+    pub(crate) fn submit(&self, io: FileIo, token: u32, reply_to: &Arc<Reports>) {
         self.inbox.report(Event::Job(io, ReplyTo::Worker(Arc::clone(reply_to), token)));
     }
 
@@ -375,7 +375,7 @@ fn transport(fd: std::os::fd::OwnedFd, target: &Target, patience: Duration) -> T
 
 /// Collects messages to workers, for one lock and one wake-up each.
 #[derive(Default)]
-struct Outbox(Vec<(Arc<Mailbox>, Vec<Message>)>);
+struct Outbox(Vec<(Arc<Reports>, Vec<Report>)>);
 
 impl Outbox {
     fn put(&mut self, to: ReplyTo, result: IoResult) {
@@ -388,7 +388,7 @@ impl Outbox {
                 return;
             }
         };
-        let message = Message::IoDone(token, result);
+        let message = Report::Done(token, result);
         match self.0.iter_mut().find(|(known, _)| Arc::ptr_eq(known, &mailbox)) {
             Some((_, messages)) => messages.push(message),
             None => self.0.push((mailbox, vec![message])),

@@ -7,7 +7,7 @@ use super::*;
 use crate::backend::file::{File, Open};
 use crate::backend::memory::Memory;
 use crate::buffer::BufferPool;
-use crate::worker::connection::ConnKey;
+use crate::worker::request::ConnKey;
 
 /// A table with one write of `volume` in it.
 fn one_inside(volume: &Arc<Volume>) -> (Operations, u32) {

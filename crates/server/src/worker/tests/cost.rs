@@ -80,10 +80,10 @@ fn serve(write: bool, bytes: usize) -> Parts {
 /// giver is kept, in nanoseconds.
 fn hand_over(sleeps: bool) -> (f64, f64) {
     const TIMES: u64 = 20_000;
-    let (there, back) = (Mailbox::new().unwrap(), Mailbox::new().unwrap());
+    let (there, back) = (Mailbox::<Message>::new().unwrap(), Mailbox::<Message>::new().unwrap());
     there.open();
     back.open();
-    let receive = |mailbox: &Mailbox| {
+    let receive = |mailbox: &Mailbox<Message>| {
         let mut inbox = Vec::new();
         while inbox.is_empty() {
             if sleeps {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use evenkeel_control::admission::Config;
+use evenkeel_control::units::Rates;
 
 use crate::experiment::{Digest, TenantDigest, oracle};
 use crate::statistics::interval_99;
@@ -34,6 +35,13 @@ pub struct Case {
     /// Requests per second that the device gives each tenant alone.
     capacity: Vec<f64>,
     effects: Vec<Effect>,
+}
+
+/// Whether a setup has a policy.
+pub(super) fn has_policy(setup: &Setup) -> bool {
+    let is_set = |rates: &Rates| rates.iops > 0 || rates.bytes_per_s > 0;
+    setup.pool.target.is_some()
+        || setup.tenants.iter().any(|tenant| is_set(&tenant.qos.limit) || is_set(&tenant.qos.reservation))
 }
 
 /// What a method did to a case: natural logarithms of ratios to the reference's figures, one for each seed.
@@ -73,7 +81,7 @@ impl Case {
 
     /// Whether it carries a limit, a reservation or a latency target.
     pub fn has_policy(&self) -> bool {
-        super::policy::is_carried(&self.setup)
+        has_policy(&self.setup)
     }
 
     /// What methods are compared with, in a few words.

@@ -170,7 +170,7 @@ fn judged<E>(seed: u64, scenario: &str, methods: &[Method], execute: &mut Execut
     let alone = execute("pilots", &pilots)?;
     let capacity = places.into_iter().map(|place| alone[place].requests_per_s).collect();
     let mut case = Case::new(seed, setup, scenario, capacity, methods.len());
-    if policy::is_carried(&case.setup) {
+    if case.has_policy() {
         case.reference = policy::best_setting(&case, execute)?;
     }
     let with = |case: &Case, method: usize| case.with(methods[method].admission);

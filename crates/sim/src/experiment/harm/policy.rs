@@ -74,14 +74,7 @@ pub(super) fn add(seed: u64, text: &str, setup: &Setup, pilot: &Digest) -> Optio
     Some(table.to_string())
 }
 
-/// Whether a setup has a policy.
-pub(super) fn is_carried(setup: &Setup) -> bool {
-    let is_set = |rates: &Rates| rates.iops > 0 || rates.bytes_per_s > 0;
-    setup.pool.target.is_some()
-        || setup.tenants.iter().any(|tenant| is_set(&tenant.qos.limit) || is_set(&tenant.qos.reservation))
-}
-
-/// The same setup without its policy.
+/// The setup without its policy.
 pub(super) fn without(setup: &Setup) -> Setup {
     let mut plain = setup.clone();
     plain.pool.target = None;
@@ -116,6 +109,7 @@ pub(super) fn best_setting<E>(case: &Case, execute: &mut Execute<'_, E>) -> Resu
 
 #[cfg(test)]
 mod tests {
+    use super::super::judge::has_policy;
     use super::super::{PILOT, case, draw, parsed, setup};
     use super::*;
     use crate::world::{Failure, run_quietly};
@@ -144,12 +138,12 @@ mod tests {
             let text = super::super::timed(&draw::case(seed), Duration::ZERO, PILOT);
             let setup = parsed(&text).expect("a scenario");
             let Some(with) = add(seed, &text, &setup, &pilot(&setup)) else {
-                assert!(!is_carried(&setup), "case {seed}");
+                assert!(!has_policy(&setup), "case {seed}");
                 kinds[3] += 1;
                 continue;
             };
             let new = parsed(&with).unwrap_or_else(|why| panic!("case {seed}: {why}\n{with}"));
-            assert!(is_carried(&new) && !is_carried(&without(&new)), "case {seed}: {with}");
+            assert!(has_policy(&new) && !has_policy(&without(&new)), "case {seed}: {with}");
             assert_eq!((&new.device, new.clients.len()), (&setup.device, setup.clients.len()), "case {seed}");
             let tenants = || new.tenants.iter();
             match new.pool.target {
@@ -193,12 +187,12 @@ mod tests {
     fn a_case_with_a_policy_is_compared_with_a_fixed_setting() {
         let found = (0..60).find_map(|seed| {
             let case = case(seed, 1_500.0, &[], &mut execute).expect("models work")?;
-            is_carried(&case.setup).then_some(case)
+            has_policy(&case.setup).then_some(case)
         });
         let case = found.expect("half of the cases have one");
         let reference = case.reference();
         assert!(matches!(reference.pool.admission, Config::None | Config::Fixed { .. }));
         assert_eq!(format!("{:?}", reference.tenants), format!("{:?}", case.setup.tenants));
-        assert_eq!(is_carried(&reference), is_carried(&case.setup));
+        assert_eq!(has_policy(&reference), has_policy(&case.setup));
     }
 }

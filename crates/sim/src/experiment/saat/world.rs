@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_control::throughput::{
-    Bounds, Config, Controller, Counters, Guarantee, Rate, SlowDevice, TenantId, TenantSample,
-};
+use evenkeel_control::throughput::{Config, Counters, SlowDevice};
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
@@ -113,8 +111,8 @@ pub(super) struct World {
     device: Cached,
     /// Reads and writes of each tenant in turn.
     streams: Vec<Stream>,
-    cached: Vec<Counters>,
-    slow: Vec<Counters>,
+    pub(super) cached: Vec<Counters>,
+    pub(super) slow: Vec<Counters>,
     /// Requests that each stream may have waiting or under way.
     depth: u32,
 }
@@ -204,7 +202,7 @@ impl World {
         self.cached.iter().flat_map(|tenant| [tenant.read_bytes, tenant.written_bytes]).collect()
     }
 
-    fn slow_device(&self) -> SlowDevice {
+    pub(super) fn slow_device(&self) -> SlowDevice {
         let (read_bytes, written_bytes, busy) = self.device.slow_device(self.now);
         SlowDevice { counters: Counters { read_bytes, written_bytes, ..Counters::ZERO }, busy }
     }
@@ -240,62 +238,15 @@ fn count(counters: &mut Counters, place: usize, bytes: u32) {
     }
 }
 
-/// Runs a setup. The same seed gives the same outcome on every machine.
-///
-/// # Errors
-/// The setting of the controller or the device that makes no sense.
-pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
-    setup.device.validate().map_err(|error| error.to_string())?;
-    let mut world = World::new(setup, seed);
-    let end = Instant::ZERO + setup.lead + setup.duration;
-    let mut meter = Meter::new(setup);
-    match &setup.control {
-        Control::Oracle => super::oracle::run(setup, &mut world, end, &mut meter),
-        Control::Controller(config) => controlled(setup, config, &mut world, end, &mut meter)?,
-    }
-    Ok(meter.outcome)
-}
-
-fn controlled(
-    setup: &Setup,
-    config: &Config,
-    world: &mut World,
-    end: Instant,
-    meter: &mut Meter,
-) -> Result<(), String> {
-    let mut controller = Controller::new(config).map_err(|error| error.to_string())?;
-    let mut ids: Vec<TenantId> = Vec::new();
-    for tenant in &setup.tenants {
-        let bounds = |kind| Some(Bounds::new(Rate::BytesPerS(tenant.guaranteed_of(kind) as u64)));
-        let guarantee = Guarantee { read: bounds(Kind::Read), write: bounds(Kind::Write), weight: 1.0 };
-        ids.push(controller.join(&guarantee).map_err(|error| error.to_string())?);
-    }
-    let mut now = Instant::ZERO;
-    while now < end {
-        let known = ids.iter().zip(world.cached.iter().zip(&world.slow));
-        let samples: Vec<TenantSample> = known
-            .map(|(&id, (&cached, &slow))| TenantSample { cached, slow: Some(slow), ..TenantSample::new(id) })
-            .collect();
-        controller.observe(now, Some(world.slow_device()), &samples);
-        let decision = controller.tick(now);
-        let both = decision.assignments.iter().flat_map(|assignment| [assignment.read, assignment.write]);
-        let limits: Vec<f64> = both.flatten().map(|limit| limit.limit.value() as f64).collect();
-        world.set_limits(&limits);
-        now += config.interval;
-        meter.run(world, now.min(end));
-    }
-    Ok(())
-}
-
 /// Makes periods of counters.
 pub(super) struct Meter {
     next: Instant,
     before: Option<Vec<u64>>,
-    outcome: Outcome,
+    pub(super) outcome: Outcome,
 }
 
 impl Meter {
-    fn new(setup: &Setup) -> Self {
+    pub(super) fn new(setup: &Setup) -> Self {
         let outcome = Outcome { halves: vec![Vec::new(); setup.tenants.len()] };
         Self { next: Instant::ZERO + setup.lead, before: None, outcome }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub(crate) use evenkeel_net::tls::{Acceptor, Identity};
 use rustls::{CipherSuite, IoState, ProtocolVersion, ServerConnection};
 
-use crate::worker::socket::Socket;
+use super::socket::Socket;
 
 /// Bytes that are received or encrypted at once: four records of the greatest length, so that one system call
 /// serves several and the processor's caches hold them.

@@ -1,5 +1,8 @@
 //! The byte stream under a connection: a socket, as it is or under TLS.
 
+pub(crate) mod socket;
+pub(crate) mod tls;
+
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -9,9 +12,9 @@ use std::time::Duration;
 use evenkeel_policy::access::Caller;
 use rustix::net::sockopt;
 
-use super::socket::Socket;
 use crate::faults::Faults;
-use crate::tls::{self, Acceptor, Cipher, Identity};
+use socket::Socket;
+use tls::{Acceptor, Cipher, Identity};
 
 /// A connected, non-blocking stream.
 pub(crate) struct Transport {

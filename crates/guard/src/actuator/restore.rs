@@ -1,0 +1,65 @@
+//! Puts back what the journal lists.
+
+use super::delay::{remove_filter, remove_qdisc};
+use super::error::Error;
+use super::{ceph_option, file, io_max};
+use crate::journal::{Journal, Knob, Restoration, Restored, State};
+
+impl Journal {
+    /// Puts one setting back.
+    ///
+    /// # Errors
+    /// [`Error::File`] or what the kernel refuses; the setting stays in the journal.
+    pub fn restore(&mut self, knob: &Knob) -> Result<Restored, Error> {
+        let Some(state) = self.state(knob) else { return Ok(Restored::Nothing) };
+        let result = put_back(knob, state)?;
+        self.restored(knob)?;
+        Ok(result)
+    }
+
+    /// Puts everything back, as far as it goes: an error for one setting does not keep the others from being restored.
+    pub fn restore_all(&mut self) -> Restoration {
+        let knobs: Vec<Knob> = self.pending().cloned().collect();
+        knobs
+            .into_iter()
+            .map(|knob| {
+                let result = self.restore(&knob);
+                (knob, result)
+            })
+            .collect()
+    }
+}
+
+fn put_back(knob: &Knob, state: &State) -> Result<Restored, Error> {
+    match knob {
+        Knob::Qdisc(device) => remove_qdisc(device).map(|had| if had { Restored::Done } else { Restored::Nothing }),
+        Knob::Filter(device) => {
+            // What was there before says whether `clsact` is ours.
+            let made_clsact = state.before.as_deref() == Some("");
+            remove_filter(device, made_clsact).map(|had| if had { Restored::Done } else { Restored::Nothing })
+        }
+        Knob::IoMax { path, device } => {
+            let Some(before) = &state.before else { return Ok(Restored::Nothing) };
+            io_max::put_back(path, device, before, state.seen.as_deref())
+        }
+        Knob::CephOption { socket, option } => {
+            let Some(before) = &state.before else { return Ok(Restored::Nothing) };
+            ceph_option::put_back(socket, option, before, state.seen.as_deref())
+        }
+        Knob::File(path) => {
+            let Some(before) = &state.before else { return Ok(Restored::Nothing) };
+            if !path.exists() {
+                // A cgroup or device that is gone took its setting along.
+                return Ok(Restored::Nothing);
+            }
+            let found = file::read(path)?;
+            if found == *before {
+                return Ok(Restored::Nothing);
+            }
+            if state.seen.as_ref().is_some_and(|seen| *seen != found) {
+                return Ok(Restored::Foreign { found });
+            }
+            file::write(path, before).map(|()| Restored::Done)
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Names of pools, tenants, volumes, groups and hosts, and what a mistyped one was meant to be.
+
+/// The longest name of a pool, tenant or volume, in bytes: it becomes a file name and a metric label.
+const MAX_NAME: usize = 64;
+
+/// Whether `name` can be the name of a pool, tenant, volume, group or host: it becomes a file name and a metric label.
+pub fn is_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    starts_well && name.len() <= MAX_NAME && name.chars().all(allowed)
+}
+
+pub(crate) fn unusable_name(name: &str) -> String {
+    format!(
+        "{name:?} is not a usable name; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', a letter or digit first"
+    )
+}
+
+/// The known name that `name` was probably meant to be: few edits away for its length.
+pub(crate) fn closest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+    let distance = |known: &&str| edits(name, known);
+    let best = known.iter().copied().min_by_key(distance)?;
+    (edits(name, best) <= name.chars().count().div_ceil(3).max(1)).then_some(best)
+}
+
+/// Levenshtein distance. O(|a| · |b|).
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, &y) in b.iter().enumerate() {
+            let substitute = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substitute.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}

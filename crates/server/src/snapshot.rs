@@ -1,0 +1,212 @@
+//! Pools, volumes and tenants as workers see them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use evenkeel_control::pool::{Pool, TenantId};
+use evenkeel_control::response::Reason;
+use evenkeel_control::units::Direction;
+use evenkeel_nbd::server::Tls;
+use evenkeel_policy::Config;
+use evenkeel_policy::access::{Barred, Caller};
+use evenkeel_policy::config::Volume as Settings;
+use evenkeel_policy::explain::{self, Throttles};
+use evenkeel_policy::target;
+
+use crate::backend::emulate::Device;
+use crate::transport::Peer;
+use crate::transport::tls::Acceptor;
+use crate::volume::Volume;
+use crate::worker::request::Request;
+
+/// A pool with its lock. Held for microseconds: workers go in with a batch.
+pub(crate) struct SharedPool {
+    /// Name in the configuration.
+    pub(crate) name: String,
+    /// The state machine.
+    pub(crate) state: Mutex<Pool<Box<Request>>>,
+    /// Age at which an operation inside the back end counts as lost, in nanoseconds.
+    pub(crate) overdue_after_ns: AtomicU64,
+    /// Bytes of slices, by direction, as the pool said last.
+    slice_bytes: [AtomicU32; 2],
+    /// The latency target was reported as missed, and not as met since.
+    target_missed: AtomicBool,
+}
+
+impl SharedPool {
+    /// A pool under its name.
+    pub(crate) fn new(name: String, state: Pool<Box<Request>>, overdue_after_ns: u64) -> Self {
+        let slice_bytes = Direction::ALL.map(|direction| AtomicU32::new(state.slice_bytes(direction)));
+        let (state, overdue_after_ns) = (Mutex::new(state), AtomicU64::new(overdue_after_ns));
+        Self { name, state, overdue_after_ns, slice_bytes, target_missed: AtomicBool::new(false) }
+    }
+
+    /// Bytes of the slices into which large requests are divided.
+    #[inline]
+    pub(crate) fn slice_bytes(&self, direction: Direction) -> u64 {
+        self.slice_bytes[direction as usize].load(Ordering::Relaxed).into()
+    }
+
+    /// Makes known how large slices are to be from now on.
+    #[inline]
+    pub(crate) fn note_slices(&self, state: &Pool<Box<Request>>) {
+        for direction in Direction::ALL {
+            let (bytes, known) = (state.slice_bytes(direction), &self.slice_bytes[direction as usize]);
+            if known.load(Ordering::Relaxed) != bytes {
+                known.store(bytes, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Logs why the target's controller decided as it did: a target that is missed since is a warning.
+    #[cold]
+    pub(crate) fn log_target(&self, reason: &Reason) {
+        let (pool, name, because) = (&self.name, reason.name(), explain::latency(reason, Throttles::Tenants));
+        match self.newly_missed(reason) {
+            Some(true) => tracing::warn!(pool, reason = name, "latency target missed: {because}"),
+            Some(false) => tracing::info!(pool, reason = name, "latency target not missed any more: {because}"),
+            None => tracing::info!(pool, reason = name, "latency target: {because}"),
+        }
+    }
+
+    /// Whether the target is missed, if that is new: it is missed until it is certain that it is not.
+    fn newly_missed(&self, reason: &Reason) -> Option<bool> {
+        let missed = target::is_missed(reason)?;
+        (self.target_missed.swap(missed, Ordering::Relaxed) != missed).then_some(missed)
+    }
+
+    /// Takes the lock.
+    ///
+    /// Workers hold it for a batch, some 10 us. Sleeping and being woken takes as long on a machine and several times
+    /// that on a virtual one, so it is tried for about as long first.
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Pool<Box<Request>>> {
+        const TRIES: u32 = 200;
+        for _ in 0..TRIES {
+            match self.state.try_lock() {
+                Ok(state) => return state,
+                Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => (0..16).for_each(|_| std::hint::spin_loop()),
+            }
+        }
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Everything a worker looks up, immutable; replaced as a whole when something changes.
+#[derive(Default)]
+pub(crate) struct Snapshot {
+    /// The configuration it was made from.
+    pub(crate) config: Arc<Config>,
+    /// Volumes by id; removed ones leave a gap.
+    pub(crate) volumes: Vec<Option<Arc<Volume>>>,
+    /// What the configuration says of volumes, by id: a list asks this of thousands of them.
+    pub(crate) settings: Vec<Option<Arc<Settings>>>,
+    /// Volumes by name.
+    pub(crate) by_name: HashMap<String, u32>,
+    /// Pools, never removed.
+    pub(crate) pools: Vec<Arc<SharedPool>>,
+    /// Each pool's tenants by name.
+    pub(crate) tenants: Vec<HashMap<Arc<str>, TenantId>>,
+    /// Each pool's modelled device, if it emulates one.
+    pub(crate) devices: Vec<Option<Arc<Device>>>,
+    /// What encrypts connections, if they can be.
+    pub(crate) tls: Option<Arc<Acceptor>>,
+}
+
+impl Snapshot {
+    /// The volume a client asks for.
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Volume>> {
+        let name = if name.is_empty() { self.config.default_export()? } else { name };
+        let id = *self.by_name.get(name)?;
+        self.volume(id)
+    }
+
+    /// The volume with this id, unless it was removed.
+    #[inline]
+    pub(crate) fn volume(&self, id: u32) -> Option<&Arc<Volume>> {
+        self.volumes.get(id as usize)?.as_ref()
+    }
+
+    /// What a new connection is offered. All or nothing is better than asking for each volume: the names of
+    /// volumes are then hidden before TLS.
+    pub(crate) fn offered_tls(&self, peer: &Peer) -> Tls {
+        match &self.tls {
+            None => Tls::No,
+            Some(_) if self.config.all_need_tls(peer.is_remote()) => Tls::Forced,
+            Some(_) => Tls::Selective,
+        }
+    }
+
+    /// What the configuration says of a volume, if it still has it.
+    pub(crate) fn settings(&self, volume: &Volume) -> Option<&Settings> {
+        self.settings.get(volume.id as usize)?.as_deref()
+    }
+
+    /// Whether a client must use TLS for a volume with these settings.
+    pub(crate) fn needs_tls(&self, settings: Option<&Settings>, peer: &Peer) -> bool {
+        settings.is_some_and(|settings| self.config.needs_tls(settings, peer.is_remote()))
+    }
+
+    /// Whether the lists of the server and of a volume with these settings let a client open it.
+    pub(crate) fn admits_to(&self, settings: Option<&Settings>, peer: &Peer) -> Result<(), Barred> {
+        let caller = peer.caller();
+        match settings {
+            Some(settings) => self.config.admits_to(settings, &caller),
+            None => self.config.admits(&caller),
+        }
+    }
+
+    /// Whether a client whose certificate was verified may have any volume.
+    pub(crate) fn admits(&self, peer: &Peer) -> bool {
+        let named_only = self.config.server.tls.as_ref().is_some_and(|tls| tls.named_only);
+        let certificate = peer.caller().certificate;
+        !named_only || self.config.tenant_of_client(&Caller { certificate, ..Caller::default() }).is_some()
+    }
+
+    /// Who pays for a connection of `peer` to `volume`.
+    pub(crate) fn tenant(&self, volume: &Volume, peer: &Peer) -> Option<(Arc<str>, TenantId)> {
+        let name = match self.config.tenant_of_client(&peer.caller()) {
+            Some(name) => name,
+            None => self.config.tenant_of(&volume.name, self.settings(volume)?),
+        };
+        let (name, &id) = self.tenants.get(volume.pool)?.get_key_value(name)?;
+        Some((Arc::clone(name), id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evenkeel_control::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_target_is_missed_once_until_it_is_met_again() {
+        let pool = SharedPool::new(
+            "main".into(),
+            Pool::new((&evenkeel_policy::config::Pool::default()).into(), Instant::ZERO, 1),
+            0,
+        );
+        let (measured, target, delay) = (Duration::from_millis(30), Duration::from_millis(20), Duration::ZERO);
+        let over = Reason::ReadsOverTarget { measured, target };
+        let missed = Reason::Unachievable { measured, target };
+        let met = Reason::ReadsUnderTarget { measured: target, target };
+        for (reason, newly) in [
+            (Reason::NotEnoughData, None),
+            (over, None),
+            (missed, Some(true)),
+            (missed, None),
+            (over, None),
+            (Reason::NoNoisy { measured, target }, None),
+            (Reason::TestingEffect { delay }, None),
+            (met, Some(false)),
+            (Reason::Idle, None),
+            (Reason::Ineffective { delay }, Some(true)),
+            (Reason::Idle, Some(false)),
+        ] {
+            assert_eq!(pool.newly_missed(&reason), newly, "{reason:?}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The requests of a connection that are carried out in slices, and how far they have come.
+
+use evenkeel_control::Instant;
+use evenkeel_control::units::{Kind, Part, Work};
+use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
+
+use super::request::{Request, Whole};
+use crate::budget::Charge;
+use crate::buffer::Buffer;
+use crate::volume::METADATA_RATIO;
+
+/// Bytes of one request in its pool or device at most: as much as a common bulk client with 64 requests of 64 KiB.
+const UNDER_WAY: u64 = 4 << 20;
+
+/// A request that is being carried out in slices.
+pub(crate) struct Divided {
+    pub(super) command: Command,
+    pub(super) flags: CommandFlags,
+    pub(super) cookie: u64,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+    /// Bytes of a slice, a power of two.
+    pub(super) slice: u64,
+    /// Bytes that slices were begun for, from the front.
+    pub(super) begun: u64,
+    /// Slices that are begun and not done.
+    pub(super) under_way: u32,
+    /// The most of them at a time.
+    pub(super) most: u32,
+    pub(super) since: Instant,
+    /// What no slice under way holds: for the payload of a read, or for what has none.
+    pub(super) charge: Charge,
+    /// What was read so far, by offset.
+    pub(super) read: Vec<(u64, Buffer)>,
+    pub(super) failed: Option<Errno>,
+    /// The flush at its end is under way.
+    pub(super) flushing: bool,
+}
+
+/// The divided requests of a connection.
+#[derive(Default)]
+pub(crate) struct DividedRequests(Vec<Option<Box<Divided>>>);
+
+impl DividedRequests {
+    pub(super) fn insert(&mut self, divided: Divided) -> Whole {
+        let free = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
+        if free == self.0.len() {
+            self.0.push(None);
+        }
+        self.0[free] = Some(Box::new(divided));
+        Whole(free as u32)
+    }
+
+    pub(super) fn get(&mut self, whole: Whole) -> Option<&mut Divided> {
+        self.0.get_mut(whole.0 as usize)?.as_deref_mut()
+    }
+
+    /// Bytes of the buffer budget that no slice under way holds.
+    pub(super) fn held(&self) -> u64 {
+        self.0.iter().flatten().map(|divided| divided.charge.bytes()).sum()
+    }
+
+    pub(super) fn remove(&mut self, whole: Whole) -> Option<Box<Divided>> {
+        let divided = self.0.get_mut(whole.0 as usize)?.take();
+        while self.0.last().is_some_and(Option::is_none) {
+            self.0.pop();
+        }
+        divided
+    }
+}
+
+impl Divided {
+    /// The request of a header, of which nothing was done yet.
+    pub(super) fn new(request: Request, work: &Work, slice: u64, now: Instant) -> Self {
+        let Request { command, flags, cookie, offset, length, charge, .. } = request;
+        // Of what the device moves; where metadata changes, that is less.
+        let moved = if work.kind == Kind::Meta { slice / METADATA_RATIO } else { slice };
+        Self {
+            command,
+            flags,
+            cookie,
+            offset,
+            length,
+            slice,
+            begun: 0,
+            under_way: 0,
+            most: (UNDER_WAY / moved).max(1) as u32,
+            since: now,
+            charge,
+            read: Vec::new(),
+            failed: None,
+            flushing: false,
+        }
+    }
+
+    pub(super) fn left(&self) -> u64 {
+        self.length - self.begun
+    }
+
+    /// Begins the next slice: its offset, length and part.
+    pub(super) fn begin(&mut self) -> (u64, u64, Part) {
+        let offset = self.offset + self.begun;
+        let length = self.left().min(self.slice - offset % self.slice);
+        let first = self.begun == 0;
+        self.begun += length;
+        self.under_way += 1;
+        let part = match (first, self.left()) {
+            (true, _) => Part::First,
+            (false, 0) => Part::Last,
+            (false, _) => Part::Middle,
+        };
+        (offset, length, part)
+    }
+
+    /// Whether all of it is durable when its slices are.
+    pub(super) fn needs_flush(&self) -> bool {
+        let durable = self.flags.contains(CommandFlags::FUA)
+            && matches!(self.command, Command::Write | Command::Trim | Command::WriteZeroes);
+        durable && !self.flushing && self.failed.is_none()
+    }
+}
