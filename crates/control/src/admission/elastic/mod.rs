@@ -424,7 +424,7 @@ impl Elastic {
         self.account(now);
         self.side = side;
         let budget = self.in_force();
-        let budget_bytes = if budget == f64::INFINITY { u64::MAX } else { (budget as u64).max(MIN_BUDGET) };
+        let budget_bytes = if budget > MAX_BUDGET as f64 { u64::MAX } else { (budget as u64).max(MIN_BUDGET) };
         self.decision = Decision { at: now, budget_bytes, ..self.decision };
         self.meter.restart(now);
         true
