@@ -30,6 +30,8 @@ const MAX_TOLD: u64 = 2_000;
 const RATIO_MEMORY: f64 = 1.0 - 1.0 / 256.0;
 /// Intervals over which the time that requests waited is averaged: some commits of a slow device.
 const WAITS: usize = 8;
+/// The throttle in place of no bound, in bytes: 16 times what BlueStore has by default.
+const NO_BOUND_BYTES: u64 = 1 << 30;
 /// Latencies until the throughput is that of a new budget, for `elastic`: the store goes on in batches of commits, and over the
 /// first of them a doubled budget brings 2 to 4 % less than it does later.
 const STEADY_LATENCIES: u64 = 3;
@@ -201,9 +203,9 @@ impl Mind {
         }
     }
 
-    /// What may be inside, in bytes; `None` if everything may.
-    pub fn budget_bytes(&self) -> Option<u64> {
-        bytes(self.admission.decision().budget_bytes)
+    /// What may be inside, in bytes.
+    pub fn budget_bytes(&self) -> u64 {
+        self.admission.decision().budget_bytes.min(NO_BOUND_BYTES)
     }
 
     /// Why.

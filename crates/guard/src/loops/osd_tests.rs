@@ -137,7 +137,7 @@ fn run(mind: &mut Mind, osd: &mut Osd, from: f64, seconds: f64) -> (f64, f64) {
         }
         osd.run_until(from + (step + 1) as f64 * 0.02);
         mind.sample(Instant::from_nanos((osd.now * 1e9) as u64), &osd.counters);
-        osd.budget = mind.budget_bytes().unwrap_or(u64::MAX);
+        osd.budget = mind.budget_bytes();
         if step >= steps / 2 {
             budgets.push(osd.budget);
         }
@@ -221,4 +221,11 @@ fn a_byte_of_cost_carries_one_byte_of_payload_at_most() {
         (mind.written, mind.cost) = (written, 100.0);
         assert_eq!(mind.payload_ratio(), ratio);
     }
+}
+
+/// A throttle that a smaller budget was tried with is to be raised again.
+#[test]
+fn no_bound_is_a_throttle_that_can_be_set() {
+    let mind = Mind::new(Config::Elastic(ElasticConfig::default()), INTERVAL, Instant::ZERO, 1);
+    assert_eq!((mind.decision().budget_bytes, mind.budget_bytes()), (u64::MAX, NO_BOUND_BYTES));
 }

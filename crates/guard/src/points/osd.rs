@@ -211,7 +211,7 @@ impl Osd {
     }
 
     fn act(&mut self, journal: &Mutex<Journal>, throttle_bytes: u64) -> Result<(), actuator::Error> {
-        let Some(budget) = self.mind.budget_bytes() else { return Ok(()) };
+        let budget = self.mind.budget_bytes();
         let wanted = budget.to_string();
         if let Some(ours) = self.bytes.ours() {
             // What the throttle shows, it shows without being asked.
@@ -264,7 +264,7 @@ impl Osd {
             socket: self.socket.path().display().to_string(),
             condition: if self.foreign.is_some() { "foreign" } else { self.condition.name() }.into(),
             problem: self.foreign.clone().or_else(|| self.condition.problem()),
-            budget_bytes: self.mind.budget_bytes(),
+            budget_bytes: Some(self.mind.budget_bytes()),
             throttle_bytes: self.throttle_bytes,
             target_ms: decision.target.map(evenkeel_control::Duration::as_millis_f64),
             measured: self.mind.measured(),

@@ -139,7 +139,7 @@ impl Worker {
             if let Some(decision) = decided {
                 tracing::debug!(
                     pool = pool.name,
-                    budget_bytes = decision.budget_bytes,
+                    budget_bytes = (decision.budget_bytes < u64::MAX).then_some(decision.budget_bytes),
                     target_ms = decision.target.map(|target| target.as_millis_f64()),
                     reason = evenkeel_policy::explain::admission(&decision.reason),
                     "admission decided"

@@ -10,9 +10,6 @@ const LATENCIES: f64 = 2.0;
 /// Mean latencies without a completion after which the device stood still.
 const SILENCE: f64 = 16.0;
 
-/// Standard errors beyond which a throughput is too low to go on with.
-const SURELY: f64 = 3.0;
-
 /// Completions of an interval.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
@@ -81,17 +78,6 @@ impl Meter {
     /// Begins anew: another budget is in force from `now` on.
     pub(super) fn restart(&mut self, now: Instant) {
         *self = Self { last: self.last, ..Self::new(now) };
-    }
-
-    /// The interval that has begun, if its throughput is certainly below `least`, in bytes per ns. Looked at now and then.
-    #[inline]
-    pub(super) fn falls_short_of(&self, least: f64) -> Option<Rate> {
-        let sums = self.sums;
-        let began = self.began.filter(|_| sums.completions >= SAMPLE && sums.completions.is_multiple_of(SAMPLE))?;
-        let length = self.last.since(began).as_nanos() as f64;
-        // Completions that came at random would scatter so much.
-        let error = SURELY * libm::sqrt(sums.squares) / sums.cost;
-        (sums.bytes / length * (1.0 + error) < least).then_some(Rate { bytes: sums.bytes / length, length, of: sums })
     }
 
     /// One completion, which counts as loaded with more than `least` in flight; the interval that has ended before it. An

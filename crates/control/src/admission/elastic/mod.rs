@@ -216,12 +216,7 @@ impl Elastic {
             // Nothing is left of the load that a smaller budget was to be tried on.
             return self.put_in_force(done.now, Side::High);
         }
-        let mut ended = self.meter.observe(done, least, self.shortest);
-        if let (Some(before), Side::Low, true, Care::None) = (self.before, self.side, self.asking, self.care) {
-            // A budget that plainly costs is felt by those who wait: not for longer than it takes to see it.
-            ended = ended.or_else(|| self.meter.falls_short_of((1.0 - self.tolerance) * before.bytes));
-        }
-        ended.is_some_and(|rate| self.interval(done.now, rate))
+        self.meter.observe(done, least, self.shortest).is_some_and(|rate| self.interval(done.now, rate))
     }
 
     fn interval(&mut self, now: Instant, rate: Rate) -> bool {
