@@ -167,6 +167,8 @@ struct Tenant {
     /// Whether it has a share of the admission budget, and whether it asks for a look at it.
     sharing: bool,
     asking: bool,
+    /// Until when its limits throttle it, if it is looked at again then; otherwise far in the future.
+    parked: Instant,
     stats: TenantStats,
     throttle: Throttle,
     /// Whether its reads count for the pool's target.
@@ -296,6 +298,7 @@ impl<R> Pool<R> {
             in_flight_cost: 0,
             sharing: false,
             asking: false,
+            parked: Instant::FAR_FUTURE,
             stats: TenantStats::default(),
             throttle: Throttle::Normal,
             counts: true,
@@ -328,7 +331,7 @@ impl<R> Pool<R> {
             guaranteed.iter().for_each(|guarantee| guarantees.forget(guarantee));
         }
         let Some(tenant) = self.live_mut(id) else { return Vec::new() };
-        tenant.live = false;
+        (tenant.live, tenant.queued_fifo) = (false, 0);
         let (client, reservation) = (tenant.client, tenant.qos.reservation);
         self.count_reservation(reservation, Rates::UNSET);
         let mut requests: Vec<R> = self.queue.leave(client).into_iter().map(|entry| entry.request).collect();

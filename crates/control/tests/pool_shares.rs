@@ -69,6 +69,33 @@ fn a_tenant_passes_beside_a_full_budget_up_to_its_share() {
     assert_eq!((count(&run, 0), count(&run, 1)), (0, 3), "3 x 8,096 of half of it");
 }
 
+/// A tenant that its limit throttles is looked at again when the limit lets it, and when the limit goes.
+#[test]
+fn a_tenant_passes_beside_the_budget_as_soon_as_its_limit_lets_it() {
+    for lifted in [false, true] {
+        let mut pool = Pool::new(config(64_000), Instant::ZERO, 1);
+        let bulk = pool.join(at(0), weight(1));
+        let limited = Qos { limit: Rates { iops: 10, bytes_per_s: 0 }, ..weight(1) };
+        let light = pool.join(at(0), limited);
+        // Its limit is used up.
+        (0..50).for_each(|_| pool.submit(at(0), light, SMALL, 1).expect("live"));
+        for (_, ticket) in drain(&mut pool, at(0)) {
+            pool.complete(at(0), ticket, Outcome::Done);
+        }
+        (0..50).for_each(|_| pool.submit(at(1), bulk, SMALL, 0).expect("live"));
+        let run = drain(&mut pool, at(1));
+        assert_eq!((count(&run, 0), count(&run, 1)), (7, 0), "the limit throttles the light one");
+        assert_eq!(drain(&mut pool, at(2)).len(), 0);
+        let due = if lifted {
+            pool.set_qos(at(3), light, weight(1));
+            at(3)
+        } else {
+            at(100_001)
+        };
+        assert_eq!(count(&drain(&mut pool, due), 1), if lifted { 3 } else { 1 }, "limit lifted: {lifted}");
+    }
+}
+
 /// In a crowd no share holds a request. A small one passes all the same, unless it is the turn of a tenant with a greater
 /// weight; one that is no smaller than the others waits for its turn.
 #[test]

@@ -196,22 +196,22 @@ pub enum Reason {
     },
     /// A larger budget brings more throughput than is tolerated to be lost.
     IncreasePays {
-        /// ln(throughput with the larger budget / throughput).
+        /// Part of the larger budget's throughput that it gains.
         gain: f64,
     },
     /// A larger budget brings no more than that: the budget is big enough.
     IncreaseFutile {
-        /// ln(throughput with the larger budget / throughput).
+        /// Part of the larger budget's throughput that it gains.
         gain: f64,
     },
     /// A smaller budget is enough too.
     ReductionFree {
-        /// ln(throughput / throughput with the smaller budget).
+        /// Part of the larger budget's throughput that the smaller one loses.
         loss: f64,
     },
     /// A smaller budget costs more throughput than is tolerated: the budget is small enough.
     ReductionCosts {
-        /// ln(throughput / throughput with the smaller budget).
+        /// Part of the larger budget's throughput that the smaller one loses.
         loss: f64,
     },
     /// The budget is divided by latency · (gradient of latency + 1) / lowest latency, half of it at each completion.

@@ -14,7 +14,8 @@
 //! tenant has nothing in flight, unless it is the turn of a tenant with a greater weight. Nothing passes while a
 //! reservation is due. See `docs/algorithms/mclock.md`.
 //!
-//! A tenant is looked at when it submits a request, and when one of its own has completed: O(1).
+//! A tenant is looked at when it submits a request, when one of its own has completed, and when its limits throttle it no
+//! longer: O(1), with a limit O(log tenants).
 
 use alloc::collections::{BinaryHeap, VecDeque};
 use core::cmp::Reverse;
@@ -35,7 +36,8 @@ pub(super) struct Shares {
     weights: u64,
     /// Tenants that submitted a request, or had one completed, since they were last looked at; each once.
     asking: VecDeque<u32>,
-    /// Those of them that their limits throttled when they were looked at, and until when.
+    /// Tenants that their limits throttled when they were looked at, and until when. What a tenant says itself (`parked`)
+    /// counts: other entries of it are old.
     throttled: BinaryHeap<Reverse<(Instant, u32)>>,
 }
 
@@ -82,9 +84,10 @@ impl<R> Pool<R> {
     /// A tenant has left.
     pub(super) fn leave_shares(&mut self, index: u32) {
         self.end_share(index);
-        if core::mem::replace(&mut self.tenants[index as usize].asking, false) {
+        let tenant = &mut self.tenants[index as usize];
+        tenant.parked = Instant::FAR_FUTURE;
+        if core::mem::replace(&mut tenant.asking, false) {
             self.shares.asking.retain(|&asking| asking != index);
-            self.shares.throttled.retain(|&Reverse((_, throttled))| throttled != index);
         }
     }
 
@@ -103,15 +106,22 @@ impl<R> Pool<R> {
             && until <= now
         {
             self.shares.throttled.pop();
-            self.shares.asking.push_back(index);
+            let parked = &mut self.tenants[index as usize].parked;
+            if *parked == until {
+                *parked = Instant::FAR_FUTURE;
+                self.ask_for_share(index);
+            }
         }
         while let Some(index) = self.shares.asking.pop_front() {
             let tenant = &mut self.tenants[index as usize];
+            tenant.asking = false;
             if let Some(until) = self.queue.throttled_until(tenant.client) {
-                self.shares.throttled.push(Reverse((until, index)));
+                if until < tenant.parked {
+                    tenant.parked = until;
+                    self.shares.throttled.push(Reverse((until, index)));
+                }
                 continue;
             }
-            tenant.asking = false;
             let room = self.shares.of(tenant.qos.weight.max(1), budget).saturating_sub(tenant.in_flight_cost);
             let may_begin = tenant.in_flight == 0 && tenant.qos.weight >= weight_in_turn;
             let room = if may_begin { room.max(small) } else { room };

@@ -172,7 +172,7 @@ fn osd(pool: &PoolState, osd: &OsdState) -> Vec<String> {
     vec![
         pool.name.clone(),
         osd.condition.clone(),
-        kib(osd.budget_bytes),
+        kib(Some(osd.budget_bytes)),
         kib(osd.throttle_bytes),
         measured.store_latency_ms.map_or_else(|| "-".into(), |ms| format!("{ms:.2}")),
         format!("{:.0}", measured.commits_per_s),

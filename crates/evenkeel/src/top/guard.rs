@@ -172,7 +172,7 @@ fn of_queue(pool: &PoolState, volume: &VolumeState, was: Option<&QueueDepthState
 
 fn of_osd(pool: &PoolState, osd: &OsdState) -> Row {
     let measured = &osd.measured;
-    let budget = osd.throttle_bytes.or(osd.budget_bytes);
+    let budget = osd.throttle_bytes.or(Some(osd.budget_bytes));
     Row {
         name: pool.name.clone(),
         iops: Some(measured.commits_per_s),

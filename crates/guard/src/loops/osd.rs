@@ -205,7 +205,7 @@ impl Mind {
 
     /// What may be inside, in bytes.
     pub fn budget_bytes(&self) -> u64 {
-        self.admission.decision().budget_bytes.min(NO_BOUND_BYTES)
+        throttle(self.admission.decision().budget_bytes)
     }
 
     /// Why.
@@ -244,7 +244,7 @@ impl Budget {
                 pool: osd.to_owned(),
                 reason: ReasonData::from(&decision.reason).kind,
                 because: explain::admission(&decision.reason),
-                set: bytes(decision.budget_bytes).map(|bytes| bytes as f64),
+                set: Some(throttle(decision.budget_bytes) as f64),
                 set_in: Unit::Bytes,
                 ..DecisionRecord::of(entry, seconds)
             }
@@ -262,13 +262,13 @@ impl Decided for Budget {
     }
 
     fn figure(&self) -> Option<f64> {
-        bytes(self.0.budget_bytes).map(|bytes| bytes as f64)
+        Some(throttle(self.0.budget_bytes) as f64)
     }
 }
 
-/// A budget; `None` if everything may be in flight.
-fn bytes(budget: u64) -> Option<u64> {
-    Some(budget).filter(|&budget| budget < u64::MAX)
+/// The throttle for a budget, in bytes.
+fn throttle(budget: u64) -> u64 {
+    if budget == u64::MAX { NO_BOUND_BYTES } else { budget }
 }
 
 impl std::fmt::Debug for Mind {

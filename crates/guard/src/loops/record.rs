@@ -329,8 +329,8 @@ pub struct OsdState {
     pub condition: String,
     /// Why, if it is neither controlled nor watched.
     pub problem: Option<String>,
-    /// What may be in flight as the controller wants it; `null` if everything may.
-    pub budget_bytes: Option<u64>,
+    /// What may be in flight as the controller wants it.
+    pub budget_bytes: u64,
     /// What may be in flight as the OSD says; `null` before it has said so.
     pub throttle_bytes: Option<u64>,
     /// Latency that the controller aims at, if it has an aim.

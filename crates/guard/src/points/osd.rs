@@ -264,7 +264,7 @@ impl Osd {
             socket: self.socket.path().display().to_string(),
             condition: if self.foreign.is_some() { "foreign" } else { self.condition.name() }.into(),
             problem: self.foreign.clone().or_else(|| self.condition.problem()),
-            budget_bytes: Some(self.mind.budget_bytes()),
+            budget_bytes: self.mind.budget_bytes(),
             throttle_bytes: self.throttle_bytes,
             target_ms: decision.target.map(evenkeel_control::Duration::as_millis_f64),
             measured: self.mind.measured(),

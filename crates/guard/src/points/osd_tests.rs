@@ -81,7 +81,7 @@ fn without_a_journal_nothing_is_set() {
         bench.osd.tick(|| now, None).unwrap();
     }
     assert_eq!((bench.set(BYTES), bench.state().condition.as_str()), (None, "watched"));
-    assert_eq!(bench.state().budget_bytes, Some(262_144));
+    assert_eq!(bench.state().budget_bytes, 262_144);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fmt;
 
 use evenkeel_control::{Duration, Instant};
 
-use crate::world::{Run, Sample, Served, TenantResult};
+use crate::world::{NO_BOUND_BYTES, Run, Sample, Served, TenantResult};
 
 /// Something that a run has as a number; the unit stands last in its name.
 #[derive(Clone, Debug)]
@@ -115,7 +115,11 @@ fn bytes(budget: u64) -> f64 {
 }
 
 fn budget_mean(samples: &[Sample]) -> f64 {
-    samples.iter().map(|sample| bytes(sample.budget_bytes)).sum::<f64>() / samples.len() as f64
+    let bounds = samples.iter().map(|sample| sample.budget_bytes);
+    if bounds.clone().all(|budget| budget == u64::MAX) {
+        return f64::INFINITY;
+    }
+    bounds.map(|budget| budget.min(NO_BOUND_BYTES) as f64).sum::<f64>() / samples.len() as f64
 }
 
 impl Metric {

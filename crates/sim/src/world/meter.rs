@@ -5,7 +5,9 @@ use evenkeel_control::mclock::Qos;
 use evenkeel_control::units::{Kind, Rates};
 use evenkeel_control::{Duration, Instant};
 
-use super::result::{BudgetSpread, Completion, Deficit, Run, Sample, Served, TenantResult, TenantSample};
+use super::result::{
+    BudgetSpread, Completion, Deficit, NO_BOUND_BYTES, Run, Sample, Served, TenantResult, TenantSample,
+};
 use super::{Setup, Tenant};
 
 /// Reservations are judged over windows of this length.
@@ -234,7 +236,8 @@ impl BudgetMeter {
     /// Counts the value so far up to `now`; from there on it is `bytes`.
     fn change(&mut self, now: Instant, bytes: u64) {
         if now > self.from {
-            let (value, seconds) = (self.bytes as f64, now.since(self.since.max(self.from)).as_secs_f64());
+            let value = self.bytes.min(NO_BOUND_BYTES) as f64;
+            let seconds = now.since(self.since.max(self.from)).as_secs_f64();
             self.seconds += seconds;
             self.sum += value * seconds;
             self.squares += value * value * seconds;
@@ -246,7 +249,7 @@ impl BudgetMeter {
 
     fn spread(&self) -> BudgetSpread {
         let (min_bytes, max_bytes) = (self.min, self.max);
-        if max_bytes == u64::MAX {
+        if min_bytes == u64::MAX {
             return BudgetSpread { mean_bytes: f64::INFINITY, cv: 0.0, min_bytes, max_bytes };
         }
         let mean_bytes = self.sum / self.seconds;

@@ -38,7 +38,8 @@ pub use hosts::Hosts;
 pub use latencies::Latencies;
 pub(crate) use result::windows;
 pub use result::{
-    BudgetSpread, Completion, Deficit, Run, Sample, Served, TenantResult, TenantSample, Window, WorkerResult,
+    BudgetSpread, Completion, Deficit, NO_BOUND_BYTES, Run, Sample, Served, TenantResult, TenantSample, Window,
+    WorkerResult,
 };
 
 /// Requests that may be under way in a run. Beyond it the queue grows without end: a million requests of 64 KiB are

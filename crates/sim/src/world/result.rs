@@ -106,12 +106,15 @@ pub struct Deficit {
     pub windows: u64,
 }
 
-/// The admission budget over time: each value counts for as long as it was in force.
+/// A time without a bound counts as this budget, in bytes, in a mean with times under a bound.
+pub const NO_BOUND_BYTES: u64 = 1 << 30;
+
+/// The admission budget over time: each value counts for as long as it was in force, [`NO_BOUND_BYTES`] without a bound.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BudgetSpread {
-    /// Mean, in bytes; infinite when there was no bound.
+    /// Mean, in bytes; infinite when there never was a bound.
     pub mean_bytes: f64,
-    /// Standard deviation over mean; 0 when there was no bound.
+    /// Standard deviation over mean; 0 when there never was a bound.
     pub cv: f64,
     /// The smallest, in bytes.
     pub min_bytes: u64,

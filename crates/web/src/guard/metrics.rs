@@ -173,9 +173,7 @@ const OSD: &[Metric<OsdState>] = &[
         whether(o.condition == "foreign")
     }),
     gauge("osd_unusable", "1 while the OSD cannot be controlled.", None, |o| whether(o.condition == "unusable")),
-    gauge("osd_budget_bytes", "Cost that may be in flight in the store, as decided; absent = unbounded.", None, |o| {
-        o.budget_bytes.and_then(some)
-    }),
+    gauge("osd_budget_bytes", "Cost that may be in flight in the store, as decided.", None, |o| some(o.budget_bytes)),
     gauge("osd_throttle_bytes", "Cost that may be in flight in the store, as the OSD says.", None, |o| {
         o.throttle_bytes.and_then(some)
     }),

@@ -14,7 +14,7 @@ const HOPELESS: f64 = 0.5;
 pub(super) enum Verdict {
     /// Not certain yet.
     Open,
-    /// The smaller budget loses less than is tolerated.
+    /// The smaller budget seems to lose less than is tolerated, and certainly loses less than twice that.
     Enough,
     /// The smaller budget loses more.
     Costs,

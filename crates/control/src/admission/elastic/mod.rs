@@ -1,9 +1,9 @@
 //! Elastic: the smallest budget that costs no throughput.
 //!
-//! Whether a budget is enough in place of a larger one is a *question*. Both are in force in turn, their throughputs are
-//! compared with their errors, and nothing is decided before the answer is certain. A budget that is not shown to be enough
-//! is not enough: where nothing is certain there is no bound. Beside a latency target or a reservation the search begins
-//! small instead, with twice as much in question. See `docs/algorithms/elastic.md`.
+//! Whether a budget is enough in place of a larger one is a *question*. Both are in force in turn, and their throughputs are
+//! compared with their errors. A budget that is not shown to lose little is not enough: where nothing is certain there is no
+//! bound. Beside a latency target or a reservation the search begins small instead, with twice as much in question, and
+//! where nothing is certain the small budget stays. See `docs/algorithms/elastic.md`.
 //!
 //! ```text
 //!  climb:   is B enough in place of none?    no: B <- 8 B, up to no bound;  yes: narrow
@@ -257,7 +257,7 @@ impl Elastic {
                         // What goes before throughput would feel each further trial.
                         Verdict::Open if self.is_careful() && self.low == self.enough && self.evidence.is_round() => {
                             if loss < self.tolerance {
-                                self.decision.reason = Reason::IncreaseFutile { gain: loss };
+                                (self.decision.reason, self.unproven) = (Reason::IncreaseFutile { gain: loss }, false);
                                 return self.settle(now, loss);
                             }
                         }

@@ -339,10 +339,11 @@ fn figures(case: &Case, reference: &Reference, runs: &[(String, &Digest)]) -> [P
         });
         series.collect()
     };
+    let kib = |bytes: u64| if bytes == u64::MAX { f64::NAN } else { bytes as f64 / 1024.0 };
     let budgets = runs.iter().map(|(name, run)| {
         let points = run.series.iter();
-        let points = points
-            .map(|sample| (since(sample.at), sample.budget_bytes as f64 / 1024.0, explain::admission(&sample.reason)));
+        let points =
+            points.map(|sample| (since(sample.at), kib(sample.budget_bytes), explain::admission(&sample.reason)));
         Series::named(name, Style::Dotted, points)
     });
     let plot = |what: &str, note: String, y, series: Vec<Series>| {
