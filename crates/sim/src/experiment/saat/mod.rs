@@ -9,7 +9,7 @@
 //! | [`tenants`] | what tenants do, after the paper's Table I |
 //! | [`recorded`] | what they do instead where a trace is given |
 //! | [`world`] | tenants, throttle, device and counters in virtual time |
-//! | [`run`] | one run under a controller |
+//! | [`run()`] | one run under a controller |
 //! | [`grid`] | the fourteen groups |
 //! | `oracle` | the best limits of each period, by trying |
 //! | `sensitivity` | what else the paper's figures for a plain limit could have been fitted with |
