@@ -26,7 +26,7 @@ use crate::slices::Slices;
 use crate::throughput;
 use crate::time::{Duration, Instant};
 use crate::token_bucket::TokenBucket;
-use crate::units::{Direction, Kind, Rates, Work};
+use crate::units::{Kind, Rates, Work};
 
 pub mod guarantee;
 mod rests;
@@ -688,10 +688,10 @@ impl<R> Pool<R> {
         self.target_decided.take()
     }
 
-    /// Bytes of the slices into which a request of this direction is to be divided before [`Pool::submit`].
+    /// The slices into which requests are to be divided before [`Pool::submit`].
     #[inline]
-    pub fn slice_bytes(&self, direction: Direction) -> u32 {
-        self.slices.bytes(direction)
+    pub fn slices(&self) -> &Slices {
+        &self.slices
     }
 
     /// State of the admission controller.

@@ -22,7 +22,7 @@
 //! Each direction has a size of its own. Sizes are powers of two.
 
 use crate::time::{Duration, Instant};
-use crate::units::{Direction, Kind};
+use crate::units::{Direction, Kind, Part};
 
 /// Slices take the device at most so many times as long as a small request: at least three quarters of its time are left for
 /// transfers when large and small requests take turns.
@@ -45,6 +45,79 @@ pub const LEAST: u32 = 64 << 10;
 pub const MOST: u32 = 1 << 20;
 /// The size of slices until something is known.
 pub const FIRST: u32 = 256 << 10;
+
+/// Bytes of one request in its pool or device at most: as much as a common bulk client with 64 requests of 64 KiB.
+const UNDER_WAY: u64 = 4 << 20;
+
+/// A request that is carried out in slices, and how far it has come.
+#[derive(Clone, Debug)]
+pub struct Division {
+    offset: u64,
+    length: u64,
+    slice: u64,
+    /// Bytes that slices were begun for, from the front.
+    begun: u64,
+    under_way: u32,
+    most: u32,
+}
+
+impl Division {
+    /// A request of `length` bytes at `offset` in slices of `slice` bytes, a power of two, of which the device moves
+    /// `moved`; no slice has begun.
+    pub const fn new(offset: u64, length: u64, slice: u64, moved: u64) -> Self {
+        let most = UNDER_WAY / moved;
+        Self { offset, length, slice, begun: 0, under_way: 0, most: if most == 0 { 1 } else { most as u32 } }
+    }
+
+    /// Bytes of the whole request.
+    pub const fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Bytes for which no slice has begun.
+    pub const fn left(&self) -> u64 {
+        self.length - self.begun
+    }
+
+    /// Bytes of the next slice: slices end at multiples of their size.
+    pub fn next(&self) -> u64 {
+        self.left().min(self.slice - (self.offset + self.begun) % self.slice)
+    }
+
+    /// True if another slice may begin: few enough are under way.
+    pub const fn may_begin(&self) -> bool {
+        self.left() > 0 && self.under_way < self.most
+    }
+
+    /// Begins the next slice: its offset, length and part.
+    pub fn begin(&mut self) -> (u64, u64, Part) {
+        let (offset, length, first) = (self.offset + self.begun, self.next(), self.begun == 0);
+        self.begun += length;
+        self.under_way += 1;
+        let part = match (first, self.left()) {
+            (true, _) => Part::First,
+            (false, 0) => Part::Last,
+            (false, _) => Part::Middle,
+        };
+        (offset, length, part)
+    }
+
+    /// One slice is done.
+    pub const fn end(&mut self) {
+        self.under_way -= 1;
+    }
+
+    /// Begins something else that the request waits for: a flush, or all that is left as one piece.
+    pub const fn begin_last(&mut self) {
+        self.begun = self.length;
+        self.under_way += 1;
+    }
+
+    /// True if no slice is under way.
+    pub const fn is_waiting(&self) -> bool {
+        self.under_way == 0
+    }
+}
 
 /// A mean that is being formed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,6 +181,13 @@ impl Slices {
         self.bytes[direction as usize]
     }
 
+    /// The division of a request at `offset`; `None` if it stays whole.
+    #[inline]
+    pub fn divide(&self, kind: Kind, offset: u64, bytes: u64) -> Option<Division> {
+        let slice = u64::from(self.bytes(kind.direction()?));
+        (bytes > slice).then(|| Division::new(offset, bytes, slice, slice))
+    }
+
     /// A request of so many bytes has come back from the device after `latency`. O(1).
     #[inline]
     pub fn observe(&mut self, now: Instant, kind: Kind, bytes: u32, latency: Duration) {
@@ -169,6 +249,39 @@ mod tests {
             let mut slices = Slices::new(Instant::ZERO);
             assert_eq!(settled(&mut slices, 0, 10, base_us, mb_per_s, 0), bytes, "{base_us} us, {mb_per_s} MB/s");
         }
+    }
+
+    #[test]
+    fn slices_cover_a_request_once_and_end_at_multiples() {
+        for (offset, length, slice) in [(0, 1 << 20, 256 << 10), (4096, 8 << 20, 64 << 10), (100_000, 70_000, 65_536)] {
+            let mut division = Division::new(offset, length, slice, slice);
+            let (mut at, mut under_way, mut parts) = (offset, 0_u64, Vec::new());
+            while division.left() > 0 {
+                if !division.may_begin() {
+                    (under_way, _) = (under_way - 1, division.end());
+                }
+                let (from, bytes, part) = division.begin();
+                assert!(from == at && bytes <= slice);
+                assert!((from + bytes).is_multiple_of(slice) || division.left() == 0);
+                (at, under_way) = (from + bytes, under_way + 1);
+                assert!(under_way * slice <= UNDER_WAY);
+                parts.push(part);
+            }
+            assert_eq!(at, offset + length);
+            assert!(parts[0].begins() && parts[parts.len() - 1] == Part::Last);
+            assert!(parts[1..].iter().all(|part| !part.begins()));
+            (0..under_way).for_each(|_| division.end());
+            assert!(division.is_waiting() && !division.may_begin());
+        }
+        let slices = Slices::new(Instant::ZERO);
+        assert!(
+            slices.divide(Kind::Read, 0, u64::from(FIRST)).is_none()
+                && slices.divide(Kind::Flush, 0, 1 << 30).is_none()
+        );
+        assert_eq!(
+            slices.divide(Kind::Write, 0, u64::from(FIRST) + 1).map(|division| division.next()),
+            Some(u64::from(FIRST))
+        );
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(crate) struct SharedPool {
 impl SharedPool {
     /// A pool under its name.
     pub(crate) fn new(name: String, state: Pool<Box<Request>>, overdue_after_ns: u64) -> Self {
-        let slice_bytes = Direction::ALL.map(|direction| AtomicU32::new(state.slice_bytes(direction)));
+        let slice_bytes = Direction::ALL.map(|direction| AtomicU32::new(state.slices().bytes(direction)));
         let (state, overdue_after_ns) = (Mutex::new(state), AtomicU64::new(overdue_after_ns));
         Self { name, state, overdue_after_ns, slice_bytes, target_missed: AtomicBool::new(false) }
     }
@@ -52,7 +52,7 @@ impl SharedPool {
     #[inline]
     pub(crate) fn note_slices(&self, state: &Pool<Box<Request>>) {
         for direction in Direction::ALL {
-            let (bytes, known) = (state.slice_bytes(direction), &self.slice_bytes[direction as usize]);
+            let (bytes, known) = (state.slices().bytes(direction), &self.slice_bytes[direction as usize]);
             if known.load(Ordering::Relaxed) != bytes {
                 known.store(bytes, Ordering::Relaxed);
             }

@@ -106,6 +106,7 @@ fn cases(duration: Duration) -> Vec<Case> {
         warmup: Duration::ZERO,
         duration,
         sample_every: Duration::from_millis(100),
+        divides: false,
     };
     let fixed = admission::Config::Fixed { budget_bytes: 512 << 10 };
     let slowfast = admission::Config::SlowFast(admission::SlowFastConfig::REPAIRED);

@@ -39,6 +39,12 @@ impl<T> Slab<T> {
         self.places.get(usize::try_from(number).ok()?)?.as_ref()
     }
 
+    /// The same, to be changed.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+        self.places.get_mut(usize::try_from(number).ok()?)?.as_mut()
+    }
+
     /// How many things it keeps.
     #[inline]
     pub(crate) fn len(&self) -> usize {

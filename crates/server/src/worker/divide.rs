@@ -54,7 +54,7 @@ impl Worker {
         let Phase::Attached(attached) = &connection.phase else { return None };
         let volume = Arc::clone(&attached.volume);
         let divided = connection.divided.get(whole)?;
-        let length = divided.left().min(divided.slice - (divided.offset + divided.begun) % divided.slice);
+        let length = divided.slices.next();
         let charge = self.charge(connection, BufferPool::capacity(length as usize) as u64)?;
         let buffer = self.buffers.take(length as usize);
         let divided = connection.divided.get(whole)?;
@@ -65,7 +65,7 @@ impl Worker {
             return None;
         }
         let (work, mut request) = slice_request(divided, whole, connection.key, &volume);
-        if divided.left() == 0 {
+        if divided.slices.left() == 0 {
             connection.arriving = None;
         }
         request.buffer = buffer;
@@ -76,10 +76,9 @@ impl Worker {
     /// What is left of an arriving write that failed already is not wanted any more: how much that is.
     pub(super) fn give_up_arriving(connection: &mut Connection, whole: Whole) -> Option<u64> {
         let divided = connection.divided.get(whole).filter(|divided| divided.failed.is_some())?;
-        let left = divided.left();
-        divided.begun = divided.length;
+        let left = divided.slices.left();
         // Stands for the payload: the answer goes out behind it.
-        divided.under_way += 1;
+        divided.slices.begin_last();
         connection.arriving = None;
         Some(left)
     }
@@ -88,8 +87,7 @@ impl Worker {
         let Phase::Attached(attached) = &connection.phase else { return };
         let volume = Arc::clone(&attached.volume);
         while let Some(divided) = connection.divided.get(whole)
-            && divided.under_way < divided.most
-            && divided.left() > 0
+            && divided.slices.may_begin()
             && divided.failed.is_none()
         {
             let (work, mut request) = slice_request(divided, whole, connection.key, &volume);
@@ -110,7 +108,7 @@ impl Worker {
     ) {
         let arriving = connection.arriving == Some(whole);
         let Some(divided) = connection.divided.get(whole) else { return };
-        divided.under_way -= 1;
+        divided.slices.end();
         match result {
             Ok(Output::Bytes(buffer)) => {
                 connection.charged += charge.bytes();
@@ -127,15 +125,15 @@ impl Worker {
                 divided.failed.get_or_insert(errno);
             }
         }
-        if divided.failed.is_none() && divided.left() > 0 && !arriving {
+        if divided.failed.is_none() && divided.slices.left() > 0 && !arriving {
             return self.hand_out_slices(connection, whole);
         }
-        if divided.under_way > 0 || arriving {
+        if !divided.slices.is_waiting() || arriving {
             return;
         }
         if divided.needs_flush() {
             divided.flushing = true;
-            divided.under_way = 1;
+            divided.slices.begin_last();
             let Phase::Attached(attached) = &connection.phase else { return };
             let flush = Request {
                 command: Command::Flush,
@@ -153,7 +151,8 @@ impl Worker {
 
     /// Answers a divided request.
     fn answer_whole(&mut self, connection: &mut Connection, divided: Divided) {
-        let Divided { command, cookie, offset, length, mut charge, mut read, failed, .. } = divided;
+        let Divided { command, cookie, offset, slices, mut charge, mut read, failed, .. } = divided;
+        let length = slices.length();
         connection.charged -= charge.bytes();
         let Phase::Attached(attached) = &connection.phase else { return };
         let framing = attached.session.framing;
@@ -188,7 +187,7 @@ impl Worker {
 
 /// The next slice of a request, without memory.
 fn slice_request(divided: &mut Divided, whole: Whole, key: ConnKey, volume: &Volume) -> (Work, Request) {
-    let (offset, length, part) = divided.begin();
+    let (offset, length, part) = divided.slices.begin();
     let flags = divided.flags.without(CommandFlags::FUA);
     let slice = Some(Box::new(Slice { whole, since: divided.since, part }));
     let request = Request { command: divided.command, flags, offset, length, slice, ..Request::of(key, volume.id) };

@@ -1,7 +1,8 @@
 //! The requests of a connection that are carried out in slices, and how far they have come.
 
 use evenkeel_control::Instant;
-use evenkeel_control::units::{Kind, Part, Work};
+use evenkeel_control::slices::Division;
+use evenkeel_control::units::{Kind, Work};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno};
 
 use super::request::{Request, Whole};
@@ -9,24 +10,13 @@ use crate::budget::Charge;
 use crate::buffer::Buffer;
 use crate::volume::METADATA_RATIO;
 
-/// Bytes of one request in its pool or device at most: as much as a common bulk client with 64 requests of 64 KiB.
-const UNDER_WAY: u64 = 4 << 20;
-
 /// A request that is being carried out in slices.
 pub(crate) struct Divided {
     pub(super) command: Command,
     pub(super) flags: CommandFlags,
     pub(super) cookie: u64,
     pub(super) offset: u64,
-    pub(super) length: u64,
-    /// Bytes of a slice, a power of two.
-    pub(super) slice: u64,
-    /// Bytes that slices were begun for, from the front.
-    pub(super) begun: u64,
-    /// Slices that are begun and not done.
-    pub(super) under_way: u32,
-    /// The most of them at a time.
-    pub(super) most: u32,
+    pub(super) slices: Division,
     pub(super) since: Instant,
     /// What no slice under way holds: for the payload of a read, or for what has none.
     pub(super) charge: Charge,
@@ -80,36 +70,13 @@ impl Divided {
             flags,
             cookie,
             offset,
-            length,
-            slice,
-            begun: 0,
-            under_way: 0,
-            most: (UNDER_WAY / moved).max(1) as u32,
+            slices: Division::new(offset, length, slice, moved),
             since: now,
             charge,
             read: Vec::new(),
             failed: None,
             flushing: false,
         }
-    }
-
-    pub(super) fn left(&self) -> u64 {
-        self.length - self.begun
-    }
-
-    /// Begins the next slice: its offset, length and part.
-    pub(super) fn begin(&mut self) -> (u64, u64, Part) {
-        let offset = self.offset + self.begun;
-        let length = self.left().min(self.slice - offset % self.slice);
-        let first = self.begun == 0;
-        self.begun += length;
-        self.under_way += 1;
-        let part = match (first, self.left()) {
-            (true, _) => Part::First,
-            (false, 0) => Part::Last,
-            (false, _) => Part::Middle,
-        };
-        (offset, length, part)
     }
 
     /// Whether all of it is durable when its slices are.

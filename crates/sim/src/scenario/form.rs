@@ -28,6 +28,9 @@ pub(super) struct File {
     pub(super) warmup: Duration,
     /// Distance of the samples of the time series.
     pub(super) sample_every: Option<Duration>,
+    /// Large requests are divided into slices in front of the pool.
+    #[serde(default = "yes")]
+    pub(super) divide: bool,
     /// The first seed.
     #[serde(default = "one")]
     pub(super) seed: u64,
@@ -56,6 +59,10 @@ pub(super) struct File {
 
 fn one() -> u64 {
     1
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn one_32() -> u32 {

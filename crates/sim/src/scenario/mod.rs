@@ -185,6 +185,7 @@ impl Reader<'_> {
                 warmup,
                 duration,
                 sample_every,
+                divides: file.divide,
             },
             marks,
             bounds,

@@ -70,6 +70,8 @@ pub struct Setup {
     pub duration: Duration,
     /// Distance of the samples of the time series.
     pub sample_every: Duration,
+    /// Large requests are divided into slices in front of the pool, as `serve` does; otherwise they stay whole.
+    pub divides: bool,
 }
 
 /// Workers before the pool.
@@ -189,7 +191,7 @@ pub fn run_quietly(setup: &Setup, seed: u64) -> Result<Run, Failure> {
 }
 
 impl Setup {
-    /// A setup without admission control, workers, changes or warm-up, with a single sample.
+    /// A setup without admission control, workers, changes or warm-up, with a single sample. Requests stay whole.
     pub fn new(device: DeviceParams, tenants: Vec<Tenant>, clients: Vec<Client>, duration: Duration) -> Self {
         let pool = pool::Config {
             scheduler: Scheduler::Mclock,
@@ -202,7 +204,7 @@ impl Setup {
             slots: None,
         };
         let (changes, warmup, sample_every) = (Vec::new(), Duration::ZERO, duration);
-        Self { workers: None, device, pool, tenants, clients, changes, warmup, duration, sample_every }
+        Self { workers: None, device, pool, tenants, clients, changes, warmup, duration, sample_every, divides: false }
     }
 
     /// The instant at which a run of it ends.

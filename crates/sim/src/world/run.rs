@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 
 use evenkeel_control::pool::{Next as Dispatch, Outcome, Ticket};
 use evenkeel_control::rng::SplitMix64;
-use evenkeel_control::units::Work;
+use evenkeel_control::slices::Division;
+use evenkeel_control::units::{Part, Work};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use evenkeel_model::device::{Device, DeviceParams};
@@ -78,6 +79,7 @@ enum Event {
 }
 
 /// What the pool carries.
+#[derive(Clone, Copy)]
 struct Request {
     client: usize,
     /// Through which it came; 0 where there are no workers.
@@ -88,6 +90,17 @@ struct Request {
     entered_at: Instant,
     /// What [`Inversion::submitted`] answered.
     lower_time: Duration,
+    /// The divided request that it is a slice of.
+    whole: Option<u64>,
+}
+
+/// A request that is carried out in slices.
+struct Divided {
+    request: Request,
+    slices: Division,
+    /// When its first slice was admitted.
+    admitted_at: Option<Instant>,
+    inversion: Duration,
 }
 
 /// What is inside the device.
@@ -117,6 +130,7 @@ pub(super) struct World<'a, D> {
     pools: Pools<Request>,
     device: D,
     clients: Vec<Client>,
+    divided: Slab<Divided>,
     inside: Slab<Inside>,
     queued: usize,
     meter: Meter,
@@ -172,6 +186,7 @@ impl<'a, D: Machine> World<'a, D> {
             pools,
             device,
             clients,
+            divided: Slab::default(),
             inside: Slab::default(),
             queued: 0,
             watch: None,
@@ -249,17 +264,57 @@ impl<'a, D: Machine> World<'a, D> {
         Ok(())
     }
 
-    /// A request comes to the pool.
+    /// A request comes to the pool, in slices if it is large.
     fn enter(&mut self, now: Instant, mut request: Request) {
         let (tenant, io) = (self.setup.clients[request.client].tenant, request.io);
         request.entered_at = now;
+        self.meter.submitted(now, tenant, io.bytes);
+        let slices = self.pools.all[self.pools.tenants[tenant].0].slices();
+        match slices.divide(io.kind, io.offset, io.bytes.into()).filter(|_| self.setup.divides) {
+            None => self.submit(now, request, Part::Whole),
+            Some(slices) => {
+                let divided = Divided { request, slices, admitted_at: None, inversion: Duration::ZERO };
+                let whole = self.divided.insert(divided).into();
+                self.hand_out_slices(now, whole);
+            }
+        }
+    }
+
+    /// Submits as many slices of a request as may be under way.
+    fn hand_out_slices(&mut self, now: Instant, whole: u64) {
+        while let Some(divided) = self.divided.get_mut(whole)
+            && divided.slices.may_begin()
+        {
+            let (offset, bytes, part) = divided.slices.begin();
+            let io = Io { offset, bytes: bytes as u32, ..divided.request.io };
+            let slice = Request { io, entered_at: now, whole: Some(whole), ..divided.request };
+            self.submit(now, slice, part);
+        }
+    }
+
+    fn submit(&mut self, now: Instant, mut request: Request, part: Part) {
+        let tenant = self.setup.clients[request.client].tenant;
         request.lower_time = self.inversion.submitted(now, tenant);
-        let work = Work::new(io.kind, io.bytes);
+        let work = Work { part, ..Work::new(request.io.kind, request.io.bytes) };
         let (host, id) = self.pools.tenants[tenant];
         if self.pools.all[host].submit(now, id, work, request).is_ok() {
             self.queued += 1;
-            self.meter.submitted(now, tenant, io.bytes);
         }
+    }
+
+    /// A slice is done; the completion of its request, if that was the last one.
+    fn slice_done(&mut self, now: Instant, whole: u64, slice: &Completion) -> Option<Completion> {
+        let divided = self.divided.get_mut(whole)?;
+        divided.slices.end();
+        divided.inversion = divided.inversion + slice.inversion;
+        let admitted_at = *divided.admitted_at.get_or_insert(slice.admitted_at);
+        if divided.slices.left() > 0 || !divided.slices.is_waiting() {
+            self.hand_out_slices(now, whole);
+            return None;
+        }
+        let Divided { request, inversion, .. } = self.divided.remove(whole)?;
+        let (bytes, entered_at) = (request.io.bytes, request.entered_at);
+        Some(Completion { bytes, entered_at, admitted_at, inversion, ..*slice })
     }
 
     /// A client has its reply.
@@ -289,6 +344,7 @@ impl<'a, D: Machine> World<'a, D> {
                         sent_at: now,
                         entered_at: now,
                         lower_time: Duration::ZERO,
+                        whole: None,
                     };
                     match &mut self.front {
                         None => self.enter(now, request),
@@ -336,11 +392,19 @@ impl<'a, D: Machine> World<'a, D> {
             };
             let (host, _) = self.pools.tenants[self.setup.clients[request.client].tenant];
             self.pools.all[host].complete(now, ticket, Outcome::Done);
+            let completion = match request.whole {
+                None => completion,
+                Some(whole) => match self.slice_done(now, whole, &completion) {
+                    None => continue,
+                    Some(completion) => completion,
+                },
+            };
             match &mut self.front {
                 None => self.answer(now, request.client, completion)?,
                 Some(front) => {
                     let reply = Passing::Reply(request.client, completion);
-                    front.pass(now, request.connection, Side::Send, &request.io, reply);
+                    let io = Io { bytes: completion.bytes, ..request.io };
+                    front.pass(now, request.connection, Side::Send, &io, reply);
                 }
             }
         }

@@ -42,6 +42,7 @@ fn setup(admission: admission::Config) -> Setup {
         warmup: Duration::from_secs(1),
         duration: Duration::from_secs(4),
         sample_every: Duration::from_millis(100),
+        divides: true,
     }
 }
 
@@ -58,6 +59,24 @@ fn a_budget_keeps_the_light_tenant_from_waiting_behind_the_bulk() {
     assert_eq!(bounded.tenants[0].inversion, Duration::ZERO);
     assert_eq!((bounded.budget.mean_bytes, bounded.budget.cv), (524_288.0, 0.0));
     assert!(bloated.budget.mean_bytes.is_infinite());
+}
+
+#[test]
+fn large_requests_go_in_slices_and_count_once() {
+    let run = |divides, clients| {
+        let budget = admission::Config::Fixed { budget_bytes: 2 << 20 };
+        run_quietly(&Setup { divides, clients, ..setup(budget) }, 1).unwrap()
+    };
+    let bulk = || client(0, 2, 8 << 20);
+    let [whole, divided] = [false, true].map(|divides| run(divides, vec![bulk(), client(1, 1, 4096)]));
+    let p99 = |run: &Run| run.tenants[1].response.p99().as_nanos();
+    assert!(p99(&divided) * 4 < p99(&whole), "{} ns against {} ns", p99(&divided), p99(&whole));
+    let [whole_alone, alone] = [false, true].map(|divides| run(divides, vec![bulk()]).tenants[0].bytes);
+    assert!(alone * 100 > whole_alone * 95, "{alone} against {whole_alone}");
+    let bulk = &divided.tenants[0];
+    assert!(bulk.requests > 0 && bulk.bytes == bulk.requests * (8 << 20), "{} of {}", bulk.bytes, bulk.requests);
+    // From the entry of the request to its last slice.
+    assert!(bulk.response.mean() >= bulk.device.mean() && bulk.device.mean() > whole.tenants[1].device.mean());
 }
 
 #[test]
