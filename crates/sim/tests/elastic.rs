@@ -32,6 +32,7 @@ fn bursts(admission: Config) -> Setup {
         warmup: Duration::from_secs(20),
         duration: Duration::from_secs(20),
         sample_every: Duration::from_secs(20),
+        divides: true,
     }
 }
 

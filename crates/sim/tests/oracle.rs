@@ -38,6 +38,7 @@ fn setup(queue_depth: u32) -> Setup {
         warmup: Duration::from_millis(500),
         duration: Duration::from_secs(4),
         sample_every: Duration::from_secs(4),
+        divides: true,
     }
 }
 

@@ -85,6 +85,7 @@ fn play(replay: Replay, seconds: u64) -> Run {
         warmup: Duration::ZERO,
         duration: Duration::from_secs(seconds),
         sample_every: Duration::from_millis(100),
+        divides: true,
     };
     run(&setup, 1, &mut |_| ControlFlow::Continue(())).unwrap()
 }

@@ -93,6 +93,7 @@ prop_compose! {
             warmup: Duration::from_millis(warmup),
             duration: Duration::from_millis(1_200),
             sample_every: Duration::from_millis(50),
+            divides: true,
         }
     }
 }
@@ -178,6 +179,7 @@ fn littles_law_holds() {
         warmup: Duration::from_secs(1),
         duration: Duration::from_secs(10),
         sample_every: Duration::from_secs(1),
+        divides: true,
     };
     let run = run_quietly(&setup, 1).unwrap();
     let outstanding = run.requests_per_s() * run.tenants[0].response.mean().as_secs_f64();
