@@ -6,7 +6,7 @@
 use evenkeel_control::pool::TenantView;
 
 use crate::explain;
-use crate::figures::{bytes, count, megabytes, ms, rates, short};
+use crate::figures::{bytes, count, counted, counted_figure, megabytes, ms, rates, short};
 pub use crate::lately::{Cause, Kind, Lately, Target, ThrottledBy, Verdict};
 use crate::state::{LatencyTargetState, LimitState, PoolState, TenantSlotsState, TenantState};
 
@@ -210,7 +210,7 @@ fn targets(tenant: &TenantState, work: &Counts, lately: &Lately) -> Vec<Target> 
     targets.extend(tenant.slots.as_ref().and_then(|slots| by_seconds(slots, work.windows, work.violated, None)));
     targets.extend(tenant.guarantees.iter().map(|of| {
         let guaranteed = of.guaranteed_per_s as f64;
-        let unit = if of.unit == "bytes" { megabytes(guaranteed) + " MB/s" } else { count(guaranteed) + "/s" };
+        let unit = if of.unit == "bytes" { megabytes(guaranteed) + " MB/s" } else { count(guaranteed) + " IOPS" };
         let what = if of.of == "all" { unit } else { format!("{unit} {}", of.of) };
         let verdict = guarantee(guaranteed, of.measured_per_s, &of.reason);
         Target { what, kind: Kind::Guarantee, verdict }
@@ -236,7 +236,7 @@ fn targets(tenant: &TenantState, work: &Counts, lately: &Lately) -> Vec<Target> 
 pub fn for_target(tenant: &TenantState) -> Option<ThrottledBy> {
     let throttled = tenant.throttled.as_ref()?;
     let by = throttled.slots_owner.clone();
-    let how = format!("{} slots, {} ms delay", throttled.slots, ms(throttled.delay_ms));
+    let how = format!("{}, {} ms delay", counted(throttled.slots, "slot"), ms(throttled.delay_ms));
     let because = explain::throttled_for_target(&by, &throttled.because);
     Some(ThrottledBy { by, cause: Cause::LatencyTarget, how, because })
 }
@@ -254,7 +254,7 @@ fn throttled_by(tenant: &TenantState, lately: &Lately) -> Option<ThrottledBy> {
     }
     let slots = tenant.slots.as_ref()?;
     let granted = slots.granted.filter(|&granted| slots.used >= AT_LIMIT * granted)?;
-    let (by, how, because) = ("slots".into(), format!("{granted:.1} slots"), slots.because.clone());
+    let (by, how, because) = ("slots".into(), counted_figure(granted, "slot"), slots.because.clone());
     Some(ThrottledBy { by, cause: Cause::Slots, how, because })
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_policy::figures::{aligned, bytes, count, megabytes, ms, short, uptime};
+use evenkeel_policy::figures::{aligned, bytes, count, counted, megabytes, ms, short, uptime};
 use evenkeel_policy::state::{
     GuaranteeState, LatencyState, LimitState, PoolState, RemoteState, State, TenantState, VolumeState,
 };
@@ -63,8 +63,8 @@ pub(crate) fn head(state: &State) -> Vec<String> {
         format!("evenkeel serve {}", state.version),
         format!("up {}", uptime(state.uptime_s)),
         state.engine.clone(),
-        format!("{workers} workers {:.0} % busy", 100.0 * busy / workers.max(1) as f64),
-        format!("{} clients", state.connections),
+        format!("{} {:.0} % busy", counted(workers as u64, "worker"), 100.0 * busy / workers.max(1) as f64),
+        counted(state.connections, "client"),
     ];
     if state.read_only {
         head.push("read-only".into());
@@ -243,8 +243,9 @@ pub(crate) fn remote(remote: &RemoteState) -> String {
     if remote.reconnects_total > 0 {
         let _ = write!(
             text,
-            ", reconnected {} times, {} requests sent again",
-            remote.reconnects_total, remote.resent_total
+            ", reconnected {}, {} sent again",
+            counted(remote.reconnects_total, "time"),
+            counted(remote.resent_total, "request")
         );
     }
     if let Some(error) = &remote.last_error {
@@ -264,8 +265,8 @@ mod tests {
         let throttled =
             ThrottledState { slots: 64, slots_owner: "response".into(), delay_ms: 24.2, because: "it is noisy".into() };
         let mut tenant = TenantState { name: "backup".into(), throttled: Some(throttled), ..TenantState::default() };
-        let line = "backup is throttled by response: 64 slots, 24.2 ms delay; throttled for the pool's latency target \
-                    (response): it is noisy\n";
+        let line = "backup is throttled by response: 64 slots, 24.2 ms delay; throttled for the pool's latency target: it is \
+                    noisy\n";
         let shown = |tenant: &TenantState| pool(&PoolState { tenants: vec![tenant.clone()], ..PoolState::default() });
         assert!(shown(&tenant).contains(line), "{}", shown(&tenant));
         tenant.lately = Some(Lately { throttled_by: for_target(&tenant), ..Lately::default() });

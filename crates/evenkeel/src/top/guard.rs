@@ -7,7 +7,7 @@ use evenkeel_guard::loops::record::{
 use evenkeel_policy::decision::Unit;
 use evenkeel_policy::verdict::{self, AT_LIMIT, Kind, Target};
 
-use super::figures::{bytes, count, megabytes, ms, short, uptime};
+use super::figures::{bytes, count, counted, megabytes, ms, short, uptime};
 use super::row::{Hold, Row, Sample, Tab, Table};
 use crate::guard::show;
 
@@ -84,7 +84,7 @@ fn of_pool(pool: &PoolState, packets: &PacketsState) -> Row {
             verdict: verdict::latency(packets.target_ms, figure, &pool.reason),
         }),
         hold: (held > 0).then(|| Hold {
-            by: format!("{held} clients throttled"),
+            by: counted(held as u64, "client") + " throttled",
             how: format!("mean {} ms", ms(packets.mean_delay_ms)),
         }),
         trouble: (pool.reason == "signal_lost").then(|| "SIGNAL LOST".into()),
