@@ -164,7 +164,7 @@ impl Report {
         Self { seed, jobs: results.iter().map(JobReport::new).collect() }
     }
 
-    /// What kept a job from ending well, one sentence for each job.
+    /// The failures of jobs, one sentence for each job.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         for job in &self.jobs {
@@ -244,7 +244,7 @@ impl JobReport {
     }
 }
 
-/// What came of checking the volume of a job against `record`, in a sentence.
+/// The result of checking the volume of a job against `record`, in a sentence.
 pub fn check_result(record: &Record, results: &[JobResult]) -> String {
     let bytes: u64 = results.iter().map(JobResult::verified_bytes).sum();
     let lost = results.iter().find_map(JobResult::failure);

@@ -14,7 +14,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 /// How long a server may take to accept a connection, and then for the whole handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What kept a connection from being made.
+/// Reason why a connection was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
@@ -23,7 +23,7 @@ pub enum DialError {
     Host {
         /// The name.
         host: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// No process accepts connections there.
@@ -38,7 +38,7 @@ pub enum DialError {
     /// The server hung up.
     #[error("the server closed the connection during the handshake")]
     Closed,
-    /// What the server sent is not NBD as specified.
+    /// The server's message is not NBD as specified.
     #[error("{0}")]
     Violation(Violation),
     /// The server said no.

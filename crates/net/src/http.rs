@@ -60,7 +60,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What kept an answer from coming.
+/// Reason why an answer did not come.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No connection.

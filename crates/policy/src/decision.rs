@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::Enforcement;
 use crate::figures::{bytes, counted, counted_figure, three};
 
-/// What a figure counts.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -87,7 +87,7 @@ pub struct DecisionRecord {
     /// The tenant that it is about; empty where it is about the pool.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tenant: String,
-    /// What of the tenant: `read` or `write`, a control group.
+    /// The part of the tenant: `read` or `write`, a control group.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub of: String,
     /// When it was taken first, since the start.
@@ -100,13 +100,13 @@ pub struct DecisionRecord {
     pub reason: String,
     /// Why, as a sentence.
     pub because: String,
-    /// What was measured, in `measured_in`; `null` where nothing was.
+    /// The measured figure, in `measured_in`; `null` where nothing was measured.
     pub measured: Option<f64>,
-    /// What it was measured by, likewise.
+    /// The target that it is compared with, likewise.
     pub target: Option<f64>,
     /// Unit of the two above.
     pub measured_in: Unit,
-    /// What was set, in `set_in`: a delay, a limit, slots, a budget; `null` = no bound.
+    /// The value set, in `set_in`: a delay, a limit, slots, a budget; `null` = no bound.
     pub set: Option<f64>,
     /// The smallest meanwhile.
     pub least_set: Option<f64>,
@@ -134,7 +134,7 @@ impl DecisionRecord {
         }
     }
 
-    /// What it is about: pool, tenant, and what of the tenant.
+    /// The subject: pool, tenant, and the part of the tenant.
     pub fn subject(&self) -> String {
         let parts = [&self.pool, &self.tenant, &self.of];
         parts.into_iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join(" ")

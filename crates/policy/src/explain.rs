@@ -369,8 +369,8 @@ pub fn throttled_for_target(slots_owner: &str, because: &str) -> String {
     format!("throttled for the pool's latency target{slots}: {because}")
 }
 
-/// What goes on in a pool: the limit that it is at, the newest decision for its latency target, that of admission. Admission
-/// does not count at a limit: what waits there waits for the limit.
+/// The state of a pool: the limit that it is at, the newest decision for its latency target, that of admission.
+/// Admission does not count at a limit: what waits there waits for the limit.
 pub fn pool(limit: Option<&str>, target: Option<&str>, admission: &str) -> String {
     let target = target.map(|because| format!("latency target: {because}"));
     let last = limit.map_or_else(|| format!("admission: {admission}"), str::to_owned);

@@ -33,7 +33,7 @@ pub struct Cidr {
 }
 
 impl Rates {
-    /// Whether neither rate is set.
+    /// True if neither rate is set.
     pub fn is_unset(&self) -> bool {
         *self == Self::default()
     }
@@ -77,7 +77,7 @@ impl Cidr {
         u32::from(self.prefix) + if self.address.is_ipv4() { 96 } else { 0 }
     }
 
-    /// Whether `address` lies in the block; an IPv4 address written as IPv6 (`::ffff:10.0.0.1`) counts as IPv4.
+    /// True if `address` lies in the block; an IPv4 address written as IPv6 (`::ffff:10.0.0.1`) counts as IPv4.
     pub fn contains(self, address: IpAddr) -> bool {
         same_prefix(bits(self.address), bits(address), self.prefix_of_128())
     }

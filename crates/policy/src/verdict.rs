@@ -68,7 +68,7 @@ impl From<&TenantView<'_>> for Counts {
 }
 
 impl Counts {
-    /// What was counted since `was`. A counter that began anew has not grown.
+    /// The counts since `was`. A counter that began anew has not grown.
     #[must_use]
     pub fn since(&self, was: &Self) -> Self {
         let mut grown = self.with(was, u64::saturating_sub, |is, was| (is - was).max(0.0));
@@ -232,7 +232,7 @@ fn targets(tenant: &TenantState, work: &Counts, lately: &Lately) -> Vec<Target> 
     targets
 }
 
-/// What throttles a tenant for its pool's latency target.
+/// The throttle of a tenant for its pool's latency target.
 pub fn for_target(tenant: &TenantState) -> Option<ThrottledBy> {
     let throttled = tenant.throttled.as_ref()?;
     let by = throttled.slots_owner.clone();
@@ -241,7 +241,7 @@ pub fn for_target(tenant: &TenantState) -> Option<ThrottledBy> {
     Some(ThrottledBy { by, cause: Cause::LatencyTarget, how, because })
 }
 
-/// What throttles a tenant by name; the strictest first.
+/// The throttle of a tenant by name; the strictest first.
 fn throttled_by(tenant: &TenantState, lately: &Lately) -> Option<ThrottledBy> {
     if let Some(by) = for_target(tenant) {
         return Some(by);

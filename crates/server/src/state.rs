@@ -1,4 +1,4 @@
-//! What is going on, as records for the API.
+//! The state as records for the API.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ type Connections = HashMap<(usize, Arc<str>), u32>;
 /// The least window of [`PoolState::lately`].
 pub(crate) const WINDOW: StdDuration = StdDuration::from_secs(1);
 
-/// What all tenants had done at one moment.
+/// The counters of all tenants at one moment.
 pub(crate) struct Counted {
     /// When.
     pub(crate) uptime: StdDuration,

@@ -7,7 +7,7 @@
 pub(super) struct Throttle {
     /// Cost of all that is inside, in bytes.
     pub(super) inside: u64,
-    /// What may be inside, in bytes; `u64::MAX` = unbounded.
+    /// Bytes that may be in flight; `u64::MAX` = unbounded.
     pub(super) budget: u64,
 }
 

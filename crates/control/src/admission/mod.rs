@@ -93,7 +93,7 @@ impl Config {
         }
     }
 
-    /// Whether it is one to compare with, for simulations alone.
+    /// True if it is one to compare with, for simulations alone.
     pub const fn is_baseline(&self) -> bool {
         matches!(self, Self::Theta | Self::Wbt { .. } | Self::Vegas | Self::Gradient)
     }
@@ -121,7 +121,7 @@ impl Default for Config {
     }
 }
 
-/// What goes before throughput.
+/// The concern that goes before throughput.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Care {
     /// Nothing.
@@ -170,14 +170,14 @@ pub enum Reason {
     BudgetAtMaximum,
     /// A target was drawn around the optimum without a fit: not enough samples yet.
     TargetExplored {
-        /// What the draw centres on.
+        /// The centre of the draw.
         optimum: Duration,
         /// Samples in the history.
         samples: u32,
     },
     /// A target was drawn around the optimum of the fitted throughput-latency curve.
     TargetFitted {
-        /// What the draw centres on.
+        /// The centre of the draw.
         optimum: Duration,
         /// Slope of the curve against ln(latency), in MiB/s.
         slope_mib_per_s: f64,
@@ -231,7 +231,7 @@ pub enum Reason {
     },
 }
 
-/// What the controller decided.
+/// The controller's decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
     /// When it was due.
@@ -266,7 +266,7 @@ fn bounded(budget: f64) -> f64 {
     budget.min(MAX_BUDGET as f64).max(MIN_BUDGET as f64)
 }
 
-/// What an adaptive answer sees of a request that has left.
+/// A request that has left, as adaptive answers see it.
 #[derive(Clone, Copy)]
 struct Completion {
     now: Instant,
@@ -317,7 +317,7 @@ enum Law {
 /// (at most three, O(history)).
 pub struct Admission {
     throttle: Throttle,
-    /// Whether the last answer of [`Admission::fits`] was no. A cell, so that a scheduler can ask from a closure.
+    /// True if the last answer of [`Admission::fits`] was no. A cell, so that a scheduler can ask from a closure.
     holding_back: Cell<bool>,
     law: Law,
     next_tick: Instant,
@@ -345,7 +345,7 @@ impl Admission {
         admission
     }
 
-    /// Whether a request of this cost fits now.
+    /// True if a request of this cost fits now.
     ///
     /// It fits if the sum stays within the budget. A request larger than the whole budget fits when what is inside
     /// does not exceed the budget: it could not enter otherwise. A request that does not fit counts as throttled until

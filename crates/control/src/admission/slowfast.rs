@@ -35,7 +35,7 @@ const AGREEMENT: f64 = 1.25;
 /// `settling_exploration`: the spread that always remains, so that a change of the device is noticed.
 const SETTLED_P99_FACTOR: f64 = 1.25;
 
-/// What completed since the fast loop last ran.
+/// Completions since the fast loop last ran.
 struct FastInterval {
     ends_at: Instant,
     length: Duration,
@@ -49,7 +49,7 @@ struct FastInterval {
     violations: u32,
 }
 
-/// What completed since the slow loop last ran.
+/// Completions since the slow loop last ran.
 struct SlowInterval {
     ends_at: Instant,
     completions: u64,

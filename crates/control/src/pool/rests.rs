@@ -36,7 +36,7 @@ pub struct Hold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rest {
     due: Instant,
-    /// Whose: place and generation.
+    /// The tenant's place and generation.
     index: u32,
     generation: u32,
     /// When its request left.
@@ -86,7 +86,7 @@ fn fewer(slots: u64, rest: Duration, latency: Duration) -> (u64, Duration) {
     (busy, Duration::from_nanos((cycle as u64).saturating_sub(latency)))
 }
 
-/// What the target saw of a tenant at the end of its last interval.
+/// A tenant's figures for the target at the end of its last interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     /// Payload bytes since the pool began: those that count as load, and all.

@@ -1,8 +1,8 @@
-//! What one workload did in one period.
+//! One workload's report on one period.
 
 use crate::time::Duration;
 
-/// What one workload (a tenant on a device) did in one period, in whole numbers that add up.
+/// The report of one workload (a tenant on a device) on one period, in whole numbers that add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Length of the period.
@@ -15,7 +15,7 @@ pub struct Report {
     pub bytes: u64,
     /// Requests waiting at the host when the period ended: q⁰.
     pub queued: u64,
-    /// What they had waited by then, added up: D⁰.
+    /// The time that they had waited by then, added up: D⁰.
     pub waited: Duration,
     /// The time that its requests spent inside the device during the period, added up.
     pub inside: Duration,
@@ -51,7 +51,7 @@ impl Report {
         mean_s(self.response_time, self.completed)
     }
 
-    /// Whether nothing arrived, completed, waited or was inside.
+    /// True if nothing arrived, completed, waited or was inside.
     pub fn is_idle(&self) -> bool {
         self.arrived == 0 && self.completed == 0 && self.queued == 0 && self.inside == Duration::ZERO
     }

@@ -55,7 +55,7 @@ pub(super) fn state(state: &State) -> String {
     text
 }
 
-/// What a server is and how it does, short ones first.
+/// Facts about a server, short ones first.
 pub(crate) fn head(state: &State) -> Vec<String> {
     let busy = state.workers.iter().fold(0.0, |sum, worker| sum + worker.busy);
     let workers = state.workers.len();
@@ -72,7 +72,7 @@ pub(crate) fn head(state: &State) -> Vec<String> {
     head
 }
 
-/// What concerns all of a server.
+/// Troubles of all of a server.
 pub(crate) fn troubles(state: &State) -> Vec<String> {
     let mut troubles = Vec::new();
     if state.draining {
@@ -97,7 +97,7 @@ pub(crate) fn troubles(state: &State) -> Vec<String> {
     troubles
 }
 
-/// What a pool is set to and how it does, with names.
+/// Settings and figures of a pool, with names.
 pub(crate) fn pool_facts(pool: &PoolState) -> Vec<(&'static str, String)> {
     let admission = &pool.admission;
     let mut facts = vec![

@@ -64,7 +64,7 @@ pub(super) fn map(map: &Map) -> String {
     text
 }
 
-/// What the agent measures and does.
+/// The agent's measurements and decisions.
 pub(super) fn state(state: &State) -> String {
     let mut text = String::new();
     let _ = writeln!(

@@ -11,10 +11,10 @@ use super::source::{Answer, More, Wanted};
 use crate::control::show;
 use crate::guard;
 
-/// What the detail view shows.
+/// The content of the detail view.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Detail {
-    /// What it is set to and how it does, with names.
+    /// Its settings and figures, with names.
     pub(super) facts: Vec<(&'static str, String)>,
     /// Decisions, newest first.
     pub(super) decisions: Vec<DecisionRecord>,

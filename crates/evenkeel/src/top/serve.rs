@@ -12,10 +12,10 @@ use crate::control::show::{head, troubles};
 /// Times of the same count differ by so much at most: the server works them out anew for each answer.
 const SAME_S: f64 = 0.01;
 
-/// What connections did between the last two times that their workers counted.
+/// Rates of connections between the last two times that their workers counted.
 pub(super) type Paces = HashMap<String, Pace>;
 
-/// What a connection did lately.
+/// Recent rates of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     counted_at_s: f64,

@@ -1,4 +1,4 @@
-//! What the volumes of an array did in a period, from the kernel's statistics of their disks.
+//! Measures the volumes of an array over a period, from the kernel's statistics of their disks.
 //!
 //! The statistics add up the time that requests took, from when the block layer took them up. By Little's law that sum over
 //! an interval is how many there were in the mean. As many as the queue has places were inside the array; the others waited
@@ -20,7 +20,7 @@ const TAKEN_TO_WAIT: f64 = 0.25;
 pub struct Places {
     /// So many there are in all.
     pub all: u64,
-    /// Whether the time that requests wait for one shows in the statistics.
+    /// True if the time that requests wait for one shows in the statistics.
     pub shows_waiting: bool,
 }
 
@@ -60,7 +60,7 @@ impl Meter {
         self.most_inside = self.most_inside.max(sample.in_flight);
     }
 
-    /// What was done since the last call; `places` are those of the end of the period.
+    /// The work since the last call; `places` are those of the end of the period.
     pub fn end_period(&mut self, places: Places) -> Report {
         let seconds = self.length.as_secs_f64();
         let mean = |sum: f64| if seconds > 0.0 { sum / seconds } else { 0.0 };

@@ -71,15 +71,15 @@ pub struct Array {
     workloads: Vec<Workload>,
     due: Due,
     begun: bool,
-    /// Whether other hosts have a say.
+    /// True if other hosts have a say.
     exchanged: bool,
     /// How much of its share this host takes, 0 to 1.
     ramp: f64,
-    /// What has not been reported to other hosts yet.
+    /// The summary that has not been reported to other hosts yet.
     untold: Option<Summary>,
     total: Option<f64>,
     tightness: Option<f64>,
-    /// Whether something was decided since [`Array::take_slots`].
+    /// True if something was decided since [`Array::take_slots`].
     decided: bool,
     decisions: Log<Decision>,
 }
@@ -145,7 +145,7 @@ impl Array {
         true
     }
 
-    /// What this host did, for the others, once for each period. Where they have a say, the period ends now.
+    /// This host's summary for the others, once for each period. Where they have a say, the period ends now.
     pub fn take_summary(&mut self) -> Option<Summary> {
         if self.exchanged { Some(self.end_period().clone()) } else { self.untold.take() }
     }
@@ -219,7 +219,7 @@ impl Array {
         self.controller.config().method.name()
     }
 
-    /// What is known and decided; the files of the point know the queues.
+    /// The measurements and decisions; the files of the point know the queues.
     pub fn state(&self) -> QueueDepthState {
         QueueDepthState {
             period_s: self.controller.config().period.as_secs_f64(),

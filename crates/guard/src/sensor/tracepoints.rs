@@ -264,7 +264,7 @@ pub struct ReadTimes {
     devices: Map,
     histograms: Map,
     watched: BTreeMap<DeviceNumber, u32>,
-    /// What each histogram held at the last reading, and room for one.
+    /// The content of each histogram at the last reading, and space for one.
     before: Vec<Vec<u64>>,
     buffer: Vec<u8>,
     _attached: Vec<(Program, OwnedFd)>,

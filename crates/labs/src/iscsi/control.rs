@@ -17,7 +17,7 @@ use crate::check::figures::Figures;
 use crate::machine::guard::{self, Guard};
 use crate::machine::guest::{follow_tutorial, tool};
 
-/// What each second after a restart must stay below, as a part of the target.
+/// The bound on each second after a restart, as a part of the target.
 const OVERSHOOT_LIMIT: f64 = 1.5;
 const SECOND: Duration = Duration::from_secs(1);
 /// The figure of latencies that targets are for, unless said otherwise.

@@ -60,7 +60,7 @@ fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
     (my - slope * mx, slope, if syy > 0.0 { sxy * sxy / (sxx * syy) } else { 0.0 })
 }
 
-/// What a step says when it holds; an error when it does not.
+/// A step's summary when it holds; an error when it does not.
 type Step = fn(&Plan, &mut Figures) -> Result<String>;
 
 /// In this order on each machine.
@@ -315,7 +315,7 @@ fn killed_with_sentinel(binary: &Path, figures: &mut Figures) -> Result<String> 
     Ok(detail)
 }
 
-/// What is left of filters on the bridge: ours and foreign ones, and what they hang on.
+/// The filters left on the bridge: ours and foreign ones, and what they hang on.
 fn filters() -> Result<String> {
     let hooks = tool("tc", &["qdisc", "show", "dev", "br0"])?;
     let hooks = hooks.lines().filter(|line| line.contains("clsact")).collect::<Vec<_>>().join("; ");

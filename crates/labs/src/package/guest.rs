@@ -17,7 +17,7 @@ use crate::machine::services::{
 const ADDRESS: &str = "127.0.0.1:10809";
 const EXPORT: &str = "disk0";
 const SETTINGS: &str = "/etc/evenkeel/evenkeel.toml";
-/// What an operator adds to the settings as they come.
+/// An operator's addition to the settings as they come.
 const EDIT: &str = "\n[tenants.default]\nweight = 3\n";
 const GUARD_SETTINGS: &str = "/etc/evenkeel/guard.toml";
 const GUARD_EDIT: &str = "\n[pools.lab]\nlatency.target = \"15ms\"\n";
@@ -25,7 +25,7 @@ const DATA: &str = "/var/lib/evenkeel";
 const PIECE: usize = 64 << 10;
 /// Where each step writes, in pieces.
 const PLACES: [u64; 3] = [0, 1, 2];
-/// What a package manager or systemd writes, and what ours would leave.
+/// The folders that a package manager or systemd writes to, and where ours would leave files.
 const SEARCHED: [&str; 6] = ["/etc", "/run", "/usr/bin", "/usr/lib/systemd", "/usr/lib/sysusers.d", "/var/lib"];
 /// Where it would take too long to search, on an emulated processor.
 const ABSENT: [&str; 3] =
@@ -161,7 +161,7 @@ fn put(place: u64, durable: bool) -> Result<()> {
     client.disconnect()
 }
 
-/// Whether the pieces of all `places` are there.
+/// Checks that the pieces of all `places` are there.
 fn holds(places: &[u64]) -> Result<()> {
     let mut client = Client::connect(ADDRESS, EXPORT, PATIENCE)?;
     for &place in places {

@@ -22,7 +22,7 @@ pub(super) struct Stream {
 pub(super) struct Flight {
     pub(super) request: u64,
     pub(super) bytes: u64,
-    /// Whether the request is complete with it.
+    /// True if the request is complete with it.
     pub(super) last: bool,
 }
 

@@ -18,12 +18,12 @@ pub const MAX_OPTION_REPLY: usize = 4 * MAX_STRING;
 pub const MAX_LISTED: usize = 65_536;
 /// The most bytes of names and descriptions that [`Goal::List`] collects.
 const MAX_LIST_BYTES: usize = 16 << 20;
-/// What a server prefers when it does not say.
+/// The preferred block of a server that does not say.
 const DEFAULT_PREFERRED_BLOCK: u32 = 4096;
 /// The largest minimum block size that the specification allows.
 const MAX_MIN_BLOCK: u32 = 65_536;
 
-/// What the handshake is for.
+/// The purpose of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// Start transmission.
@@ -34,16 +34,16 @@ pub enum Goal {
     List,
 }
 
-/// What the client wants of the server.
+/// The client's wishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Name of the export; empty for the default one. At most [`MAX_STRING`] bytes.
     pub export: String,
-    /// What for.
+    /// The purpose.
     pub goal: Goal,
     /// The best framing to ask for; the server may grant less.
     pub framing: Framing,
-    /// Whether to select the context `base:allocation`, for block status.
+    /// True to select the context `base:allocation`, for block status.
     pub base_allocation: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct Wanted {
 pub struct Connected {
     /// Size of the export in bytes.
     pub size: u64,
-    /// What the export can do.
+    /// The abilities of the export.
     pub flags: TransmissionFlags,
     /// Requests must be multiples of this many bytes; 1 where the server does not care.
     pub min_block: u32,
@@ -60,7 +60,7 @@ pub struct Connected {
     pub preferred_block: u32,
     /// The largest READ or WRITE, in bytes.
     pub max_payload: u32,
-    /// What was granted.
+    /// The granted framing.
     pub framing: Framing,
     /// Id of the context `base:allocation`, if selected.
     pub context: Option<u32>,
@@ -135,7 +135,7 @@ pub struct Step {
     pub outcome: Option<Outcome>,
 }
 
-/// What is awaited next.
+/// The awaited message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Greeting,

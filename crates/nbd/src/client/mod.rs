@@ -35,7 +35,7 @@ pub use request::MAX_REQUEST;
 /// How a server broke the protocol. The connection cannot be used any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// What the server did.
+    /// The server's violation.
     pub what: &'static str,
     /// The value that was wrong (a magic number, a length, a cookie), where there is one.
     pub value: u64,

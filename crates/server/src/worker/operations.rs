@@ -305,7 +305,7 @@ fn overdue(volume: &str, kind: &'static str, offset: u64, bytes: u64, since: Ins
     }
 }
 
-/// What an operation counts as in reports.
+/// The name of an operation in reports.
 fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Read => "read",

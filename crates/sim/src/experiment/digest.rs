@@ -1,4 +1,4 @@
-//! What remains of a run when its distributions are let go: small enough to keep thousands.
+//! The digest of a run without its distributions: small enough to keep thousands.
 
 use evenkeel_control::{Duration, Instant};
 
@@ -11,7 +11,7 @@ pub struct Digest {
     pub bytes_per_s: f64,
     /// Requests of all tenants per second.
     pub requests_per_s: f64,
-    /// Whether any request waited for admission.
+    /// True if any request waited for admission.
     pub held_back: bool,
     /// The admission budget over time.
     pub budget: BudgetSpread,

@@ -27,7 +27,7 @@ const MAX_DOUBLINGS: u32 = 40;
 /// The bracket around the answer is halved (by ratio) so many times: 2^(1/16), 4.4 % of the budget.
 const HALVINGS: u32 = 4;
 
-/// What the sweep found.
+/// The result of the sweep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Oracle {
     /// The smallest budget that keeps [`KEPT`] of the peak, in bytes.
@@ -81,12 +81,12 @@ impl Search {
         }
     }
 
-    /// What to try next; nothing when the search is over. The same until [`Search::learn`] was called.
+    /// The budgets to try next; nothing when the search is over. The same until [`Search::learn`] was called.
     pub fn wants(&self) -> &[Config] {
         &self.asked
     }
 
-    /// What each of [`Search::wants`] gave: throughput, and whether any request was throttled.
+    /// Learns the result of each of [`Search::wants`]: throughput, and whether any request was throttled.
     ///
     /// # Panics
     /// When there are not as many.
@@ -124,7 +124,7 @@ impl Search {
         self.points.iter().map(|point| point.bytes_per_s).fold(self.unbounded.unwrap_or(0.0), f64::max)
     }
 
-    /// What was found; `None` while the search is on.
+    /// The result; `None` while the search is on.
     pub fn found(&self) -> Option<Oracle> {
         let point = self.points.get(self.place).filter(|_| self.asked.is_empty())?;
         Some(Oracle {
@@ -136,7 +136,7 @@ impl Search {
     }
 }
 
-/// What the runs of one budget gave, as [`Search::learn`] wants it.
+/// The results of the runs of one budget, as [`Search::learn`] wants them.
 pub fn gave<'a>(runs: impl IntoIterator<Item = &'a Digest>) -> (f64, bool) {
     let (mut sum, mut count, mut held_back) = (0.0, 0.0, false);
     for run in runs {

@@ -35,7 +35,7 @@ pub fn page(plan: &Plan, outcome: &Outcome, text: &str, command: String) -> Page
     let sections =
         [Some(results(plan, outcome)), curves(plan, outcome), course(plan, outcome), percentiles(plan, outcome)];
     let listing = Block::Listing { title: "Scenario".into(), text: text.to_owned() };
-    let source = Section { title: "What was run".into(), text: vec![command], blocks: vec![listing] };
+    let source = Section { title: "Setup".into(), text: vec![command], blocks: vec![listing] };
     Page {
         title: plan.title.clone(),
         intro: scenario.description.split("\n\n").map(|part| part.trim().replace('\n', " ")).collect(),
@@ -114,7 +114,7 @@ fn results(plan: &Plan, outcome: &Outcome) -> Section {
     Section { title: "Results".into(), text: vec![note], blocks: vec![Block::Table(table)] }
 }
 
-/// What a sweep shows: latency over throughput, and both over the value that varies fastest.
+/// The curves of a sweep: latency over throughput, and both over the value that varies fastest.
 fn curves(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     let (last, others) = plan.keys.split_last()?;
     let per_series = plan.points.len().checked_div(series_count(plan, others.len())).filter(|&n| n > 0)?;
@@ -266,11 +266,11 @@ fn course(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     let mut blocks: Vec<Block> = blocks.into_iter().flatten().collect();
     blocks.extend(pool_wide(
         "Admission budget",
-        "What may be inside the device, and what is; under the cursor the reason of the latest decision.",
+        "Budget and bytes in flight; under the cursor the reason of the latest decision.",
         Axis::linear("KiB"),
         &|label, run| budget(label, run, single),
     ));
-    blocks.extend(pool_wide("Latency target", "What admission aims at.", Axis::linear("ms"), &|label, run| {
+    blocks.extend(pool_wide("Latency target", "The latency that admission aims at.", Axis::linear("ms"), &|label, run| {
         let target = |sample: &Sample| {
             (seconds(sample.at), sample.target.map_or(f64::NAN, ms), explain::admission(&sample.target_reason))
         };

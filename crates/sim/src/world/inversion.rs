@@ -44,7 +44,7 @@ impl Standing {
 #[derive(Debug, Default)]
 struct Class {
     standing: Standing,
-    /// What was admitted and its order; the first is still inside.
+    /// Admitted requests and their order; the first is still in flight.
     inside: VecDeque<Inside>,
     present: usize,
     /// How many of `inside`, from the first, have nothing outranked in front of them any more.

@@ -12,7 +12,7 @@ use super::{Setup, Tenant};
 
 /// Reservations are judged over windows of this length.
 const DEFICIT_WINDOW: Duration = Duration::from_secs(1);
-/// What comes so late in a window need not be done when it ends.
+/// The end of a window in which a request that comes need not be done when it ends.
 const DEFICIT_EDGE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! What came of a run.
+//! The outcome of a run.
 
 use evenkeel_control::admission::Reason;
 use evenkeel_control::units::Kind;
@@ -6,7 +6,7 @@ use evenkeel_control::{Duration, Instant};
 
 use super::Latencies;
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     /// The seed that repeats it.
@@ -29,7 +29,7 @@ pub struct Run {
     pub moves: u64,
 }
 
-/// What a worker did.
+/// A worker's figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerResult {
     /// The part of the counted time, 0 to 1, for which it had something to do. Whole seconds count.
@@ -55,7 +55,7 @@ pub struct Completion {
     pub inversion: Duration,
 }
 
-/// What a tenant received.
+/// A tenant's figures.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TenantResult {
     /// Its name.
@@ -74,7 +74,7 @@ pub struct TenantResult {
     pub device: Latencies,
     /// How long its requests waited behind admitted work that they outrank, summed over the requests.
     pub inversion: Duration,
-    /// What the reservation guaranteed, the tenant asked for and it did not get.
+    /// The part of the reservation that the tenant asked for and did not get.
     pub deficit: Deficit,
 }
 
@@ -90,7 +90,7 @@ impl TenantResult {
     }
 }
 
-/// What reservations fell short by, over windows of a second from the start of the counted time.
+/// The shortage of reservations, over windows of a second from the start of the counted time.
 ///
 /// In each window a tenant was guaranteed its reservation, and had asked for what was outstanding when the window began
 /// and for what it submitted in it, but for what came in the last 10 ms of it and is under way when it ends: that belongs
@@ -143,7 +143,7 @@ pub struct Sample {
     pub tenants: Vec<TenantSample>,
 }
 
-/// What a tenant received since the previous sample.
+/// A tenant's figures since the previous sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TenantSample {
     /// Requests, bytes, time.
@@ -152,7 +152,7 @@ pub struct TenantSample {
     pub p99_response: Duration,
 }
 
-/// What completed in some time.
+/// Completions in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// Requests.

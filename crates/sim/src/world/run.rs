@@ -25,7 +25,7 @@ const DEVICE: usize = 0;
 const POOL: usize = 1;
 const WORKERS: usize = 2;
 
-/// What the loop asks of a device; tests have one that misbehaves.
+/// The loop's view of a device; tests have one that misbehaves.
 pub(super) trait Machine {
     fn name(&self) -> &'static str;
     fn submit(&mut self, now: Instant, id: u64, io: Io);
@@ -77,7 +77,7 @@ enum Event {
     Look,
 }
 
-/// What the pool carries.
+/// The request in the pool.
 struct Request {
     client: usize,
     /// Through which it came; 0 where there are no workers.
@@ -86,18 +86,18 @@ struct Request {
     sent_at: Instant,
     /// When it came to the pool.
     entered_at: Instant,
-    /// What [`Inversion::submitted`] answered.
+    /// The answer of [`Inversion::submitted`].
     lower_time: Duration,
 }
 
-/// What is inside the device.
+/// The requests in flight in the device.
 struct Inside {
     request: Request,
     ticket: Ticket,
     passage: Passage,
 }
 
-/// What passes through workers.
+/// The passage through workers.
 enum Passing {
     Request(Request),
     Reply(usize, Completion),
@@ -225,7 +225,7 @@ impl<'a, D: Machine> World<'a, D> {
         Ok(Run { workers, moves, ..run })
     }
 
-    /// What happens to workers alone.
+    /// Handles an event of workers alone.
     fn workers(&mut self, now: Instant, event: &Event) {
         let Some(front) = &mut self.front else { return };
         match event {

@@ -32,7 +32,7 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Whether the load filled the budget most of the time.
+    /// True if the load filled the budget most of the time.
     pub(super) fn is_loaded(&self) -> bool {
         self.of.loaded * 4 >= self.of.completions * 3
     }

@@ -15,7 +15,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 const SURPRISE: f64 = 14.0;
 /// A mean is never taken to be less than this in a window: a path that has been free of losses so far may not stay so.
 const LEAST_EXPECTED: f64 = 1.0;
-/// What an older window counts when a new one comes: the usual share is that of some minutes.
+/// The weight of older windows when a new one comes: the usual share is that of some minutes.
 const FORGETTING: f64 = 0.99;
 /// By what the longest delay is shortened, and by what it grows again after a quiet time.
 const SHORTEN: f64 = 0.7;
@@ -32,7 +32,7 @@ pub(super) struct Resent {
     usual: (f64, f64),
     limit: Option<Duration>,
     changed: Instant,
-    /// What was seen when the limit was set last: sent again, expected, with which delay.
+    /// The figures when the limit was set last: sent again, expected, with which delay.
     seen: (u64, f64, Duration),
 }
 
