@@ -57,7 +57,7 @@ pub enum Scheduler {
 pub struct Config {
     /// Chooses the next request.
     pub scheduler: Scheduler,
-    /// How much may be inside the back end.
+    /// How much may be in flight.
     pub admission: admission::Config,
     /// Base cost of a request for the admission budget, on top of its payload, in bytes.
     pub base_cost_bytes: u32,
@@ -71,7 +71,7 @@ pub struct Config {
     /// The latency target for reads, and who may be throttled for it. Only with [`Scheduler::Mclock`]; settings that do
     /// not hold up to [`target::Config::validate`] are no target.
     pub target: Option<target::Config>,
-    /// How many requests each tenant may have inside the back end, for latency targets of tenants. Only with
+    /// How many requests each tenant may have in flight, for latency targets of tenants. Only with
     /// [`Scheduler::Mclock`]; settings that do not hold up to [`slots::Config::validate`] share nothing out.
     pub slots: Option<slots::Config>,
 }
@@ -323,7 +323,7 @@ impl<R> Pool<R> {
         TenantId { index: self.tenants.len() as u32 - 1, generation: 0 }
     }
 
-    /// Removes a tenant and hands back what it had queued, oldest first. What it has inside the back end completes normally.
+    /// Removes a tenant and hands back what it had queued, oldest first. What it has in flight completes normally.
     pub fn leave(&mut self, id: TenantId) -> Vec<R> {
         let Some(tenant) = self.live_mut(id) else { return Vec::new() };
         let guaranteed = core::mem::take(&mut tenant.guaranteed);
@@ -380,7 +380,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Sets or withdraws `owner`'s bound on the requests a tenant may have inside the back end.
+    /// Sets or withdraws `owner`'s bound on the requests a tenant may have in flight.
     pub fn set_slots(&mut self, now: Instant, id: TenantId, owner: Owner, slots: Option<u64>) {
         let Some(tenant) = self.live_mut(id) else { return };
         tenant.slots.set(owner, slots);
@@ -597,7 +597,7 @@ impl<R> Pool<R> {
             && tenant.in_flight + tenant.resting < hold.slots
         {
             tenant.resting += 1;
-            self.rests.begin(now, ticket.tenant.index, tenant.generation, hold.rest);
+            self.rests.begin(now, ticket.tenant.index, tenant.generation, hold.delay);
         }
         if let Some(target) = &mut self.target
             && (outcome, ticket.work.kind, tenant.counts) == (Outcome::Done, Kind::Read, true)
@@ -661,7 +661,7 @@ impl<R> Pool<R> {
         self.queue.len() + self.fifo.len()
     }
 
-    /// Requests inside the back end.
+    /// Requests in flight.
     pub fn in_flight(&self) -> u64 {
         self.in_flight
     }

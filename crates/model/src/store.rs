@@ -278,7 +278,7 @@ impl Store {
     }
 
     /// Requests submitted and not yet handed back by [`Store::poll`].
-    pub fn inside(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.inside
     }
 

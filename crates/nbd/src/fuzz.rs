@@ -465,10 +465,10 @@ pub fn client_handshake(data: &[u8]) {
     let [choice, cut, input @ ..] = data else { return };
     let wanted = client::Wanted {
         export: String::from("disk0"),
-        goal: match choice & 3 {
-            0 | 1 => client::Goal::Go,
-            2 => client::Goal::Info,
-            _ => client::Goal::List,
+        purpose: match choice & 3 {
+            0 | 1 => client::Purpose::Go,
+            2 => client::Purpose::Info,
+            _ => client::Purpose::List,
         },
         framing: framing_of(choice >> 2),
         base_allocation: choice & 128 != 0,

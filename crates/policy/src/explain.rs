@@ -3,6 +3,8 @@
 //! Controllers give reasons as data. This module turns them into sentences for logs, API, `top` and dashboard, so that the
 //! same reason reads the same for a pool of `serve` and for what `guard` watches.
 
+use std::cmp::Ordering;
+
 use evenkeel_control::Duration;
 use evenkeel_control::admission;
 use evenkeel_control::pool::guarantee::Binding;
@@ -12,7 +14,7 @@ use evenkeel_control::slots;
 use evenkeel_control::throughput::{self, Limit, Rate};
 
 use crate::decision::Unit;
-use crate::effective::Precedence;
+use crate::effective::{Precedence, listed};
 use crate::figures::{bytes, counted, counted_figure, three};
 use crate::tenant::Percentile;
 
@@ -38,6 +40,17 @@ fn ms(duration: &Duration) -> String {
     Unit::Ms.text(duration.as_millis_f64())
 }
 
+/// A measured latency beside its target: "=" where three digits show no difference.
+fn against(measured: &Duration, target: &Duration) -> String {
+    let (measured_ms, target_ms) = (ms(measured), ms(target));
+    let sign = match measured.cmp(target) {
+        _ if measured_ms == target_ms => "=",
+        Ordering::Greater => ">",
+        Ordering::Less | Ordering::Equal => "<",
+    };
+    format!("{measured_ms} {sign} target {target_ms}")
+}
+
 fn percent(part: f64) -> String {
     format!("{} %", three(100.0 * part.abs()))
 }
@@ -58,18 +71,17 @@ pub fn latency(reason: &response::Reason, throttles: Throttles) -> String {
         }
         Reason::SignalLost => format!("no request has completed for a while: no {one} is throttled by old figures"),
         Reason::UnderTarget { measured, target } => {
-            format!("reads take {} < target {}: no {one} is throttled", ms(measured), ms(target))
+            format!("reads take {}: no {one} is throttled", against(measured, target))
         }
         Reason::NoNoisy { measured, target } => format!(
-            "reads take {} > target {}, but no {one} that may be throttled has enough load to be the cause: raise the target, or allow more {one}s to be throttled",
-            ms(measured),
-            ms(target)
+            "reads take {}, but no {one} that may be throttled has enough load to be the cause: raise the target, or allow more {one}s to be throttled",
+            against(measured, target)
         ),
         Reason::ReadsOverTarget { measured, target } => {
-            format!("reads take {} > target {}: throttling noisy {one}s more", ms(measured), ms(target))
+            format!("reads take {}: throttling noisy {one}s more", against(measured, target))
         }
         Reason::ReadsUnderTarget { measured, target } => {
-            format!("reads take {} < target {}: throttling noisy {one}s less", ms(measured), ms(target))
+            format!("reads take {}: throttling noisy {one}s less", against(measured, target))
         }
         Reason::AwaitingEffect { target } => {
             format!("the throttle has just changed: its effect is not measured yet (target {})", ms(target))
@@ -78,9 +90,8 @@ pub fn latency(reason: &response::Reason, throttles: Throttles) -> String {
             format!("these noisy {one}s were throttled before: their delay of {} is in force again", ms(held))
         }
         Reason::Unachievable { measured, target } => format!(
-            "reads take {} > target {} with every noisy {one} throttled as far as allowed: raise the target or max_delay, or move load away",
-            ms(measured),
-            ms(target)
+            "reads take {} with every noisy {one} throttled as far as allowed: raise the target or max_delay, or move load away",
+            against(measured, target)
         ),
         Reason::TestingEffect { delay } => format!(
             "reads stay slow with all noisy {one}s throttled by {}: for some seconds the throttle is released and applied in turn, to measure its effect",
@@ -100,14 +111,14 @@ pub fn admission(reason: &admission::Reason) -> String {
         Reason::Initial => "starting value, before the first decision".into(),
         Reason::Configured => "as configured".into(),
         Reason::Idle => "no request is in flight".into(),
-        Reason::Stalled { inside_bytes } => {
-            format!("no request completes, with {} in flight: keeping the budget", bytes(inside_bytes))
+        Reason::Stalled { in_flight_bytes } => {
+            format!("no request completes, with {} in flight: keeping the budget", bytes(in_flight_bytes))
         }
         Reason::LatencyOverTarget { min, target } => {
-            format!("lowest latency {} > target {}: reducing the budget", ms(&min), ms(&target))
+            format!("lowest latency {}: reducing the budget", against(&min, &target))
         }
         Reason::LatencyUnderTarget { min, target } => {
-            format!("lowest latency {} <= target {}: increasing the budget", ms(&min), ms(&target))
+            format!("lowest latency {}: increasing the budget", against(&min, &target))
         }
         Reason::BudgetNotUsed { peak_bytes } => {
             format!("target met with at most {} in flight: a larger budget would change nothing", bytes(peak_bytes))
@@ -219,11 +230,13 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
         Reason::AsGuaranteed => format!("the guarantee of {assigned} is the limit"),
         Reason::Idle => format!("it asked for nothing; the limit stays at {assigned}"),
         Reason::AppLimited { measured, limit } => {
-            format!(
-                "it asked for {}, less than the {} that it may have; the limit stays at {assigned}",
-                rate(measured),
-                rate(limit)
-            )
+            let measured = rate(measured);
+            let allowed = if limit.is_finite() {
+                format!(", less than the {} that it may have", rate(limit))
+            } else {
+                String::new()
+            };
+            format!("it asked for {measured}{allowed}; the limit stays at {assigned}")
         }
         Reason::Compensating { measured, guaranteed, miss_rate } => {
             let (measured, guaranteed) = (rate(measured), rate(guaranteed));
@@ -253,7 +266,7 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
             match binding {
                 Some(_) => unachievable(&measured, &guaranteed, &assigned),
                 None => format!(
-                    "it got {measured} of {guaranteed} guaranteed: with so many cache misses the slow device gives at most {}, and the limit is {assigned}: lower the guarantee, or move load away",
+                    "it got {measured} of {guaranteed} guaranteed: with so many cache misses the slow device gives at most {} (limit {assigned}): lower the guarantee, or move load away",
                     rate(attainable)
                 ),
             }
@@ -273,8 +286,8 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
                 format!("its {winner} is higher and wins; {assigned} would be the limit, and nothing is learned")
             }
             Some(Binding::Limit(owner)) => format!(
-                "throttled by another owner ({}); {assigned} would be the limit, and nothing is owed meanwhile",
-                owner.name()
+                "a limit set by {} binds; {assigned} would be the limit, and nothing is owed meanwhile",
+                owner_name(owner.name())
             ),
             None => format!("another program has set io.max to {}: nothing is learned meanwhile", rate(in_force)),
         },
@@ -305,7 +318,7 @@ pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
         Reason::ByWeight => "its share of the total by weight".into(),
         Reason::Idle => "it asks for nothing at present".into(),
         Reason::EqualMargin { tightness } => {
-            format!("all targets are met, and could be met at {} of their latencies", percent(tightness))
+            format!("all targets are met, and would be if they were {} times as large", three(*tightness))
         }
         Reason::NeedMet if !has_target => "as many as it has use for; not all targets can be met".into(),
         Reason::Unachievable { achievable_at } if !has_target => {
@@ -331,21 +344,24 @@ pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
 
 /// A latency target that a tenant has missed.
 pub fn missed(missed: &Missed) -> String {
-    let (figure, target) = (ms(&missed.figure), ms(&missed.target.time));
+    let figure = against(&missed.figure, &missed.target.time);
     let percentile = Percentile::from(missed.target.statistic);
     let because = missed.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", slots(reason, true)));
-    format!("{percentile} {figure} > target {target}{because}")
+    format!("{percentile} {figure}{because}")
 }
 
 /// Why a tenant (`it`) or a pool, called `what`, gets no more: the limit, and the owner who set it.
 pub fn at_limit(what: &str, limit: &str, owner: &str) -> String {
-    let owner = match owner {
+    format!("{what} is at its limit of {limit}, set by {}", owner_name(owner))
+}
+
+fn owner_name(owner: &str) -> &str {
+    match owner {
         "operator" => "the operator",
         "response" => "the latency target",
         "throughput" => "the throughput guarantee",
         other => other,
-    };
-    format!("{what} is at its limit of {limit}, set by {owner}")
+    }
 }
 
 /// Why requests wait that no limit throttles: the budget, and the newest `decision` about it.
@@ -365,14 +381,18 @@ pub fn queued(requests: u64, because: Option<&str>) -> String {
 
 /// Why a tenant is throttled for the latency target of its pool.
 pub fn throttled_for_target(slots_owner: &str, because: &str) -> String {
-    let slots = if slots_owner == "response" { String::new() } else { format!(" (slots set by {slots_owner})") };
+    let slots = match slots_owner {
+        "response" => String::new(),
+        owner => format!(" (slots set by {})", owner_name(owner)),
+    };
     format!("throttled for the pool's latency target{slots}: {because}")
 }
 
-/// The state of a pool: the limit that it is at, the newest decision for its latency target, that of admission.
-/// Admission does not count at a limit: what waits there waits for the limit.
-pub fn pool(limit: Option<&str>, target: Option<&str>, admission: &str) -> String {
-    let target = target.map(|because| format!("latency target: {because}"));
+/// The state of a pool: the limit that it is at, the newest decision for its latency target with the tenants `throttled` for
+/// it, that of admission. Admission does not count at a limit: what waits there waits for the limit.
+pub fn pool(limit: Option<&str>, target: Option<&str>, throttled: &[&str], admission: &str) -> String {
+    let names = if throttled.is_empty() { String::new() } else { format!(" (throttled: {})", listed(throttled)) };
+    let target = target.map(|because| format!("latency target: {because}{names}"));
     let last = limit.map_or_else(|| format!("admission: {admission}"), str::to_owned);
     target.into_iter().chain([last]).collect::<Vec<_>>().join("; ")
 }

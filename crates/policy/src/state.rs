@@ -611,7 +611,7 @@ pub struct RemoteState {
     /// Connections made since the start in place of ones that broke.
     pub reconnects_total: u64,
     /// Requests sent again after the connection broke on which they had been sent.
-    pub resent_total: u64,
+    pub retransmits_total: u64,
     /// Requests sent and not answered.
     pub in_flight_requests: u64,
     /// Requests that wait to be sent.
@@ -676,7 +676,7 @@ impl From<&evenkeel_control::admission::Reason> for ReasonData {
             Reason::Initial => named("initial"),
             Reason::Configured => named("configured"),
             Reason::Idle => named("idle"),
-            Reason::Stalled { inside_bytes } => Self { in_flight_bytes: Some(inside_bytes), ..named("stalled") },
+            Reason::Stalled { in_flight_bytes } => Self { in_flight_bytes: Some(in_flight_bytes), ..named("stalled") },
             Reason::LatencyOverTarget { min, target } => {
                 Self { min_latency_ms: ms(min), target_ms: ms(target), ..named("latency_over_target") }
             }

@@ -77,8 +77,8 @@ fn budget(page: &mut Page) {
         Reason::Initial,
         Reason::Configured,
         Reason::Idle,
-        Reason::Stalled { inside_bytes: 65_536 },
-        Reason::Stalled { inside_bytes: 70_123 },
+        Reason::Stalled { in_flight_bytes: 65_536 },
+        Reason::Stalled { in_flight_bytes: 70_123 },
         Reason::LatencyOverTarget { min: ms(9), target: ms(5) },
         Reason::LatencyUnderTarget { min: ms(4), target: ms(5) },
         Reason::BudgetNotUsed { peak_bytes: 12_345_678 },
@@ -202,6 +202,7 @@ fn slots_of_tenants(page: &mut Page) {
 /// What a pool and its tenant `it` show: the sentences of both, and what throttles them.
 fn verdict(page: &mut Page, case: &str, mut pool: PoolState, tenant: TenantState, work: Counts) {
     pool.name = "main".into();
+    let tenant = TenantState { name: "backup".into(), ..tenant };
     pool.queued_requests = tenant.queued_requests;
     pool.tenants = vec![tenant];
     judge(&mut pool, &[Some(work)], 1.0);
@@ -232,7 +233,9 @@ fn verdicts(page: &mut Page) {
     say("no request", &pool, queued(0), 0);
     say("1 request queued", &pool, queued(1), 100);
     say("15 requests queued", &pool, queued(15), 100);
-    say("no budget", &PoolState::default(), queued(15), 100);
+    let configured = explain::admission(&admission::Reason::Configured);
+    let unbounded = AdmissionState { kind: "none".into(), reason: configured, ..AdmissionState::default() };
+    say("no budget", &PoolState { admission: unbounded, ..PoolState::default() }, queued(15), 100);
     let limited = PoolState { limit: limit(300), ..pool.clone() };
     say("pool at its limit", &limited, queued(15), 300);
     say("tenant at its limit", &pool, TenantState { limit: limit(12_500), ..queued(1) }, 12_500);
@@ -264,9 +267,9 @@ fn verdicts(page: &mut Page) {
     };
     say("guarantee met", &pool, guarantee("bytes", 133_332_176, Some(133_332_176.0)), 9);
     say("guarantee missed", &pool, guarantee("requests", 400, Some(9.0)), 9);
-    let decision = |reason: response::Reason| DecisionRecord {
+    let decision = |reason: &response::Reason| DecisionRecord {
         reason: reason.name().into(),
-        because: explain::latency(&reason, Throttles::Tenants),
+        because: explain::latency(reason, Throttles::Tenants),
         ..DecisionRecord::default()
     };
     let (measured, target) = (Duration::from_micros(12_480), Duration::from_millis(10));
@@ -276,11 +279,14 @@ fn verdicts(page: &mut Page) {
         (12.48, response::Reason::Unachievable { measured, target }),
         (12.48, response::Reason::Idle),
     ] {
-        let decision = Some(decision(reason));
+        let decision = Some(decision(&reason));
         let (percentile, measured_ms) = ("p99".into(), Some(measured_ms));
         let target = LatencyTargetState { target_ms: 10.0, percentile, measured_ms, decision, ..Default::default() };
         let pool = PoolState { latency_target: Some(target), ..pool.clone() };
-        say("pool with a latency target", &pool, queued(1), 9);
+        let because = explain::throttled(&ClientReason::SameForAll);
+        let throttled = ThrottledState { slots: 4, slots_owner: "operator".into(), delay_ms: 5.0, because };
+        let throttled = (reason != response::Reason::Idle).then_some(throttled);
+        say("pool with a latency target", &pool, TenantState { throttled, ..queued(1) }, 9);
     }
 }
 

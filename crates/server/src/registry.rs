@@ -660,7 +660,7 @@ pub(crate) fn retire(volume: Arc<Volume>) -> Result<(), Error> {
     finish(&volume)
 }
 
-/// Makes a volume's data durable, and lets go of what others wait for; the volume is of no use any more.
+/// Makes a volume's data durable, and releases what others wait for; the volume is of no use any more.
 pub(crate) fn finish(volume: &Volume) -> Result<(), Error> {
     sync(volume)?;
     if let Backend::Rbd(rbd) = &volume.backend

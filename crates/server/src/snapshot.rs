@@ -26,7 +26,7 @@ pub(crate) struct SharedPool {
     pub(crate) name: String,
     /// The state machine.
     pub(crate) state: Mutex<Pool<Box<Request>>>,
-    /// Age at which an operation inside the back end counts as lost, in nanoseconds.
+    /// Age at which an operation in flight counts as lost, in nanoseconds.
     pub(crate) overdue_after_ns: AtomicU64,
     /// Bytes of slices, by direction, as the pool said last.
     slice_bytes: [AtomicU32; 2],

@@ -165,7 +165,7 @@ impl SlowFast {
         }
         let slow = &mut self.slow;
         slow.waited += u64::from(done.holding_back);
-        slow.peak_bytes = slow.peak_bytes.max(done.inside_bytes);
+        slow.peak_bytes = slow.peak_bytes.max(done.in_flight_bytes);
         slow.bytes = slow.bytes.saturating_add(done.payload_bytes);
         slow.completions += 1;
     }
@@ -209,7 +209,7 @@ impl SlowFast {
                 self.fast.ends_at = first_end_after(now, ended_at, self.fast.length);
                 return false;
             }
-            if inside > 0 { Reason::Stalled { inside_bytes: inside } } else { Reason::Idle }
+            if inside > 0 { Reason::Stalled { in_flight_bytes: inside } } else { Reason::Idle }
         } else if min > self.target {
             self.slow.judged += 1;
             self.fast.violations = self.fast.violations.saturating_add(1);

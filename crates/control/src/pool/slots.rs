@@ -84,7 +84,7 @@ impl Tally {
         Duration::from_nanos(self.waiting.wrapping_mul(now.as_nanos()).wrapping_sub(self.queued_at))
     }
 
-    /// Request-time inside the device since the tenant joined.
+    /// Request-time in the device since the tenant joined.
     fn occupied(&self, now: Instant) -> u64 {
         self.spent.wrapping_add(self.inside.wrapping_mul(now.as_nanos())).wrapping_sub(self.admitted_at)
     }
@@ -98,7 +98,7 @@ struct Mark {
     completed: u64,
     bytes: u64,
     device_time: Duration,
-    response_time: Duration,
+    latency: Duration,
 }
 
 /// A target that a tenant has missed.
@@ -389,7 +389,7 @@ impl super::Tenant {
             completed: stats.latency.count(),
             bytes: stats.read_bytes.saturating_add(stats.write_bytes),
             device_time: stats.device_latency.sum(),
-            response_time: stats.latency.sum(),
+            latency: stats.latency.sum(),
         };
     }
 
@@ -405,9 +405,9 @@ impl super::Tenant {
             bytes: after.bytes.saturating_sub(before.bytes),
             queued: self.tally.waiting,
             waited: self.tally.waited(now),
-            inside: Duration::from_nanos(after.occupied.wrapping_sub(before.occupied)),
+            occupied: Duration::from_nanos(after.occupied.wrapping_sub(before.occupied)),
             device_time: less(after.device_time, before.device_time),
-            response_time: less(after.response_time, before.response_time),
+            latency: less(after.latency, before.latency),
         };
         self.granted.times_mean = 1.0;
         if let (Some(shape), Some(LatencyTarget { statistic: Statistic::Percentile(percentile), .. })) =
@@ -421,7 +421,7 @@ impl super::Tenant {
         }
         let (completed, sum) = &mut self.granted.window;
         *completed += report.completed;
-        *sum = Duration::from_nanos(sum.as_nanos().saturating_add(report.response_time.as_nanos()));
+        *sum = Duration::from_nanos(sum.as_nanos().saturating_add(report.latency.as_nanos()));
         self.granted.report = report;
         report
     }
@@ -431,7 +431,7 @@ impl Granted {
     /// Whole slots whose mean over periods is `slots`. Those of a period in which nothing is left waiting cost only what was
     /// used of them: who uses less than a slot's part is never without one.
     fn round(&mut self, slots: f64) -> u64 {
-        let used = self.report.inside.as_secs_f64() / self.report.length.as_secs_f64().max(1e-9);
+        let used = self.report.occupied.as_secs_f64() / self.report.length.as_secs_f64().max(1e-9);
         let (share, whole) = (self.share.unwrap_or(0.0), self.slots.unwrap_or(0) as f64);
         let cost = if self.report.queued > 0 { whole } else { whole.min(used) };
         self.owed = (self.owed + share - cost).clamp(0.0, 1.0);

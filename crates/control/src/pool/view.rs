@@ -49,7 +49,7 @@ pub struct TenantView<'a> {
     pub slots: &'a LimitSet,
     /// Requests waiting.
     pub queued: usize,
-    /// Requests inside the back end.
+    /// Requests in flight.
     pub in_flight: u64,
     /// Its counters.
     pub stats: &'a TenantStats,

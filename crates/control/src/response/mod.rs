@@ -219,7 +219,7 @@ pub enum Reason {
         /// The controller's aim.
         target: Duration,
     },
-    /// These noisy clients are known: the delay that held them back before is in force again.
+    /// These noisy clients were throttled before: their delay is in force again.
     KnownBurst {
         /// The delay that held, a mean weighted by load.
         held: Duration,

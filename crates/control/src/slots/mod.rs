@@ -516,7 +516,7 @@ impl Known {
         let report = &workload.report;
         let arrivals = report.arrival_rate();
         // By Little's law: what is inside tells of its latency before it comes out.
-        let latency = (report.completed > 0).then(|| report.inside.as_secs_f64() / report.completed as f64);
+        let latency = (report.completed > 0).then(|| report.occupied.as_secs_f64() / report.completed as f64);
         let Some(before) = before else {
             let latency_s = latency.unwrap_or(0.0);
             let raw_s = report.device_latency_s().unwrap_or(0.0);

@@ -65,7 +65,7 @@ pub struct Summary {
     pub targets: f64,
     /// Requests completed in the period.
     pub completed: f64,
-    /// Their time inside the device, in seconds, added up.
+    /// Their time in the device, in seconds, added up.
     pub device_s: f64,
     /// The largest part of a target that the device takes: its latency for a workload over that workload's target.
     pub device_part: f64,

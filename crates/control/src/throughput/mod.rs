@@ -278,7 +278,7 @@ impl Controller {
         Ok(TenantId(index as u32))
     }
 
-    /// Lets go of a tenant; its number may be given to another. An unknown number changes nothing.
+    /// Forgets a tenant; its number may be given to another. An unknown number changes nothing.
     pub fn leave(&mut self, tenant: TenantId) {
         if let Some(slot) = self.tenants.get_mut(tenant.0 as usize) {
             *slot = None;

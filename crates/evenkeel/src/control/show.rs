@@ -140,7 +140,7 @@ pub(crate) fn pool_facts(pool: &PoolState) -> Vec<(&'static str, String)> {
 pub(crate) fn guarantee(of: &GuaranteeState) -> String {
     let rate = |value: f64| match of.unit.as_str() {
         "bytes" => megabytes(value) + " MB/s",
-        unit => format!("{} {unit}/s", count(value)),
+        _ => count(value) + " IOPS",
     };
     let (guaranteed, got) = (rate(of.guaranteed_per_s as f64), of.measured_per_s.map_or_else(|| "-".into(), rate));
     format!("{guaranteed}{}, got {got}; what binds: {}; {}", of.of_what(), of.binding, of.because)
@@ -245,7 +245,7 @@ pub(crate) fn remote(remote: &RemoteState) -> String {
             text,
             ", reconnected {}, {} sent again",
             counted(remote.reconnects_total, "time"),
-            counted(remote.resent_total, "request")
+            counted(remote.retransmits_total, "request")
         );
     }
     if let Some(error) = &remote.last_error {
@@ -291,7 +291,7 @@ mod tests {
         };
         let text = "14.6 MB/s, got 9.50 MB/s; what binds: throughput; why";
         assert_eq!(of("bytes", 14_600_000, Some(9.5e6)), text);
-        assert_eq!(of("requests", 12_500, None), "12.5k requests/s, got -; what binds: throughput; why");
+        assert_eq!(of("requests", 12_500, None), "12.5k IOPS, got -; what binds: throughput; why");
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl Guarantees {
         Ok(Some(id))
     }
 
-    /// Lets go of a group that is gone.
+    /// Forgets a group that is gone.
     pub fn leave(&mut self, tenant: TenantId) {
         self.controller.leave(tenant);
         if let Some(known) = self.tenants.get_mut(tenant.0 as usize) {

@@ -85,9 +85,9 @@ impl Meter {
             bytes: self.bytes,
             queued,
             waited: of_seconds(waited),
-            inside: inside_time,
+            occupied: inside_time,
             device_time: inside_time.min(self.time),
-            response_time: self.time,
+            latency: self.time,
         };
         *self = Self { before: (queued, inside), ..Self::default() };
         report
@@ -126,7 +126,7 @@ mod tests {
         assert!((report.used() - 8.0).abs() < 1e-6, "{report:?}");
         // 8 / 400 per second: 20 ms; 50 ms in all.
         assert!((report.device_latency_s().unwrap_or_default() - 0.02).abs() < 1e-6, "{report:?}");
-        assert!((report.response_time_s().unwrap_or_default() - 0.05).abs() < 1e-6, "{report:?}");
+        assert!((report.latency_s().unwrap_or_default() - 0.05).abs() < 1e-6, "{report:?}");
         // Each waits for 30 ms, those that wait now have waited for half of that: 12 times 15 ms.
         assert!((report.waited.as_secs_f64() - 0.18).abs() < 1e-6, "{report:?}");
         assert_eq!(report.arrived, 400 + 12 + 8);
@@ -137,8 +137,7 @@ mod tests {
         for places in [SHOWN, HIDDEN] {
             let report = period(sample(40, 10, 4), places);
             assert_eq!((report.queued, report.waited), (0, Duration::ZERO));
-            let [device_s, all_s] =
-                [report.device_latency_s(), report.response_time_s()].map(Option::unwrap_or_default);
+            let [device_s, all_s] = [report.device_latency_s(), report.latency_s()].map(Option::unwrap_or_default);
             assert!((device_s - all_s).abs() < 1e-9, "{report:?}");
         }
     }

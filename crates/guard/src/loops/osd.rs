@@ -109,7 +109,7 @@ impl Mind {
     /// Nothing is known of what happened before `now`; what was learned stays.
     fn forget(&mut self, now: Instant, counters: &Counters) {
         self.before = Some((now, *counters));
-        self.admission.forget(self.admission.inside_bytes());
+        self.admission.forget(self.admission.in_flight_bytes());
         self.order.forget();
         self.waits.clear();
         self.reached = self.cost_reached(counters);
@@ -155,7 +155,7 @@ impl Mind {
         let latency = self.latency(took, before, counters);
         let ratio = self.payload_ratio();
         if told == 0 {
-            self.admission.hold_back(counters.bytes.waiting() > 0);
+            self.admission.set_waiting(counters.bytes.waiting() > 0);
             self.admission.admit(got);
             return;
         }
@@ -164,11 +164,11 @@ impl Mind {
         for index in 0..told {
             self.admission.admit(part(got, index + 1) - part(got, index));
             // Rounding and the moment between two questions must not make it less than nothing.
-            let cost = (part(done, index + 1) - part(done, index)).min(self.admission.inside_bytes());
-            self.admission.hold_back(index < held);
+            let cost = (part(done, index + 1) - part(done, index)).min(self.admission.in_flight_bytes());
+            self.admission.set_waiting(index < held);
             self.admission.observe(now, cost, Kind::Write, (cost as f64 * ratio) as u64, latency);
         }
-        self.admission.hold_back(counters.bytes.waiting() > 0);
+        self.admission.set_waiting(counters.bytes.waiting() > 0);
     }
 
     /// Share of the requests during which others waited at the throttle. All, if a request waits at either end of the interval.

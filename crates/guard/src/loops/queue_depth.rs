@@ -208,7 +208,7 @@ impl Array {
     fn record(&mut self, now: Instant) {
         for (at, volume) in self.volumes.iter_mut().enumerate() {
             let Some(reason) = volume.reason else { continue };
-            let (exchanged, latency_s, slots) = (self.exchanged, volume.report.response_time_s(), volume.slots);
+            let (exchanged, latency_s, slots) = (self.exchanged, volume.report.latency_s(), volume.slots);
             let decision = Decision { volume: at, exchanged, reason, latency_s, slots };
             self.decisions.record_of(&mut volume.newest, now, decision);
         }
@@ -281,12 +281,12 @@ impl Volume {
         let (window, report) = (&mut self.window, &self.report);
         window.length = window.length + report.length;
         window.completed += report.completed;
-        window.response_time = window.response_time + report.response_time;
+        window.latency = window.latency + report.latency;
         if window.length < WINDOW {
             return;
         }
         let window = std::mem::take(window);
-        if let (Some(latency), Some(mean)) = (self.config.latency, window.response_time_s()) {
+        if let (Some(latency), Some(mean)) = (self.config.latency, window.latency_s()) {
             self.windows += 1;
             self.violated += u64::from(mean > latency.target.as_secs_f64());
         }
@@ -294,7 +294,7 @@ impl Volume {
 
     fn state(&self) -> VolumeState {
         let report = &self.report;
-        let (response_s, device_s) = (report.response_time_s(), report.device_latency_s());
+        let (response_s, device_s) = (report.latency_s(), report.device_latency_s());
         let seconds = report.length.as_secs_f64();
         let granted = Some(self.granted()).filter(|slots| slots.is_finite());
         VolumeState {

@@ -239,7 +239,7 @@ impl Cgroup {
         }
     }
 
-    /// Reads what every group did; lets go of those that are gone.
+    /// Reads what every group did; forgets those that are gone.
     fn measure(&mut self, device: &Cached, tick: &mut Tick<'_>) {
         let made = device.made();
         self.found.clear();

@@ -36,7 +36,7 @@ pub struct Osds {
     config: CephConfig,
     started: Instant,
     stop: AtomicBool,
-    /// Let go of in the end, so that the sentinel can have it.
+    /// Released in the end, so that the sentinel can have it.
     journal: Mutex<Option<Arc<Mutex<Journal>>>>,
     known: Mutex<Vec<(OsdEntry, Arc<Mutex<Shown>>)>>,
     threads: Mutex<Vec<JoinHandle<()>>>,

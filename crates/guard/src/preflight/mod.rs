@@ -41,7 +41,7 @@ pub struct Evidence {
     /// `net.ipv4.tcp_early_retrans`.
     pub tcp_early_retrans: Option<u64>,
     /// Block devices that keep no statistics.
-    pub silent_devices: Vec<String>,
+    pub uncounted_devices: Vec<String>,
     /// True if cgroup v2 is mounted at its place with the io controller.
     pub io_controller: bool,
 }
@@ -71,7 +71,7 @@ impl Evidence {
             capabilities: capabilities(&status),
             tcp_rmem_max: sysctl("tcp_rmem").and_then(|text| text.split_whitespace().nth(2)?.parse().ok()),
             tcp_early_retrans: sysctl("tcp_early_retrans").and_then(|text| text.parse().ok()),
-            silent_devices: devices.into_iter().filter(silent).collect(),
+            uncounted_devices: devices.into_iter().filter(silent).collect(),
             io_controller: roots::text(&roots.sys.join("fs/cgroup/cgroup.controllers"))
                 .is_ok_and(|listed| listed.split_ascii_whitespace().any(|name| name == "io")),
         }

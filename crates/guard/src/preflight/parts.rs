@@ -254,7 +254,7 @@ fn network(evidence: &Evidence) -> Vec<Finding> {
 }
 
 fn statistics(evidence: &Evidence) -> Option<Finding> {
-    let silent = &evidence.silent_devices;
+    let silent = &evidence.uncounted_devices;
     if silent.is_empty() {
         return None;
     }

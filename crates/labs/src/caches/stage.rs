@@ -176,7 +176,7 @@ impl Cached {
         Ok(())
     }
 
-    /// Takes it apart; bcache stays until the machine ends, because it lets go of nothing before all is written back.
+    /// Takes it apart; bcache stays until the machine ends, because it releases nothing before all is written back.
     pub(super) fn remove(self) -> Result<()> {
         let used = match self.kind {
             Kind::DmCache => &self.disks[..],

@@ -272,7 +272,7 @@ fn load([database, backup]: &[Disk; 2], settle_seconds: u64, seconds: u64) -> Re
     other.wait(READY_LIMIT)?;
     let figure = |text: &str, of: fn(&Value) -> Option<f64>| -> Result<f64> {
         let from = text.find('{').context("fio said nothing")?;
-        let report: Value = serde_json::from_str(&text[from..]).context("what fio said")?;
+        let report: Value = serde_json::from_str(&text[from..]).context("the report of fio")?;
         of(&report["jobs"][0]["read"]).with_context(|| format!("fio said {report}"))
     };
     Ok(Served {

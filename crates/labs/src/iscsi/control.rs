@@ -176,7 +176,7 @@ pub(super) fn agent(binary: &Path, figures: &mut Figures, target_ms: u32) -> Res
     }
     let processor = agent.processor_percent()?;
     let chosen = packets(binary)?;
-    ensure!(chosen == "acknowledgements", "a throttle that bites was given up: {chosen} wait");
+    ensure!(chosen == "acknowledgements", "an effective throttle was given up: {chosen} wait");
     let segments = before.since_start()?;
     agent.stop()?;
     // While the queueing discipline is exchanged, the kernel drops what the device sends, and the reader still reads.

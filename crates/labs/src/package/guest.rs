@@ -167,7 +167,7 @@ fn holds(places: &[u64]) -> Result<()> {
     for &place in places {
         let mut found = vec![0; PIECE];
         client.read(place * PIECE as u64, &mut found)?;
-        ensure!(found == piece(place), "what was written at piece {place} is not there");
+        ensure!(found == piece(place), "the data written at piece {place} are not there");
     }
     client.disconnect()
 }
@@ -228,7 +228,7 @@ fn upgrade(packages: &[PathBuf]) -> Result<String> {
     let journal = beside("journalctl", &["--no-pager", "-u", SERVE])?;
     ensure!(journal.contains("stopping: answering what is in flight"), "it was not asked to stop:\n{journal}");
     let idle = show(GUARD, "ActiveState")?;
-    ensure!(idle == "inactive", "what did not run before is {idle}");
+    ensure!(idle == "inactive", "a unit that did not run before is {idle}");
     ensure!(weight()? == Some(3), "the edited settings are not in force: {:?}", weight()?);
     holds(&PLACES[..2])?;
     put(PLACES[2], true)?;
@@ -270,7 +270,7 @@ fn purge(_: &[PathBuf]) -> Result<String> {
     let volume = volume.context("the volume is gone")?;
     let mut found = vec![0; PIECE];
     volume.read_exact_at(&mut found, PLACES[0] * PIECE as u64)?;
-    ensure!(found == piece(PLACES[0]), "what was written to the volume is gone");
+    ensure!(found == piece(PLACES[0]), "the data written to the volume are gone");
     // As it was before anything was written.
     volume.set_len(0)?;
     beside("sh", &[AGAIN, "purge"])?;

@@ -143,7 +143,7 @@ impl Disk {
     }
 
     /// Requests submitted and not yet handed back by [`Disk::poll`].
-    pub fn inside(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.inside
     }
 

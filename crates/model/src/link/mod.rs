@@ -6,7 +6,7 @@
 //!         ◀── delay ◀── data, responses  └────────┘ ◀── done
 //! ```
 //!
-//! A connection is a byte stream each way with a window. What a window lets go travels as one flight; the next goes when
+//! A connection is a byte stream each way with a window. A window of data travels as one flight; the next goes when
 //! the flight is acknowledged. A write of several windows therefore waits for some acknowledgements, and to delay
 //! those slows the client without losing a packet. The last flight needs none, and whatever is sent back anyway carries
 //! an acknowledgement with it: with a window as large as the request, delayed acknowledgements do nothing at all.

@@ -1,4 +1,4 @@
-//! One direction of a TCP connection, in flights: what a window lets go at once.
+//! One direction of a TCP connection, in flights: the data of a window at once.
 
 use alloc::collections::VecDeque;
 

@@ -187,7 +187,7 @@ impl Ssd {
     }
 
     /// Requests submitted and not yet handed back by [`Ssd::poll`].
-    pub fn inside(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.inside
     }
 

@@ -14,9 +14,9 @@ use crate::wire::{
 /// The longest option reply that is accepted, in bytes: a name and a description of
 /// the length the specification allows, with room to spare.
 pub const MAX_OPTION_REPLY: usize = 4 * MAX_STRING;
-/// The most replies to one option, and so the most exports that [`Goal::List`] collects.
+/// The most replies to one option, and so the most exports that [`Purpose::List`] collects.
 pub const MAX_LISTED: usize = 65_536;
-/// The most bytes of names and descriptions that [`Goal::List`] collects.
+/// The most bytes of names and descriptions that [`Purpose::List`] collects.
 const MAX_LIST_BYTES: usize = 16 << 20;
 /// The preferred block of a server that does not say.
 const DEFAULT_PREFERRED_BLOCK: u32 = 4096;
@@ -25,7 +25,7 @@ const MAX_MIN_BLOCK: u32 = 65_536;
 
 /// The purpose of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
+pub enum Purpose {
     /// Start transmission.
     Go,
     /// Describe one export, then leave.
@@ -40,7 +40,7 @@ pub struct Wanted {
     /// Name of the export; empty for the default one. At most [`MAX_STRING`] bytes.
     pub export: String,
     /// The purpose.
-    pub goal: Goal,
+    pub purpose: Purpose,
     /// The best framing to ask for; the server may grant less.
     pub framing: Framing,
     /// True to select the context `base:allocation`, for block status.
@@ -116,11 +116,11 @@ impl core::error::Error for Refusal {}
 /// How the handshake ended. All but `Connected` leave an ABORT to be sent before closing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Transmission may start ([`Goal::Go`]).
+    /// Transmission may start ([`Purpose::Go`]).
     Connected(Connected),
-    /// The description asked for ([`Goal::Info`]).
+    /// The description asked for ([`Purpose::Info`]).
     Described(Connected),
-    /// The list asked for ([`Goal::List`]).
+    /// The list asked for ([`Purpose::List`]).
     Listed(Vec<Listed>),
     /// The server said no.
     Refused(Refusal),
@@ -242,7 +242,7 @@ impl Handshake {
         out.extend_from_slice(&flags.bits().to_be_bytes());
         if offered.contains(HandshakeFlags::FIXED_NEWSTYLE) {
             self.ask_after(0, out);
-        } else if self.wanted.goal == Goal::Go {
+        } else if self.wanted.purpose == Purpose::Go {
             self.ask(option::EXPORT_NAME, out);
         } else {
             let message = "it knows no option but EXPORT_NAME".to_owned();
@@ -252,10 +252,10 @@ impl Handshake {
     }
 
     fn goal_option(&self) -> u32 {
-        match self.wanted.goal {
-            Goal::Go => option::GO,
-            Goal::Info => option::INFO,
-            Goal::List => option::LIST,
+        match self.wanted.purpose {
+            Purpose::Go => option::GO,
+            Purpose::Info => option::INFO,
+            Purpose::List => option::LIST,
         }
     }
 
@@ -263,7 +263,7 @@ impl Handshake {
     fn ask_after(&mut self, previous: u32, out: &mut Vec<u8>) {
         let (wanted, granted) = (self.wanted.framing, self.found.framing);
         // A list needs no framing; asking for it would only cost round trips.
-        let transfers = self.wanted.goal != Goal::List;
+        let transfers = self.wanted.purpose != Purpose::List;
         let order = [
             (option::EXTENDED_HEADERS, transfers && wanted.is_extended()),
             (option::STRUCTURED_REPLY, transfers && wanted.has_chunks() && !granted.has_chunks()),

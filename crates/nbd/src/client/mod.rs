@@ -28,7 +28,9 @@ mod tests;
 use core::fmt;
 
 pub use crate::wire::Request;
-pub use handshake::{Connected, Goal, Handshake, Listed, MAX_LISTED, MAX_OPTION_REPLY, Outcome, Refusal, Step, Wanted};
+pub use handshake::{
+    Connected, Handshake, Listed, MAX_LISTED, MAX_OPTION_REPLY, Outcome, Purpose, Refusal, Step, Wanted,
+};
 pub use reply::{Expect, MAX_CARRY, Replies, Sink};
 pub use request::MAX_REQUEST;
 

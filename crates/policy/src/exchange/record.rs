@@ -103,7 +103,7 @@ pub struct PoolRecord {
     pub targets: f64,
     /// Requests completed.
     pub completed: f64,
-    /// Their time inside the device in seconds, added up.
+    /// Their time in the device in seconds, added up.
     pub device_s: f64,
     /// The largest part of a target that the device takes.
     pub device_part: f64,

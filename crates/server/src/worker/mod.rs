@@ -580,7 +580,7 @@ impl Worker {
             tracing::warn!(
                 worker = self.index,
                 operations = self.operations.len(),
-                "stopping with operations still inside the back end"
+                "stopping with operations still in flight"
             );
             std::mem::forget(self.ring.take());
         }

@@ -65,7 +65,7 @@ pub(super) struct Operations {
 }
 
 impl Drop for Operations {
-    /// The kernel or a thread may still write to what is inside, so it is never freed, not even by a panic.
+    /// The kernel or a thread may still write to what is in flight, so it is never freed, not even by a panic.
     fn drop(&mut self) {
         if !self.is_empty() {
             std::mem::forget(std::mem::take(&mut self.entries));

@@ -12,7 +12,7 @@ pub struct Digest {
     /// Requests of all tenants per second.
     pub requests_per_s: f64,
     /// True if any request waited for admission.
-    pub held_back: bool,
+    pub throttled: bool,
     /// The admission budget over time.
     pub budget: BudgetSpread,
     /// One for each tenant.
@@ -30,7 +30,7 @@ pub struct TenantDigest {
     pub requests: u64,
     /// Payload per second.
     pub bytes_per_s: f64,
-    /// Response time: queueing delay + device latency.
+    /// Latency: queue latency + device latency.
     pub response: LatencyDigest,
     /// Device latency alone.
     pub device: LatencyDigest,
@@ -83,7 +83,7 @@ impl Digest {
         Self {
             bytes_per_s: run.bytes_per_s(),
             requests_per_s: run.requests_per_s(),
-            held_back: run.tenants.iter().any(|tenant| tenant.queue_wait.max() > Duration::ZERO),
+            throttled: run.tenants.iter().any(|tenant| tenant.queue_wait.max() > Duration::ZERO),
             budget: run.budget,
             tenants: run.tenants.iter().map(tenant).collect(),
             counted_from: run.counted_from,

@@ -59,7 +59,7 @@ pub struct Search {
     smallest: u64,
     unbounded: Option<f64>,
     points: Vec<Point>,
-    held_back: bool,
+    throttled: bool,
     asked: Vec<Config>,
     place: usize,
     halvings: u32,
@@ -74,7 +74,7 @@ impl Search {
             smallest,
             unbounded: None,
             points: Vec::new(),
-            held_back: true,
+            throttled: true,
             asked: std::iter::once(Config::None).chain((0..=FIRST_DOUBLINGS).map(fixed)).collect(),
             place: 0,
             halvings: 0,
@@ -92,20 +92,20 @@ impl Search {
     /// When there are not as many.
     pub fn learn(&mut self, gave: &[(f64, bool)]) {
         assert_eq!(gave.len(), self.asked.len(), "as many answers as questions");
-        for (config, &(bytes_per_s, held_back)) in std::mem::take(&mut self.asked).iter().zip(gave) {
+        for (config, &(bytes_per_s, throttled)) in std::mem::take(&mut self.asked).iter().zip(gave) {
             match *config {
                 Config::Fixed { budget_bytes } => {
                     let point = Point { budget_bytes, bytes_per_s };
                     let place = self.points.partition_point(|point| point.budget_bytes < budget_bytes);
                     if place == self.points.len() {
-                        self.held_back = held_back;
+                        self.throttled = throttled;
                     }
                     self.points.insert(place, point);
                 }
                 _ => self.unbounded = Some(bytes_per_s),
             }
         }
-        if self.held_back && self.points.len() <= MAX_DOUBLINGS as usize {
+        if self.throttled && self.points.len() <= MAX_DOUBLINGS as usize {
             let budget_bytes = self.smallest << self.points.len();
             self.asked = vec![Config::Fixed { budget_bytes }];
             return;
@@ -138,13 +138,13 @@ impl Search {
 
 /// The results of the runs of one budget, as [`Search::learn`] wants them.
 pub fn gave<'a>(runs: impl IntoIterator<Item = &'a Digest>) -> (f64, bool) {
-    let (mut sum, mut count, mut held_back) = (0.0, 0.0, false);
+    let (mut sum, mut count, mut throttled) = (0.0, 0.0, false);
     for run in runs {
         sum += run.bytes_per_s;
         count += 1.0;
-        held_back |= run.held_back;
+        throttled |= run.throttled;
     }
-    (sum / count, held_back)
+    (sum / count, throttled)
 }
 
 /// The setup with this admission.

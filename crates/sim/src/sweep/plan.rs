@@ -8,7 +8,7 @@ use crate::scenario::{self, MAX_SEEDS, Scenario};
 use crate::world::{Run, Setup};
 use evenkeel_policy::check::{Errors, Problem};
 
-/// Combinations of swept values: more make no table that anybody reads.
+/// Combinations of swept values: more make a table too long to read.
 const MAX_POINTS: usize = 10_000;
 
 /// A key and the values it takes, as written.

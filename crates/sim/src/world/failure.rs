@@ -62,15 +62,15 @@ pub enum Failure {
         /// The id that it handed back.
         id: u64,
     },
-    /// A device has forgotten requests: some are inside, and it waits for nothing.
-    #[error("{source_of} has lost {inside} requests: it waits for nothing at {at:?}")]
+    /// A device has forgotten requests: some are in flight, and it waits for nothing.
+    #[error("{source_of} has lost {in_flight} requests: it waits for nothing at {at:?}")]
     Lost {
         /// Which device.
         source_of: Source,
         /// When.
         at: Instant,
-        /// Requests inside.
-        inside: usize,
+        /// Requests in flight.
+        in_flight: usize,
     },
 }
 

@@ -90,7 +90,7 @@ impl Meter {
         guarantee.reservation = qos.reservation;
     }
 
-    pub(super) fn sample(&mut self, at: Instant, decision: &Decision, inside_bytes: u64, queued: usize) {
+    pub(super) fn sample(&mut self, at: Instant, decision: &Decision, in_flight_bytes: u64, queued: usize) {
         let tenants = self.tenants.iter_mut().map(TenantMeter::sample).collect();
         self.series.push(Sample {
             at,
@@ -98,7 +98,7 @@ impl Meter {
             target: decision.target,
             reason: decision.reason,
             target_reason: decision.target_reason,
-            inside_bytes,
+            in_flight_bytes,
             queued,
             tenants,
         });

@@ -96,7 +96,7 @@ pub struct Tenant {
     pub throttle: Throttle,
     /// The throughputs that it was guaranteed, if any were.
     pub guarantee: Throughputs,
-    /// The target for its response time, for the slots of the pool.
+    /// The target for its latency, for the slots of the pool.
     pub latency_target: Option<LatencyTarget>,
 }
 
@@ -225,7 +225,7 @@ impl Setup {
         }
         if let Some(workers) = &self.workers {
             if workers.count == 0 || workers.connections == 0 {
-                return fault("no worker serves anybody, and no connection carries anything; take one".to_owned());
+                return fault("there are no workers or no connections; take one".to_owned());
             }
             if let Err(error) = workers.params.validate() {
                 return fault(format!("workers: {error}"));

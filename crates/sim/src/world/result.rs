@@ -66,9 +66,9 @@ pub struct TenantResult {
     pub bytes: u64,
     /// Of it, read.
     pub read_bytes: u64,
-    /// From submission to completion: the response time.
+    /// From submission to completion: the latency.
     pub response: Latencies,
-    /// From submission to admission: the queueing delay. Where there are workers, submission is when one has received it.
+    /// From submission to admission: the queue latency. Where there are workers, submission is when one has received it.
     pub queue_wait: Latencies,
     /// From admission to completion: the device latency.
     pub device: Latencies,
@@ -135,8 +135,8 @@ pub struct Sample {
     pub reason: Reason,
     /// Why the target is what it is.
     pub target_reason: Reason,
-    /// Cost inside the back end, in bytes.
-    pub inside_bytes: u64,
+    /// Cost in flight, in bytes.
+    pub in_flight_bytes: u64,
     /// Requests that wait for admission.
     pub queued: usize,
     /// One for each tenant.
@@ -148,7 +148,7 @@ pub struct Sample {
 pub struct TenantSample {
     /// Requests, bytes, time.
     pub served: Served,
-    /// 99th percentile of the response time, exactly; zero when nothing completed.
+    /// 99th percentile of the latency, exactly; zero when nothing completed.
     pub p99_response: Duration,
 }
 
@@ -159,12 +159,12 @@ pub struct Served {
     pub requests: u64,
     /// Payload, in bytes.
     pub bytes: u64,
-    /// Sum of response times, in nanoseconds.
+    /// Sum of latencies, in nanoseconds.
     pub response_ns: u64,
 }
 
 impl Served {
-    /// Mean response time; `None` when nothing completed.
+    /// Mean latency; `None` when nothing completed.
     pub fn mean_response(&self) -> Option<Duration> {
         self.response_ns.checked_div(self.requests).map(Duration::from_nanos)
     }

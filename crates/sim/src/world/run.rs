@@ -377,9 +377,9 @@ impl<'a, D: Machine> World<'a, D> {
         if next < now {
             return Err(Failure::Backward { source_of: source_of(), now, said: next });
         }
-        let inside = self.inside.len();
-        if next == Instant::FAR_FUTURE && inside > 0 {
-            return Err(Failure::Lost { source_of: source_of(), at: now, inside });
+        let in_flight = self.inside.len();
+        if next == Instant::FAR_FUTURE && in_flight > 0 {
+            return Err(Failure::Lost { source_of: source_of(), at: now, in_flight });
         }
         self.queue.set_alarm(DEVICE, next);
         Ok(())
@@ -403,7 +403,7 @@ impl<'a, D: Machine> World<'a, D> {
         self.dispatch(now);
         let pool = &self.pools.all[0];
         let admission = pool.admission();
-        self.meter.sample(now, admission.decision(), admission.inside_bytes(), pool.queued());
+        self.meter.sample(now, admission.decision(), admission.in_flight_bytes(), pool.queued());
         self.queue.push(now + self.setup.sample_every, Event::Sample);
     }
 

@@ -61,7 +61,7 @@ struct Wanted {
     brief: bool,
     /// Of all tenants this one alone.
     tenant: Option<String>,
-    /// Whatever is left out elsewhere: all about this tenant.
+    /// The parts that are left out elsewhere: all about this tenant.
     whole: Option<String>,
 }
 

@@ -79,7 +79,7 @@ impl Target {
     }
 }
 
-/// How dpkg-deb packs what is inside.
+/// How dpkg-deb packs the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Compression {
     /// Smallest, and understood by every dpkg in use.

@@ -207,7 +207,7 @@ impl Elastic {
             budget if budget > self.low => self.low,
             _ => f64::INFINITY,
         };
-        let ran_empty = done.inside_bytes <= done.cost_bytes && !done.holding_back;
+        let ran_empty = done.in_flight_bytes <= done.cost_bytes && !done.holding_back;
         if ran_empty && self.decision.reason == Reason::Initial {
             self.decision.reason = Reason::AppLimited { waited: 0, completions: 1 };
             return true;

@@ -362,7 +362,7 @@ impl Guarded {
         }
         self.pay();
         let reads = &self.last.reads;
-        let mut read_response = reads.mean_response_time();
+        let mut read_response = reads.mean_latency();
         if let Some((percentile, mean)) = self.percentile.as_mut().zip(read_response) {
             read_response = percentile.figure(now, mean);
             if read_response.is_none() {
@@ -506,8 +506,8 @@ impl Guarded {
             let sample = reading.and_then(Reading::sample).unwrap_or_default();
             DeviceState {
                 name: name.clone(),
-                read_latency_ms: ms(sample.reads.mean_response_time()),
-                write_latency_ms: ms(sample.writes.mean_response_time()),
+                read_latency_ms: ms(sample.reads.mean_latency()),
+                write_latency_ms: ms(sample.writes.mean_latency()),
                 read_bytes_per_s: sample.reads.bytes_per_s(sample.interval),
                 write_bytes_per_s: sample.writes.bytes_per_s(sample.interval),
                 in_flight: sample.in_flight,
@@ -523,7 +523,7 @@ impl Guarded {
         let at = PacketsState {
             target_ms: self.config.latency.target.as_millis_f64(),
             percentile: self.config.latency.percentile.to_string(),
-            read_latency_ms: ms(sample.reads.mean_response_time()),
+            read_latency_ms: ms(sample.reads.mean_latency()),
             read_percentile_ms: ms(self.percentile.as_ref().and_then(Percentile::measured)),
             read_bytes_per_s: sample.reads.bytes_per_s(sample.interval),
             write_bytes_per_s: sample.writes.bytes_per_s(sample.interval),

@@ -74,7 +74,7 @@ impl Resent {
         }
         let held = std::mem::replace(&mut self.held, Duration::ZERO);
         self.window = Some((now, total));
-        let moved = total.sent.checked_sub(before.sent).zip(total.resent.checked_sub(before.resent));
+        let moved = total.sent.checked_sub(before.sent).zip(total.retransmitted.checked_sub(before.retransmitted));
         // Totals that went back were reset.
         let Some((sent, resent)) = moved else { return false };
         let (usually_sent, usually_resent) = self.usual;
@@ -134,7 +134,7 @@ mod tests {
             let changed = (0..windows).filter(|_| {
                 self.now += WINDOW;
                 self.total.sent += 10_000;
-                self.total.resent += (0..10_000).filter(|_| self.rng.next_f64() < share).count() as u64;
+                self.total.retransmitted += (0..10_000).filter(|_| self.rng.next_f64() < share).count() as u64;
                 self.resent.observe(self.now, self.total, held, MOST, STEP)
             });
             changed.count()

@@ -22,7 +22,7 @@ pub struct Flow {
 
 impl Flow {
     /// Mean latency in the block layer; `None` if nothing completed.
-    pub fn mean_response_time(&self) -> Option<Duration> {
+    pub fn mean_latency(&self) -> Option<Duration> {
         self.time.as_nanos().checked_div(self.completed).map(Duration::from_nanos)
     }
 

@@ -37,7 +37,7 @@ pub struct Line<'a> {
     pub reads: Totals,
     /// Writes since the device appeared.
     pub writes: Totals,
-    /// Requests inside the device.
+    /// Requests in flight.
     pub in_flight: u64,
 }
 

@@ -347,7 +347,7 @@ impl Remote {
             connections: connections.into(),
             connections_wanted: self.connections as u64,
             reconnects_total: number(&status.reconnects),
-            resent_total: number(&status.resent),
+            retransmits_total: number(&status.resent),
             in_flight_requests: number(&status.in_flight),
             waiting_requests: number(&status.waiting),
             away_ms: away_since.map(|since| clock::now().as_nanos().saturating_sub(since) / 1_000_000),

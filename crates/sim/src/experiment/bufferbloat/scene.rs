@@ -18,7 +18,7 @@ const BASE_COST_BYTES: u32 = 4_000;
 /// Fixed budgets of the paper, in KiB.
 pub(super) const GRID_KIB: [u32; 4] = [128, 256, 512, 1024];
 
-/// A way to bound what is inside.
+/// A way to bound what is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Method {
     /// Not at all.

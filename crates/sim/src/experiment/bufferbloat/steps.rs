@@ -354,7 +354,7 @@ fn figures(case: &Case, reference: &Reference, runs: &[(String, &Digest)]) -> [P
         plot(
             "light latency",
             format!("Mean of windows of 0.5 s. New oracle: {:.2} ms.", reference.light_ms),
-            Axis::log("mean light response time, ms"),
+            Axis::log("mean light latency, ms"),
             over_time(&light_ms),
         ),
         plot(

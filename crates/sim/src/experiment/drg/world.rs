@@ -48,7 +48,7 @@ pub struct Setup {
     pub device: DeviceParams,
     /// Bytes of it that are used.
     pub capacity: u64,
-    /// Everyone.
+    /// All.
     pub workloads: Vec<Workload>,
     /// How slots are shared out.
     pub slots: slots::Config,

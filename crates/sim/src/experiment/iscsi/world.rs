@@ -42,7 +42,7 @@ pub enum Control {
 pub struct Setup {
     /// Connections, target and storage.
     pub link: LinkParams,
-    /// Everyone.
+    /// All.
     pub hosts: Vec<Host>,
     /// The delayed packets.
     pub on: Delayed,

@@ -288,9 +288,9 @@ fn price(all: &Outcomes<'_>) -> Section {
     Section {
         rows: sheet.rows,
         ..Section::new(
-            "Moves and response times",
+            "Moves and latencies",
             [format!(
-                "Connections moved in {WINDOW} s, in per cent of all; 99th percentile of the response time on the stretched scale of \
+                "Connections moved in {WINDOW} s, in per cent of all; 99th percentile of the latency on the stretched scale of \
              time."
             )],
         )

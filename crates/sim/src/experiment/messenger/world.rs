@@ -62,7 +62,7 @@ pub struct Spread {
 pub struct Outcome {
     /// Reads and writes completed per second.
     pub per_s: [f64; 2],
-    /// Mean response time of all, in ms.
+    /// Mean latency of all, in ms.
     pub mean_ms: f64,
     /// Its 99th percentile, in ms.
     pub p99_ms: f64,

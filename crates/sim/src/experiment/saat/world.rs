@@ -42,7 +42,7 @@ impl Tenant {
 pub enum Control {
     /// A controller.
     Controller(Config),
-    /// Someone who knows each period before it begins.
+    /// The oracle, which knows each period before it begins.
     Oracle,
 }
 
@@ -51,7 +51,7 @@ pub enum Control {
 pub struct Setup {
     /// The device.
     pub device: CachedParams,
-    /// Everyone.
+    /// All.
     pub tenants: Vec<Tenant>,
     /// The common habits of invented tenants.
     pub habits: Habits,

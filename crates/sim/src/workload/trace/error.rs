@@ -49,7 +49,7 @@ pub enum Fault {
          the default output of blkparse; convert it to one of them, or name the format to see what does not fit"
     )]
     UnknownFormat,
-    /// More devices than anyone has.
+    /// More devices than a trace may have.
     #[error("names more than {MAX_DEVICES} devices; is this a trace?")]
     TooManyDevices,
     /// More requests than are kept.

@@ -12,7 +12,7 @@ use serde::Serialize;
 pub use picture::{page, text};
 pub use svg::svg;
 
-/// A way to bound what is inside the device.
+/// A way to bound what is in flight.
 pub struct Setting {
     /// As shown.
     pub name: &'static str,
@@ -196,7 +196,7 @@ fn findings(measured: &[Measured]) -> String {
     let find = |name: &str| measured.iter().find(|measured| measured.setting == name);
     let Some(none) = find("none") else { return String::new() };
     let mut text = format!(
-        "Without admission control everything that the bulk writer sends is inside the device at once, and the light \
+        "Without admission control everything that the bulk writer sends is in flight at once, and the light \
          client, though it has priority, waits behind it: {}.\n",
         latency(none)
     );

@@ -42,7 +42,7 @@ pub fn svg(measured: &[Measured], command: &str) -> String {
         height - 1.0
     );
     let headings = [
-        (LABELS, "inside the device,", "at most"),
+        (LABELS, "in flight,", "at most"),
         (BARS[0], "how long the light client waits", "99th percentile; shorter is better"),
         (BARS[1], "throughput of the bulk writer", "longer is better"),
     ];
@@ -93,7 +93,7 @@ pub fn svg(measured: &[Measured], command: &str) -> String {
     let description = told.join("; ") + ".";
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"t d\">\n\
-         <title id=\"t\">How long a light client waits beside a bulk writer, by what may be inside the device</title>\n\
+         <title id=\"t\">How long a light client waits beside a bulk writer, by what may be in flight</title>\n\
          <desc id=\"d\">{}</desc>\n<style>{STYLE}</style>\n{body}\
          <text class=\"q\" x=\"{LABELS}\" y=\"{}\">{}</text>\n</svg>\n",
         escape(&description),
