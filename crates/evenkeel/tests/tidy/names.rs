@@ -39,7 +39,7 @@ const REJECTED: [(&str, &str); 27] = [
 ];
 
 /// Names that mean something else, or that are not ours to choose.
-const ELSEWHERE: [(&str, &str); 10] = [
+const ELSEWHERE: [(&str, &str); 12] = [
     // The scheduling of that name.
     ("round_robin", "round"),
     ("RoundRobin", "round"),
@@ -47,6 +47,8 @@ const ELSEWHERE: [(&str, &str); 10] = [
     ("Round", "round"),
     ("round", "round"),
     ("rounds_total", "rounds"),
+    ("evenkeel_exchange_rounds_total", "rounds"),
+    ("evenkeel_guard_exchange_rounds_total", "rounds"),
     // Periods without a report. The member is suspect from the first on.
     ("silent_periods", "silent"),
     ("silent", "silent"),
@@ -147,7 +149,7 @@ fn keys_metrics_and_options_are_the_words_of_the_field() {
     names.extend(metrics.filter(|word| word.starts_with("evenkeel_")).map(str::to_owned));
     names.extend(super::references::flags());
     let complaints: Vec<_> = names.iter().filter_map(|name| Some((name, rejected(name)?))).collect();
-    assert!(names.len() > 400, "only {} names are found", names.len());
+    assert!(names.len() > 300, "only {} names are found", names.len());
     assert!(complaints.is_empty(), "{complaints:?}");
 }
 
