@@ -18,7 +18,7 @@ fn report(arrived: u64, queued: u64, waited_ms: u64, used: f64, latency_ms: u64)
         bytes: completed * 4096,
         queued,
         waited: Duration::from_millis(waited_ms * queued),
-        inside,
+        occupied: inside,
         device_time: Duration::from_millis(latency_ms * completed),
         latency: Duration::from_millis((latency_ms + waited_ms) * completed),
     }

@@ -50,7 +50,7 @@ fn run(hosts: &mut [Controller], shares: &mut [f64], device: Device, periods: us
                 completed,
                 queued: 100,
                 waited: Duration::from_secs(1),
-                inside,
+                occupied: inside,
                 device_time: inside,
                 latency: Duration::from_secs(1),
                 ..Report::default()

@@ -43,7 +43,7 @@ macro_rules! driven {
                 $device::set_params(self, now, params);
             }
             fn in_flight(&self) -> usize {
-                $device::inside(self)
+                $device::in_flight(self)
             }
         }
     };
