@@ -1,4 +1,4 @@
-//! What is done when: reports at the ends of periods, decisions when all have reported or it is too late.
+//! The schedule: reports at the ends of periods, decisions when all have reported or it is too late.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -45,7 +45,7 @@ pub(crate) struct Driver<M> {
     /// The period in which we joined or came back.
     joined: u64,
     status: Status,
-    /// What keeps us from watching and writing.
+    /// The faults of the watch and of the writes.
     troubles: [Option<String>; 2],
 }
 

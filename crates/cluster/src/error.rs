@@ -1,10 +1,10 @@
-//! What keeps a host from taking part.
+//! Reasons why a host cannot take part.
 
 use std::io;
 
 use evenkeel_control::InvalidConfig;
 
-/// What keeps a host from taking part. What goes wrong later is logged, and is in the state.
+/// Reason why a host cannot take part. What goes wrong later is logged, and is in the state.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

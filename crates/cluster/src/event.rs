@@ -1,4 +1,4 @@
-//! What happens beside the driver.
+//! Events beside those of the driver.
 
 use evenkeel_control::exchange::section::Section;
 

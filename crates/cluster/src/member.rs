@@ -1,4 +1,4 @@
-//! What takes part: whose statistics are reported, and by whom slots are decided.
+//! The interface to a participant: whose statistics are reported, and by whom slots are decided.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use evenkeel_policy::exchange::{self, PoolRecord, Pools};
 
 /// The pools of this host: they report and decide.
 pub trait Member: Send + 'static {
-    /// What the tenants of this host did since the last call.
+    /// The tenants' report since the last call.
     fn report(&mut self) -> Pools;
     /// All hosts' reports of one period, or all sections' sums. `ramp`: how much of its share this host takes, 0 to 1.
     fn decide(&mut self, round: &Round<'_, Said<Pools>>, ramp: f64);
@@ -17,12 +17,12 @@ pub trait Member: Send + 'static {
     fn alone(&mut self);
 }
 
-/// What all hosts did, by pool: added up in the order of their names, so that the sums are the same everywhere.
+/// The sums of all hosts by pool, added up in the order of their names, so that they are the same everywhere.
 pub fn sums<'a>(round: &Round<'a, Said<Pools>>) -> BTreeMap<&'a str, Summary> {
     exchange::together(round.members.iter().map(|member| &member.report.content.content))
 }
 
-/// What hosts or sections reported together, as it is published.
+/// The joint report of hosts or sections, as it is published.
 pub(crate) fn together(parts: &mut dyn Iterator<Item = &Pools>) -> Pools {
     let sums = exchange::together(parts);
     sums.iter().map(|(name, sum)| ((*name).to_owned(), PoolRecord::from(sum))).collect()

@@ -1,5 +1,5 @@
-//! What this host says: one key, which lives as long as its lease, and which no second process of that name can write; and,
-//! in the name of its section, the sum of a period that no host has published yet.
+//! This host's key, which lives as long as its lease, and which no second process of that name can write; and, in the
+//! name of its section, the sum of a period that no host has published yet.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub(crate) struct OutgoingSum {
     pub(crate) text: String,
 }
 
-/// What is there to be published.
+/// Values to publish.
 pub(crate) struct ToPublish {
     pub(crate) own: Receiver<Option<Outgoing>>,
     pub(crate) sum: Receiver<Option<OutgoingSum>>,
@@ -104,7 +104,7 @@ struct Publisher {
     summed: Option<Summed>,
 }
 
-/// What a section's key holds.
+/// The value of a section's key.
 #[derive(Clone, Copy, Debug)]
 struct Summed {
     section: Section,

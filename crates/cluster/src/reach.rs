@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::etcd::{Client, Keys, Traffic};
 use crate::settings::Settings;
 
-/// What an address answered: the number of hosts of the group, or why there is none.
+/// Answer of an address: the number of hosts of the group, or why there is none.
 pub type Answer = Result<u64, String>;
 
 /// Asks each address for the number of hosts of the group; what it is called, and what it answered.

@@ -1,5 +1,5 @@
-//! What other hosts say, as it comes: all values, then every change, anew whenever the stream breaks or those of other hosts
-//! are wanted.
+//! The values of other hosts as they come: all of them, then every change, anew whenever the stream breaks or those of
+//! other hosts are wanted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::settings::Settings;
 /// Before the next server is tried.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Whose values are wanted.
+/// The hosts whose values are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
     /// How often the group is halved; `None`: as often as the number of hosts that there are asks for.

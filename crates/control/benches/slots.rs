@@ -36,9 +36,9 @@ fn workloads(rng: &mut SplitMix64) -> Vec<Workload> {
                 bytes: arrived << 12,
                 queued: rng.next_below(4),
                 waited: Duration::from_millis(rng.next_below(10)),
-                inside: times(arrived),
+                occupied: times(arrived),
                 device_time: times(arrived),
-                response_time: times(2 * arrived),
+                latency: times(2 * arrived),
             };
             let target = Some(Duration::from_millis(20 + rng.next_below(200)));
             Workload { id: WorkloadId(id), target, weight: 1.0, guaranteed_iops: 0.0, report }

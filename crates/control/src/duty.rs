@@ -23,10 +23,11 @@ use alloc::collections::BTreeMap;
 
 use crate::time::{Duration, Instant};
 
-/// What a client may take before it counts as storming, as a part of the burst: a tenth of the lower quarter is
-/// left to newcomers who have one such part each.
+/// The part of the burst that a client may take before it counts as storming: a tenth of the lower quarter is left to
+/// newcomers who have one such part each.
 const OWN_PART: u64 = 64;
-/// Who waits is called when so much has come in beyond the least: a turn for each request would cost more than the request.
+/// The part of the burst that must come in, beyond the least, until waiting clients are called: a turn for each request
+/// would cost more than the request.
 const QUANTUM_PART: u64 = 128;
 /// Clients with an account; full ones are forgotten. Further clients have none, and count as within theirs.
 const MAX_CLIENTS: usize = 4_096;
@@ -46,13 +47,13 @@ pub struct Config {
 const SHORTEST_BURST: Duration = Duration::from_micros(1);
 
 impl Config {
-    /// What a storm may take of a storage server: a tenth of a processor, of which a third is for what no clock of a thread
-    /// shows as its own (waking threads, interrupts, caches that others find cold): a third to a half of what is shown, with
-    /// options of NBD one by one. At once, what a host asks for that starts a hundred machines.
+    /// The bound on a storm at a storage server: a tenth of a processor, of which a third is for what no clock of a
+    /// thread shows as its own (waking threads, interrupts, caches that others find cold): a third to a half of what is
+    /// shown, with options of NBD one by one. At once, what a host asks for that starts a hundred machines.
     pub const STORM: Self = Self { one_in: 15, burst: Duration::from_secs(1) };
 }
 
-/// Whether a client may go.
+/// A client's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// It is within its own account.
@@ -63,7 +64,7 @@ pub enum Turn {
     Wait {
         /// When to ask again.
         until: Instant,
-        /// Whether it is within its own account, and nothing is left of the common one: those who are go before those
+        /// True if it is within its own account, and nothing is left of the common one: those who are go before those
         /// who are not.
         own: bool,
     },
@@ -91,7 +92,7 @@ impl Account {
         self.at + Duration::from_nanos(missing.saturating_mul(one_in))
     }
 
-    /// What is left grows as the bound does.
+    /// Scales the balance as the bound grows.
     fn scale(&mut self, burst: Duration, before: Duration) {
         if self.left_ns > 0 {
             let left = i128::from(self.left_ns) * i128::from(burst.as_nanos()) / i128::from(before.as_nanos());
@@ -140,7 +141,7 @@ impl<C: Ord + Copy> Duty<C> {
         }
     }
 
-    /// Whether `client` may go now. O(log clients), and once a second O(clients).
+    /// The turn of `client` now. O(log clients), and once a second O(clients).
     pub fn turn(&mut self, now: Instant, client: C) -> Turn {
         self.fill(now);
         let (own, slow) = (part(self.config, OWN_PART), self.one_in_of_client());

@@ -106,7 +106,7 @@ impl Config {
     }
 }
 
-/// What one host says about one period.
+/// One host's report about one period.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report<C> {
     /// Which life of the host: a later start has a larger number, and no two processes have the same.
@@ -177,7 +177,7 @@ pub struct Member<'a, C> {
     pub report: &'a Report<C>,
 }
 
-/// What is known of one period: the same on every host that knows the same reports.
+/// The state of one period: the same on every host that knows the same reports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Round<'a, C> {
     /// The period.
@@ -199,7 +199,7 @@ pub enum Presence {
     Out(u64),
 }
 
-/// What is kept of a host.
+/// The state of a host.
 #[derive(Clone, Debug)]
 struct Host<C> {
     incarnation: u64,
@@ -327,7 +327,7 @@ impl<C: PartialEq> Exchange<C> {
         self.pending(self.config.period_at(now)).map_or(Instant::FAR_FUTURE, |next| self.patience(next))
     }
 
-    /// What is known of a period.
+    /// The state of a period.
     pub fn round(&self, period: u64) -> Round<'_, C> {
         let mut round = Round { period, members: Vec::new(), out: Vec::new() };
         for (host, known) in &self.hosts {
@@ -424,15 +424,15 @@ impl<C: PartialEq> Exchange<C> {
         self.hosts.values().filter_map(reported).min()
     }
 
-    /// Whether all that are waited for have reported a period, or a later one: no host reports an earlier period after a
-    /// later one. We ourselves are waited for always.
+    /// True if all that are waited for have reported a period, or a later one: no host reports an earlier period after
+    /// a later one. We ourselves are waited for always.
     fn complete(&self, period: u64) -> bool {
         let own = self.own().is_some_and(|own| own.newest() >= period);
         own && self.hosts.values().all(|host| host.newest() >= period || !self.expected(host, period))
     }
 
-    /// Whether a host is waited for: it reported one of the periods before. Where its clock is behind ours by as much as
-    /// may be, our own report is back before that of the last one comes.
+    /// True if a host is waited for: it reported one of the periods before. Where its clock is behind ours by as much
+    /// as may be, our own report is back before that of the last one comes.
     fn expected(&self, host: &Host<C>, period: u64) -> bool {
         let before = period.saturating_sub(1 + SKEW_PERIODS)..period;
         let last = host.reports.range(before).next_back().map(|(_, report)| report);

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration.
+//! Faults of a configuration.
 
 use core::fmt;
 
@@ -7,7 +7,7 @@ use core::fmt;
 pub struct InvalidConfig {
     /// Its name.
     pub setting: &'static str,
-    /// What it must be.
+    /// The rule that it breaks.
     pub must_be: &'static str,
 }
 

@@ -6,7 +6,7 @@
 //! | module | question | answers |
 //! |---|---|---|
 //! | [`mclock`] | who goes next? | reservation, weight and limit for each client |
-//! | [`admission`] | how much may be inside the back end? | none, fixed, SlowFast CoDel |
+//! | [`admission`] | how much may be in flight? | none, fixed, SlowFast CoDel |
 //! | [`limits`] | which of several limits binds? | the smallest, with its owner and reason |
 //! | [`response`] | how long to throttle a noisy client? | one-sided PID, adaptive |
 //! | [`throughput`] | which limit gives the throughput that was guaranteed? | static, SAAT, accurate |

@@ -4,7 +4,7 @@
 //! tenant back at once. Each owns one entry, so that none overwrites another's, and
 //! the owner of the entry that binds says why a tenant is throttled.
 
-/// Who set a limit.
+/// The owner of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Owner {
@@ -55,7 +55,7 @@ impl LimitSet {
         self.entries.iter().flatten().min().copied()
     }
 
-    /// Whose limit binds; the first in [`Owner::ALL`] among equals.
+    /// The smallest limit with its owner; the first in [`Owner::ALL`] among equals.
     pub fn binding(&self) -> Option<(Owner, u64)> {
         Owner::ALL
             .iter()

@@ -9,7 +9,7 @@ use crate::time::Instant;
 
 /// A decision as a log keeps it. Its text is made when it is read, which is seldom beside how often decisions are taken.
 pub trait Decided {
-    /// Whether `newer` only renews this decision.
+    /// True if `newer` only renews this decision.
     fn is_renewed_by(&self, newer: &Self) -> bool;
 
     /// The figure that was set. A log keeps its extremes.

@@ -43,7 +43,7 @@ use slots::{Granted, Slots, Tally};
 use target::Target;
 pub use view::{TenantStats, TenantView};
 
-/// Who decides which request goes next.
+/// Chooses the next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduler {
     /// Reservation, weight and limit for each tenant.
@@ -55,23 +55,23 @@ pub enum Scheduler {
 /// Settings of a pool; all of them can change while it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Who goes next.
+    /// Chooses the next request.
     pub scheduler: Scheduler,
-    /// How much may be inside the back end.
+    /// How much may be in flight.
     pub admission: admission::Config,
-    /// What a request costs the admission budget on top of its payload, in bytes.
+    /// Base cost of a request for the admission budget, on top of its payload, in bytes.
     pub base_cost_bytes: u32,
-    /// What a request costs the weights.
+    /// Cost of a request for the weights.
     pub cost: CostModel,
     /// The most the pool lets through.
     pub limit: Rates,
     /// How much unused pool limit may be saved up, as time at the limit rate.
     /// It also makes up for late wake-ups, so zero costs throughput.
     pub limit_burst: Duration,
-    /// What the latency of reads is to stay below, and who may be throttled for it. Only with
-    /// [`Scheduler::Mclock`]; settings that do not hold up to [`target::Config::validate`] are no target.
+    /// The latency target for reads, and who may be throttled for it. Only with [`Scheduler::Mclock`]; settings that do
+    /// not hold up to [`target::Config::validate`] are no target.
     pub target: Option<target::Config>,
-    /// How many requests each tenant may have inside the back end, for latency targets of tenants. Only with
+    /// How many requests each tenant may have in flight, for latency targets of tenants. Only with
     /// [`Scheduler::Mclock`]; settings that do not hold up to [`slots::Config::validate`] share nothing out.
     pub slots: Option<slots::Config>,
 }
@@ -98,8 +98,8 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Whether its tenant's reservation owed it the dispatch, and not its weight: whatever else queues requests behind the pool
-    /// should serve it first.
+    /// True if its tenant's reservation owed it the dispatch, and not its weight: whatever else queues requests behind
+    /// the pool should serve it first.
     #[inline]
     pub fn is_reserved(&self) -> bool {
         self.reserved
@@ -110,7 +110,7 @@ impl Ticket {
         self.admitted_at
     }
 
-    /// What the request asks.
+    /// The request's work.
     pub fn work(&self) -> Work {
         self.work
     }
@@ -121,7 +121,7 @@ impl Ticket {
         self.queued_at = self.queued_at.min(began);
     }
 
-    /// Whether [`Pool::exempt`] took its share of the admission budget back.
+    /// True if [`Pool::exempt`] took its share of the admission budget back.
     pub fn is_exempt(&self) -> bool {
         self.cost == 0
     }
@@ -162,16 +162,16 @@ struct Tenant {
     in_flight: u64,
     /// Of them, by [`Direction`](crate::units::Direction).
     inside_of: [u32; 2],
-    /// What they cost the admission budget.
+    /// Their cost for the admission budget.
     in_flight_cost: u64,
-    /// Whether it has a share of the admission budget, and whether it asks for a look at it.
+    /// True if it has a share of the admission budget, and if it asks for a look at it.
     sharing: bool,
     asking: bool,
     /// Until when its limits throttle it, if it is looked at again then; otherwise far in the future.
     parked: Instant,
     stats: TenantStats,
     throttle: Throttle,
-    /// Whether its reads count for the pool's target.
+    /// True if its reads count for the pool's target.
     counts: bool,
     hold: Option<Hold>,
     /// Places that rest; see [`Rests`].
@@ -227,7 +227,7 @@ pub struct Pool<R> {
     limit_bytes_per_s: LimitSet,
     admission: Admission,
     shares: Shares,
-    /// What admission decided since [`Pool::take_decision`].
+    /// Admission's decision since [`Pool::take_decision`].
     decided: Option<Decision>,
     tenants: Vec<Tenant>,
     free: Vec<u32>,
@@ -323,7 +323,7 @@ impl<R> Pool<R> {
         TenantId { index: self.tenants.len() as u32 - 1, generation: 0 }
     }
 
-    /// Removes a tenant and hands back what it had queued, oldest first. What it has inside the back end completes normally.
+    /// Removes a tenant and hands back what it had queued, oldest first. What it has in flight completes normally.
     pub fn leave(&mut self, id: TenantId) -> Vec<R> {
         let Some(tenant) = self.live_mut(id) else { return Vec::new() };
         let guaranteed = core::mem::take(&mut tenant.guaranteed);
@@ -380,7 +380,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Sets or withdraws `owner`'s bound on the requests a tenant may have inside the back end.
+    /// Sets or withdraws `owner`'s bound on the requests a tenant may have in flight.
     pub fn set_slots(&mut self, now: Instant, id: TenantId, owner: Owner, slots: Option<u64>) {
         let Some(tenant) = self.live_mut(id) else { return };
         tenant.slots.set(owner, slots);
@@ -597,7 +597,7 @@ impl<R> Pool<R> {
             && tenant.in_flight + tenant.resting < hold.slots
         {
             tenant.resting += 1;
-            self.rests.begin(now, ticket.tenant.index, tenant.generation, hold.rest);
+            self.rests.begin(now, ticket.tenant.index, tenant.generation, hold.delay);
         }
         if let Some(target) = &mut self.target
             && (outcome, ticket.work.kind, tenant.counts) == (Outcome::Done, Kind::Read, true)
@@ -661,7 +661,7 @@ impl<R> Pool<R> {
         self.queue.len() + self.fifo.len()
     }
 
-    /// Requests inside the back end.
+    /// Requests in flight.
     pub fn in_flight(&self) -> u64 {
         self.in_flight
     }
@@ -699,7 +699,7 @@ impl<R> Pool<R> {
         &self.admission
     }
 
-    /// Whose IOPS limit and whose bytes/s limit on the whole pool bind.
+    /// The smallest IOPS limit and the smallest bytes/s limit on the whole pool, with their owners.
     pub fn pool_limits(&self) -> (&LimitSet, &LimitSet) {
         (&self.limit_iops, &self.limit_bytes_per_s)
     }

@@ -24,7 +24,7 @@ pub struct Shape {
     since: Instant,
 }
 
-/// What a multiple of 1 is recorded as.
+/// The record of a multiple of 1.
 const UNIT: Duration = Duration::from_millis(1);
 
 impl Shape {

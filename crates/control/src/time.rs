@@ -77,7 +77,7 @@ impl Duration {
         self.0
     }
 
-    /// Whether it is no time at all.
+    /// True if it is no time at all.
     #[inline]
     pub const fn is_zero(self) -> bool {
         self.0 == 0

@@ -1,6 +1,6 @@
-//! What a request asks of a device, and the rates it is guaranteed in.
+//! The work of a request for a device, and the rates of reservations and limits.
 
-/// What kind of work a request is.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Data from the device.
@@ -56,13 +56,13 @@ pub enum Part {
 }
 
 impl Part {
-    /// Whether a request begins with it.
+    /// True if a request begins with it.
     #[inline]
     pub const fn begins(self) -> bool {
         matches!(self, Self::Whole | Self::First)
     }
 
-    /// Whether a request ends with it.
+    /// True if a request ends with it.
     #[inline]
     pub const fn ends(self) -> bool {
         matches!(self, Self::Whole | Self::Last)
@@ -72,7 +72,7 @@ impl Part {
 /// A request, or a slice of one, as a device sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// What kind of work it is.
+    /// The kind of the request.
     pub kind: Kind,
     /// Payload bytes that cross the device interface; 0 for [`Kind::Flush`]. For [`Kind::Meta`] the bytes whose transfer
     /// takes as long: they count for weights and budget, not for limits.
@@ -108,7 +108,7 @@ impl Rates {
     /// Neither rate set.
     pub const UNSET: Self = Self { iops: 0, bytes_per_s: 0 };
 
-    /// Whether neither rate is set.
+    /// True if neither rate is set.
     pub const fn is_unset(&self) -> bool {
         self.iops == 0 && self.bytes_per_s == 0
     }

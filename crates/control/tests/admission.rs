@@ -49,7 +49,7 @@ fn without_admission_control_everything_fits_and_nothing_ticks() {
         admission.admit(1 << 40);
     }
     assert_eq!(admission.next_tick(), Instant::FAR_FUTURE);
-    assert_eq!(admission.inside_bytes(), 1_000 << 40);
+    assert_eq!(admission.in_flight_bytes(), 1_000 << 40);
     assert_eq!(admission.decision().budget_bytes, u64::MAX);
 }
 
@@ -60,9 +60,9 @@ fn observe_and_forget_give_the_cost_back() {
     admission.admit(40);
     assert!(!admission.fits(1));
     admission.observe(at_ms(1), 60, Kind::Read, 50, ms(1));
-    assert_eq!(admission.inside_bytes(), 40);
+    assert_eq!(admission.in_flight_bytes(), 40);
     admission.forget(40);
-    assert_eq!(admission.inside_bytes(), 0);
+    assert_eq!(admission.in_flight_bytes(), 0);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn an_interval_without_completions_changes_nothing_and_says_so_once() {
     assert_eq!(admission.tick(at_ms(100)), None);
     admission.admit(4_096);
     let stalled = admission.tick(at_ms(150)).expect("a stall is news");
-    assert_eq!(stalled.reason, Reason::Stalled { inside_bytes: 4_096 });
+    assert_eq!(stalled.reason, Reason::Stalled { in_flight_bytes: 4_096 });
     assert_eq!(admission.tick(at_ms(5_000)), None);
     assert_eq!(admission.decision().target_reason, Reason::Initial);
 }
@@ -261,7 +261,7 @@ fn reconfiguring_keeps_what_is_inside_and_what_was_learned() {
     let larger = SlowFastConfig { budget_increment_bytes: KIB, ..SlowFastConfig::PUBLISHED };
     admission.reconfigure(Config::SlowFast(larger), at_ms(260));
     assert_eq!(admission.decision().budget_bytes, learned.budget_bytes);
-    assert_eq!(admission.inside_bytes(), 7_000);
+    assert_eq!(admission.in_flight_bytes(), 7_000);
 
     let capped = SlowFastConfig { budget_max_bytes: 120 * KIB, ..larger };
     admission.reconfigure(Config::SlowFast(capped), at_ms(270));
@@ -273,7 +273,7 @@ fn reconfiguring_keeps_what_is_inside_and_what_was_learned() {
     assert_eq!(admission.next_tick(), Instant::FAR_FUTURE);
     assert!(!admission.fits(4_000) && admission.fits(3_000));
     admission.observe(at_ms(290), 7_000, Kind::Read, 0, ms(1));
-    assert_eq!(admission.inside_bytes(), 0);
+    assert_eq!(admission.in_flight_bytes(), 0);
 
     admission.reconfigure(Config::SlowFast(larger), at_ms(300));
     assert_eq!(admission.decision().budget_bytes, 100 * KIB);

@@ -196,7 +196,7 @@ proptest! {
             }
             let budget = admission.decision().budget_bytes;
             prop_assert!((4 * KIB..=1 << 30).contains(&budget), "{budget}");
-            prop_assert_eq!(admission.inside_bytes(), inside.iter().sum::<u64>());
+            prop_assert_eq!(admission.in_flight_bytes(), inside.iter().sum::<u64>());
             prop_assert!(admission.next_tick() >= next_tick);
             next_tick = admission.next_tick();
             let told = format!("{:?}", admission.decision().reason);

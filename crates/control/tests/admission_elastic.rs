@@ -332,7 +332,7 @@ proptest! {
                 prop_assert!(is_bound || decision.budget_bytes == u64::MAX, "{decision:?}");
                 let told = format!("{:?}", decision.reason);
                 prop_assert!(!told.contains("NaN"), "{told}");
-                prop_assert_eq!(one.admission.inside_bytes(), one.inside.iter().sum::<u64>());
+                prop_assert_eq!(one.admission.in_flight_bytes(), one.inside.iter().sum::<u64>());
             }
             steady(&mut one.admission, &mut one.now, requests, step_ns);
             steady(&mut other.admission, &mut other.now, requests, step_ns);

@@ -90,9 +90,9 @@ proptest! {
         let mut run = Run::new(Config::SlowFast(config), 1);
         for event in events {
             let budget = run.admission.decision().budget_bytes;
-            let before = run.admission.inside_bytes();
+            let before = run.admission.in_flight_bytes();
             run.apply(event);
-            let inside = run.admission.inside_bytes();
+            let inside = run.admission.in_flight_bytes();
             prop_assert_eq!(inside, run.inside.iter().sum::<u64>());
             if let (Event::Arrive { cost }, true) = (event, inside > before) {
                 prop_assert!(inside <= budget || (cost > budget && before <= budget));
@@ -188,7 +188,7 @@ proptest! {
             prop_assert_eq!(std::format!("{:?}", run.admission.config()), std::format!("{config:?}"));
             for event in events {
                 run.apply(event);
-                prop_assert_eq!(run.admission.inside_bytes(), run.inside.iter().sum::<u64>());
+                prop_assert_eq!(run.admission.in_flight_bytes(), run.inside.iter().sum::<u64>());
             }
         }
     }

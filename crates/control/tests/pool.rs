@@ -190,13 +190,13 @@ fn an_abandoned_request_holds_up_nobody_and_may_still_return() {
     assert!(matches!(pool.dispatch(at(0)), Next::Wait(_)));
     pool.exempt(&mut lost);
     pool.exempt(&mut lost);
-    assert_eq!(pool.admission().inside_bytes(), 0);
+    assert_eq!(pool.admission().in_flight_bytes(), 0);
     let Next::Run(_, next) = pool.dispatch(at(1)) else { panic!("its place is free") };
     assert_eq!(pool.in_flight(), 2);
     pool.complete(at(2), lost, Outcome::Done);
-    assert_eq!(pool.admission().inside_bytes(), 8096, "only the second counts");
+    assert_eq!(pool.admission().in_flight_bytes(), 8096, "only the second counts");
     pool.complete(at(3), next, Outcome::Failed);
-    assert_eq!((pool.in_flight(), pool.admission().inside_bytes()), (0, 0));
+    assert_eq!((pool.in_flight(), pool.admission().in_flight_bytes()), (0, 0));
     assert_eq!(pool.tenant(tenant).unwrap().stats.errors, 1);
 }
 

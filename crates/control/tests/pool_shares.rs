@@ -366,7 +366,7 @@ proptest! {
                 seen[t].cost += cost;
                 running.push((t, seen[t].id, cost, ticket));
             }
-            prop_assert_eq!(pool.admission().inside_bytes(), inside);
+            prop_assert_eq!(pool.admission().in_flight_bytes(), inside);
             if let Some(t) = asks.filter(|_| settings.scheduler == Scheduler::Mclock)
                 && let Some(next) = seen[t].queued.front()
             {

@@ -247,9 +247,9 @@ proptest! {
                     prop_assert_eq!((report.arrived, report.completed), (arrived, completed));
                     prop_assert_eq!(report.queued, waiting.len() as u64);
                     prop_assert_eq!(report.waited, Duration::from_millis(waiting.iter().map(|since| now - since).sum()));
-                    prop_assert_eq!(report.inside, Duration::from_millis(area_ms));
+                    prop_assert_eq!(report.occupied, Duration::from_millis(area_ms));
                     prop_assert_eq!(report.device_time, Duration::from_millis(device_ms));
-                    prop_assert_eq!(report.response_time, Duration::from_millis(response_ms));
+                    prop_assert_eq!(report.latency, Duration::from_millis(response_ms));
                     (arrived, completed, device_ms, response_ms, area_ms) = (0, 0, 0, 0, 0);
                     next_period += 100;
                 }

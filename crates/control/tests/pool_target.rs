@@ -110,7 +110,7 @@ fn who_writes_much_while_reads_are_late_is_held_back_with_its_reason() {
     let hold = bench.hold_of(bench.writer).expect("reads take 40 ms");
     assert!((8..=10).contains(&hold.usual), "about what it had inside: {hold:?}");
     assert!(hold.slots < hold.usual, "half of them rest, so that fewer let as much pass: {hold:?}");
-    assert!(hold.rest > Duration::ZERO);
+    assert!(hold.delay > Duration::ZERO);
     assert_eq!(bench.hold_of(bench.reader), None);
     let view = bench.pool.tenant(bench.writer).unwrap();
     assert_eq!(view.slots.binding(), Some((Owner::Response, hold.slots)), "the owner is told");
@@ -133,8 +133,8 @@ fn places_rest_after_their_requests_as_long_as_they_should() {
         let view = bench.pool.tenant(bench.writer).unwrap();
         assert!(view.in_flight <= hold.usual, "{} of {hold:?}", view.in_flight);
         // By Little's law.
-        expected += hold.slots as f64 / (40.0 + hold.rest.as_millis_f64());
-        longest = longest.max(hold.rest.as_millis_f64() * 8.0 / hold.slots as f64);
+        expected += hold.slots as f64 / (40.0 + hold.delay.as_millis_f64());
+        longest = longest.max(hold.delay.as_millis_f64() * 8.0 / hold.slots as f64);
         ms += 1;
     }
     let served = writes(&bench) - before;

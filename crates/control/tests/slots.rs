@@ -18,9 +18,9 @@ fn report(arrived: u64, queued: u64, waited_ms: u64, used: f64, latency_ms: u64)
         bytes: completed * 4096,
         queued,
         waited: Duration::from_millis(waited_ms * queued),
-        inside,
+        occupied: inside,
         device_time: Duration::from_millis(latency_ms * completed),
-        response_time: Duration::from_millis((latency_ms + waited_ms) * completed),
+        latency: Duration::from_millis((latency_ms + waited_ms) * completed),
     }
 }
 
@@ -77,7 +77,7 @@ proptest! {
             workloads[0].guaranteed_iops = f64::from(iops);
             let report = workloads[0].report;
             let (_, shares) = settled(&mut controller(method), &workloads, 3);
-            let latency_s = report.inside.as_secs_f64() / report.completed as f64;
+            let latency_s = report.occupied.as_secs_f64() / report.completed as f64;
             if report.queued > 0 && report.completed > 0 {
                 prop_assert!(shares[0].0 >= 0.999 * f64::from(iops) * latency_s, "{:?}: {:?}", method, shares[0]);
             }
@@ -91,7 +91,7 @@ proptest! {
             let Some(total) = total else {
                 // No target is within reach.
                 let bounds = |w: &Workload| {
-                    let latency = w.report.inside.as_secs_f64() / w.report.completed as f64;
+                    let latency = w.report.occupied.as_secs_f64() / w.report.completed as f64;
                     w.target.is_some_and(|target| !w.report.is_idle() && w.report.completed > 0 && latency < target.as_secs_f64())
                 };
                 prop_assert!(method == Method::Needs && !workloads.iter().any(bounds), "{shares:?}");

@@ -50,9 +50,9 @@ fn run(hosts: &mut [Controller], shares: &mut [f64], device: Device, periods: us
                 completed,
                 queued: 100,
                 waited: Duration::from_secs(1),
-                inside,
+                occupied: inside,
                 device_time: inside,
-                response_time: Duration::from_secs(1),
+                latency: Duration::from_secs(1),
                 ..Report::default()
             };
             let target = Some(Duration::from_nanos((TARGET_S * 1e9) as u64));

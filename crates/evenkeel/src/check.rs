@@ -28,7 +28,7 @@ use crate::output;
 /// How long an OSD may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// What to check.
+/// Arguments of `check`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// A file of `evenkeel serve`, `evenkeel guard` or both; "-" reads standard input. Without it: what this kernel offers
@@ -120,7 +120,7 @@ fn add(known: &mut Vec<Problem>, more: Vec<Problem>) {
     known.sort_by_key(|problem| problem.position);
 }
 
-/// What this host lacks of what the agent would enforce.
+/// The parts of the agent's policy that this host does not enforce.
 fn on_this_host(
     config: &mut evenkeel_guard::Config,
     host: &mut Preflight,
@@ -174,7 +174,7 @@ fn policy(checked: &Checked) -> String {
     text
 }
 
-/// What the kernel offers as a table, with what is lost and what to do below.
+/// The kernel's features as a table, with what is lost and what to do below.
 fn parts(host: &Preflight) -> String {
     let row = |finding: &preflight::Finding| {
         let presence = finding.presence.name().to_owned();

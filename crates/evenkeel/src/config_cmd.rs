@@ -2,7 +2,7 @@
 
 use crate::output;
 
-/// What to do with configurations.
+/// Commands on configurations.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Print a configuration that shows every key, commented

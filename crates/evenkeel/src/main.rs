@@ -35,7 +35,7 @@ static MARK: Mark = Mark::SERVES;
 #[derive(Parser)]
 #[command(version, propagate_version = true, after_help = AFTER_HELP)]
 struct Cli {
-    /// What to log to stderr: error, warn, info, debug, trace, or a filter such as evenkeel_server=debug
+    /// Log to stderr: error, warn, info, debug, trace, or a filter such as evenkeel_server=debug
     #[arg(long, global = true, env = "EVENKEEL_LOG", default_value = "info", value_name = "FILTER")]
     log: String,
 

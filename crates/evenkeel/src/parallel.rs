@@ -208,6 +208,7 @@ mod tests {
             warmup: evenkeel_control::Duration::ZERO,
             duration,
             sample_every: evenkeel_control::Duration::from_millis(100),
+            divides: false,
         }
     }
 

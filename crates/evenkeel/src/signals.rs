@@ -47,7 +47,7 @@ pub(crate) fn sender(info: &siginfo_t) -> Sender {
     Some(Process { uid, pid: (pid > 0).then_some(pid) })
 }
 
-/// Whether a signal asks to stop and is not one that comes again by itself: a second one then stops at once.
+/// True if a signal asks to stop and is not one that comes again by itself: a second one then stops at once.
 pub(crate) fn is_request(signal: c_int) -> bool {
     matches!(signal, SIGTERM | SIGINT)
 }

@@ -24,7 +24,7 @@ const PART_BYTES: usize = 16 << 10;
 /// How long is waited for the end of an answer before what has come of it is taken out: an answer that is longer than what the
 /// system holds, some 200 KB, would never end otherwise.
 const DRAIN_EVERY: Duration = Duration::from_millis(20);
-/// What an answer begins with that is none.
+/// The beginning of an answer that is a refusal.
 const REFUSAL: &str = "ERROR: (";
 
 /// Why a daemon gave no usable answer.
@@ -49,17 +49,17 @@ pub enum Error {
     Refused {
         /// The socket.
         path: PathBuf,
-        /// What was asked.
+        /// The command.
         command: String,
         /// In its words.
         answer: String,
     },
-    /// What came is no answer of a Ceph daemon.
+    /// The answer is none of a Ceph daemon.
     #[error("{}: {problem}; is this the admin socket of a Ceph daemon of version 16 to 19?", .path.display())]
     Odd {
         /// The socket.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         problem: Malformed,
     },
     /// Anything else that the system says.
@@ -67,18 +67,18 @@ pub enum Error {
     Io {
         /// The socket.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
 }
 
-/// What helps.
+/// The cure.
 fn cure(cause: &io::Error) -> &'static str {
     if cause.kind() == io::ErrorKind::PermissionDenied { "; run as root or as the user ceph" } else { "" }
 }
 
 impl Error {
-    /// Whether no process listens: the daemon is gone, and what was set in it as well.
+    /// True if no process listens: the daemon is gone, and what was set in it as well.
     pub const fn is_absent(&self) -> bool {
         matches!(self, Self::Absent { .. })
     }
@@ -106,7 +106,7 @@ pub enum Malformed {
     Lacks(String),
 }
 
-/// What is sent: a command with its arguments.
+/// The message to send: a command with its arguments.
 pub fn question(prefix: &str, arguments: &[(&str, Value)]) -> Vec<u8> {
     let mut object = Map::new();
     object.insert("prefix".into(), prefix.into());
@@ -127,7 +127,7 @@ pub fn wanted(received: &[u8]) -> Result<Option<usize>, Malformed> {
     if length > MAX_ANSWER_BYTES { Err(Malformed::Long(length)) } else { Ok(Some(LENGTH_BYTES + length)) }
 }
 
-/// What was received, complete, as text.
+/// A complete answer as text.
 ///
 /// # Errors
 /// [`Malformed::Short`] if the daemon said no more, [`Malformed::Long`].
@@ -218,7 +218,7 @@ impl AdminSocket {
         self.try_exchange(questions, answers).map_err(|cause| self.failed(cause))
     }
 
-    /// What an answer to `command` says by `parse`, unless it is a refusal.
+    /// The content of an answer to `command` by `parse`, unless it is a refusal.
     ///
     /// # Errors
     /// [`Error::Refused`] and [`Error::Odd`].

@@ -120,7 +120,7 @@ impl Agent {
         tick.errors.0
     }
 
-    /// What the volumes of this host did in the last period, by array, for the other hosts.
+    /// The summaries of this host's volumes for the last period, by array, for the other hosts.
     pub fn summaries(&mut self) -> Vec<(String, Summary)> {
         let told = self.queue_depths.iter_mut().filter_map(|pool| Some((pool.take_summary()?, pool)));
         told.map(|(summary, pool)| (pool.name().to_owned(), summary)).collect()
@@ -141,7 +141,7 @@ impl Agent {
         self.queue_depths.iter_mut().for_each(QueueDepth::alone);
     }
 
-    /// What is known and decided at the last tick; the program adds whether decisions take effect.
+    /// The state at the last tick; the program adds whether decisions take effect.
     pub fn state(&self) -> State {
         let osds = self.osds.iter().flat_map(|osds| osds.states());
         let pools = self.packets.states(&self.tracker).chain(self.cgroups.iter().map(Cgroup::state));

@@ -40,7 +40,7 @@ pub(crate) enum When {
     Unequal = 0x50,
 }
 
-/// What is done with a register.
+/// The operation on a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Do {
     Add = 0x00,
@@ -51,7 +51,7 @@ pub(crate) enum Do {
     Set = 0xb0,
 }
 
-/// What stands on the right.
+/// The right operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operand {
     Number(i32),
@@ -296,7 +296,7 @@ impl Map {
 /// Where a program sees packets that leave by a device.
 const TCX_EGRESS: u32 = 47;
 
-/// Whether a link still shows packets to its program: a device that is no more has no links, and root can detach any.
+/// True if a link still shows packets to its program: a device that is no more has no links, and root can detach any.
 pub(crate) fn is_attached(link: &OwnedFd) -> Result<bool, Errno> {
     const OBJ_GET_INFO_BY_FD: i32 = 15;
     // Type, number, number of the program, padding, number of the device, place.
@@ -326,7 +326,7 @@ pub(crate) fn programs_at_egress(device: u32) -> Result<u32, Errno> {
     Ok(u32::from_ne_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]))
 }
 
-/// What a program looks at.
+/// The part of a packet that a program sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sees {
     /// Packets.

@@ -38,7 +38,7 @@ pub const EXAMPLE: &str = include_str!("../guard.example.toml");
 /// Ports of iSCSI, NVMe/TCP and NBD.
 pub const DEFAULT_PORTS: [u16; 3] = [3260, 4420, 10809];
 
-/// What an operator writes.
+/// The configuration as an operator writes it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
@@ -53,7 +53,7 @@ struct File {
     _policy: Option<PathBuf>,
 }
 
-/// What matters of a volume of `evenkeel serve`.
+/// The agent's part of a volume of `evenkeel serve`.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
 struct Volume {
@@ -66,7 +66,7 @@ impl Default for Volume {
     }
 }
 
-/// What this host enforces, in the words of the loops that do it.
+/// The policy that this host enforces, in the words of the loops.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
     /// The agent.
@@ -83,7 +83,7 @@ pub struct Config {
     pub ceph: Option<CephConfig>,
     /// The same as rows of the effective policy.
     pub enforced: Enforced,
-    /// What the policy says and the agent does not enforce.
+    /// The parts of the policy that the agent does not enforce.
     pub notes: Vec<Problem>,
 }
 
@@ -107,7 +107,7 @@ pub struct AgentConfig {
     pub max_delay: Duration,
     /// A delay that is not renewed ends after this.
     pub timeout: Duration,
-    /// What was there before, so that it can be put back.
+    /// The journal of the values before, for restoring them.
     pub journal: PathBuf,
     /// Which packets are delayed.
     pub packets: PacketChoice,
@@ -174,7 +174,7 @@ impl PacketChoice {
 /// A pool with a latency target, for which packets are delayed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PacketsConfig {
-    /// What the latency of reads is to stay below.
+    /// The latency target for reads.
     pub latency: Latency,
     /// Devices that belong to it, by path or name; none: those that stand on what has this name.
     pub devices: Vec<String>,
@@ -182,16 +182,16 @@ pub struct PacketsConfig {
     pub method: Method,
     /// Bytes per second above which a client is noisy for `method = "pid"`; "adaptive" goes by shares of the load.
     pub noisy_above: Bytes,
-    /// Whether clients are throttled.
+    /// The effect on clients.
     pub throttles: Throttles,
 }
 
-/// What a tenant says of the throttle of its clients on one pool.
+/// A tenant's terms for the throttle of its clients on one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClientTerms {
-    /// Whether they are throttled.
+    /// The order in which they are throttled.
     pub throttle: Throttle,
-    /// What no throttle takes.
+    /// The part that no throttle takes.
     pub owed: Owed,
 }
 
@@ -211,16 +211,16 @@ impl Throttles {
         known.map_or(0, |(_, place)| *place)
     }
 
-    /// What each tenant says, by place.
+    /// The terms of each tenant, by place.
     pub fn tenants(&self) -> &[ClientTerms] {
         &self.tenants
     }
 }
 
-/// What can be measured here, as far as latency targets depend on it.
+/// The possible measurements, as far as latency targets depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
-    /// Whether the kernel shows the block layer's tracepoints, by which single reads are measured.
+    /// True if the kernel shows the block layer's tracepoints, by which single reads are measured.
     pub tracepoints: bool,
 }
 
@@ -262,12 +262,13 @@ impl Config {
         Self::check(&Source::read(path)?, abilities)
     }
 
-    /// Whether devices and their clients have to be watched: whether there is anything to enforce besides OSDs.
+    /// True if devices and their clients have to be watched: the policy enforces more than OSDs.
     pub fn watches_devices(&self) -> bool {
         !(self.packets.is_empty() && self.cached.is_empty() && self.arrays.is_empty())
     }
 
-    /// What of a newer configuration takes a restart: keys of this host, and parts of the loop that are not there.
+    /// The changes in a newer configuration that take a restart: keys of this host, and parts of the loop that are not
+    /// there.
     pub fn needs_restart(&self, newer: &Self) -> Vec<String> {
         let values = |config: &Self| serde_json::to_value(&config.agent).unwrap_or_default();
         let (old, new) = (values(self), values(newer));

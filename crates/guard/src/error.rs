@@ -1,4 +1,4 @@
-//! What can go wrong while reading what the kernel shows.
+//! Errors of reading the kernel's files.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub struct Fault {
     /// The line at fault, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The fault.
     pub problem: String,
 }
 
@@ -32,7 +32,7 @@ pub enum Error {
     Read {
         /// Which one.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// A file holds something else than expected.
@@ -49,7 +49,7 @@ pub enum Error {
          (run as root), or write statistic = \"mean\""
     )]
     Programs {
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// A file is larger than such a file can be.
@@ -76,19 +76,19 @@ impl Error {
         Self::Read { path: path.to_owned(), cause }
     }
 
-    /// Whether the file is not there, which for many of the kernel's files only says that a part is not loaded.
+    /// True if the file is not there, which for many of the kernel's files only says that a part is not loaded.
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Read { cause, .. } if cause.kind() == io::ErrorKind::NotFound)
     }
 
-    /// Whether what was read ceased to exist meanwhile, as processes and sessions do, or is not shown for now.
+    /// True if what was read ceased to exist meanwhile, as processes and sessions do, or is not shown for now.
     pub fn is_gone(&self) -> bool {
         let gone = [libc::ESRCH, libc::ENODEV, libc::ENXIO, libc::ENOTDIR];
         matches!(self, Self::Read { cause, .. } if cause.raw_os_error().is_some_and(|code| gone.contains(&code)))
     }
 }
 
-/// What to do about it, where that is known.
+/// The cure, where it is known.
 fn cure(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-/// What the OSD holds; tests change it as they like.
+/// The state of the OSD; tests change it as they like.
 #[derive(Debug)]
 pub(crate) struct Inside {
     pub(crate) defaults: BTreeMap<String, String>,

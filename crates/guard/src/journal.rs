@@ -80,17 +80,17 @@ enum Line {
     Restored { knob: Knob },
 }
 
-/// What is known about a setting that is not as it was before us.
+/// A record of a setting that is not as it was before us.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct State {
-    /// What was there before us.
+    /// The value before us.
     pub(crate) before: Option<String>,
     set: Option<String>,
     /// As read back after the last write; none while that is under way.
     pub(crate) seen: Option<String>,
 }
 
-/// What happened to one setting when it was put back.
+/// The result of restoring one setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Restored {
     /// It is as it was before.
@@ -99,12 +99,12 @@ pub enum Restored {
     Nothing,
     /// Another program changed it after us, and it stays so.
     Foreign {
-        /// What it holds.
+        /// The value found.
         found: String,
     },
 }
 
-/// What happened to each setting when all were put back.
+/// The results of restoring all settings.
 pub type Restoration = Vec<(Knob, Result<Restored, Error>)>;
 
 /// An open journal, locked for this process.
@@ -199,12 +199,12 @@ impl Journal {
         }
     }
 
-    /// Whether everything is as it was before us.
+    /// True if everything is as it was before us.
     pub fn is_clear(&self) -> bool {
         self.states.is_empty()
     }
 
-    /// What is not as it was before us.
+    /// The settings that are not as they were before us.
     pub fn pending(&self) -> impl Iterator<Item = &Knob> {
         self.states.keys()
     }
@@ -246,7 +246,7 @@ impl Journal {
         self.append(settings.into_iter().map(|(knob, seen)| Line::Confirm { knob, seen }).collect())
     }
 
-    /// What is known about a setting that is not as it was before us.
+    /// The record of a setting that is not as it was before us.
     pub(crate) fn state(&self, knob: &Knob) -> Option<&State> {
         self.states.get(knob)
     }
@@ -353,7 +353,7 @@ fn whole(text: &[u8]) -> usize {
     text.iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1)
 }
 
-/// What a journal holds.
+/// The content of a journal.
 struct Parsed {
     states: BTreeMap<Knob, State>,
     format: u32,

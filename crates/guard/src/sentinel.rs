@@ -37,7 +37,7 @@ impl Sentinel {
         Ok(Self { child, _pipe: pipe })
     }
 
-    /// Whether it still runs. If not, start another one.
+    /// True if it still runs. If not, start another one.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

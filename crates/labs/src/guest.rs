@@ -1,4 +1,4 @@
-//! What runs inside the virtual machine. The host starts these commands; people do not type them.
+//! The part of a lab that runs inside the virtual machine. The host starts these commands; people do not type them.
 
 use std::path::PathBuf;
 
@@ -80,7 +80,7 @@ enum Guest {
         binary: PathBuf,
         #[arg(long)]
         units: PathBuf,
-        /// What is installed.
+        /// The installed program.
         #[arg(long)]
         program: PathBuf,
         /// Watchdogs as shipped.

@@ -18,7 +18,7 @@ use crate::{
 
 pub use crate::check::run::Pack;
 
-/// What a measurement of the lab of Ceph takes.
+/// Time of a measurement of the lab of Ceph.
 const SECONDS: u64 = 12;
 /// How often the lab of Ceph measures with `--full`.
 const CEPH_REPEATS: u64 = 3;
@@ -171,7 +171,7 @@ fn run_lab(args: Args, pack: Pack) -> Result<Tally> {
     Ok(lab.end(outcome, started))
 }
 
-/// Whether a lab boots machines.
+/// True if a lab boots machines.
 pub fn boots(name: Name) -> bool {
     !matches!(name, Name::Browser | Name::Ceph | Name::Isolation | Name::Rbd | Name::Slots | Name::Suites)
 }

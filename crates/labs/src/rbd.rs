@@ -27,13 +27,13 @@ const SNAPSHOT: &str = "before";
 const NAMESPACE: &str = "team";
 /// A volume that has nothing to do with Ceph.
 const OTHER: &str = "local";
-/// What the server gives requests when it is stopped, in seconds.
+/// Time that a stopped server gives requests, in seconds.
 const DRAIN_S: u64 = 3;
 /// How long the server may take to open its images: it waits for the lock of one that was killed.
 const START_LIMIT: Duration = Duration::from_secs(120);
 const TOOL_LIMIT_S: &str = "120";
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What another volume may take meanwhile, beyond what the machine stood still.
+/// Longest time of another volume's request meanwhile, beyond the time that the machine stood still.
 const OTHER_MOST: Duration = Duration::from_secs(1);
 /// How long a cluster is stopped, and a request must wait.
 const PAUSE: Duration = Duration::from_secs(3);
@@ -102,7 +102,7 @@ fn without_library(lab: &mut Lab, stage: &Stage) -> Result<()> {
 
 struct Stage {
     binary: PathBuf,
-    /// Whether bars decide.
+    /// True if bars decide.
     full: bool,
     cluster: Cluster,
 }

@@ -17,7 +17,7 @@ use crate::base::scratch::Scratch;
 use crate::check::figures::Spread;
 use crate::check::run::{Lab, Options};
 
-/// What the array does; a target of it is far above what it takes to answer one request.
+/// IOPS of the array; a target of it is far above the time to answer one request.
 const ARRAY_IOPS: u32 = 1_000;
 const TARGET: Duration = Duration::from_millis(250);
 /// The first needs 600 requests a second for its target, whatever it had before: with a rate of its own, fio makes up for what
@@ -37,8 +37,8 @@ const WINDOW: Duration = Duration::from_secs(1);
 const SETTLING: usize = 6;
 /// Windows after those, of whose latencies the medians decide.
 const SETTLED: usize = 5;
-/// What no host with a target exceeds when slots are shared out by need, on a busy machine either: with fixed shares the first
-/// has 330 ms, and without any 390 ms.
+/// Latency that no host with a target exceeds when slots are shared out by need, on a busy machine either: with fixed
+/// shares the first has 330 ms, and without any 390 ms.
 const SURE: Duration = Duration::from_millis(300);
 /// Windows in a row that show that targets are met.
 const IN_A_ROW: usize = 3;
@@ -150,7 +150,7 @@ fn told(windows: &Windows) -> String {
     (0..HOSTS.len()).filter(|&host| HOSTS[host].target).map(of).collect::<Vec<_>>().join("; ")
 }
 
-/// What happens to the hosts, in this order; each ends where the next one begins, and the last where the first one does.
+/// The events of the hosts, in this order; each ends where the next one begins, and the last where the first one does.
 const EVENTS: [(&str, Event); 5] = [
     ("etcd_may_die_and_come_back", Stage::etcd_dies_and_comes_back),
     ("a_host_may_die", Stage::host_dies),
@@ -293,7 +293,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What a host's API answers to a request on its control socket.
+    /// A host's answer to a request of the API on its control socket.
     fn api(&self, host: usize, arguments: &[&str]) -> Result<Value> {
         let socket = self.folder.join(HOSTS[host].name).join("control.sock");
         let mut command = process::program("curl");

@@ -34,7 +34,7 @@ const WARM_UP: usize = 5;
 /// A life has at least so many rounds, also where a busy machine takes longer for them: two to begin with after the warm-up, two
 /// at the end, and two between.
 const FEWEST_ROUNDS: usize = WARM_UP + 6;
-/// What memory may grow by after them: what an allocator scatters, and a leak of an hour does not fit in.
+/// Growth of memory after them that passes: an allocator scatters as much, and a leak of an hour more.
 const GROWTH: f64 = 0.1;
 const GROWTH_BYTES: f64 = 4.0 * 1024.0 * 1024.0;
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -67,7 +67,7 @@ const CLIENTS: [(&str, &[&str]); 5] = [
 ];
 /// Admission controls, one after the other.
 const ADMISSIONS: [&str; 3] = ["\"elastic\"", "\"slowfast\"", "{ kind = \"fixed\", budget = \"1MiB\" }"];
-/// What a client works on, so that it can be filled at each start.
+/// The part of the volume that a client uses, so that it can be filled at each start.
 const PART: &str = "4MiB";
 
 /// Things that happen, once in each round.
@@ -91,7 +91,7 @@ pub struct Args {
     /// Two short lives with short pauses, as in `cargo xtask test`.
     #[arg(long, conflicts_with = "minutes")]
     short: bool,
-    /// What happens when; chosen and printed when not given.
+    /// Seed of the events; chosen and printed when not given.
     #[arg(long)]
     seed: Option<u64>,
     /// Evenkeel's binary, also from the environment variable EVENKEEL_BIN; built when not given.
@@ -151,7 +151,7 @@ pub(super) fn run(lab: &mut Lab, args: &Args, binary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What a server holds when its only client is the writer of the ledger.
+/// A server's resources when its only client is the writer of the ledger.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Held {
     descriptors: usize,
@@ -213,7 +213,7 @@ struct Soak {
     /// Volumes created so far.
     created: u64,
     clients: Vec<(usize, Running)>,
-    /// What each life's ledger owes.
+    /// The ledger of each life, with what it owes.
     ledgers: Vec<BTreeMap<u64, u64>>,
     held: Vec<Vec<Held>>,
     happened: BTreeMap<&'static str, u64>,

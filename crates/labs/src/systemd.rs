@@ -116,7 +116,7 @@ fn install(binary: &Path, units: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the agent's queueing disciplines are on the device.
+/// True if the agent's queueing disciplines are on the device.
 fn has_queues() -> Result<bool> {
     Ok(tool("tc", &["qdisc", "show", "dev", DEVICE, "root"])?.contains("htb 7ee1:"))
 }

@@ -26,7 +26,7 @@ struct Slot {
     fua: bool,
 }
 
-/// What checking and recording need besides.
+/// The further needs of checking and recording.
 #[derive(Clone, Debug, Default)]
 struct Evidence {
     ticket: Ticket,
@@ -85,7 +85,7 @@ pub(crate) struct Connection {
     pub(crate) left: Option<u64>,
     /// When the server last answered, or was first asked after it had answered all.
     pub(crate) heard: u64,
-    /// Whether the socket was full and is watched for room.
+    /// True if the socket was full and is watched for room.
     pub(crate) is_blocked: bool,
     out: SendQueue,
     framing: Framing,
@@ -102,13 +102,13 @@ struct Answers<'a> {
     now: u64,
 }
 
-/// What a batch of answers brought.
+/// The result of a batch of answers.
 pub(crate) struct Batch {
     /// Where to count; `None` while nothing is measured.
     pub(crate) tally: Option<Tally>,
     /// Answers before this time, during warm-up, are not counted.
     pub(crate) counted_from: u64,
-    /// Whether durable writes are collected.
+    /// True if durable writes are collected.
     pub(crate) records: bool,
     /// Ranges that have become durable.
     pub(crate) durable: Vec<Floor>,
@@ -204,11 +204,11 @@ impl Answers<'_> {
     }
 }
 
-/// What to send requests with.
+/// The parts that sending requests needs.
 pub(crate) struct Sender<'a> {
     /// Payload of writes that carry no recognisable content.
     pub(crate) payload: &'a [u8],
-    /// Whether writes carry FUA.
+    /// True if writes carry FUA.
     pub(crate) fua: bool,
 }
 
@@ -237,7 +237,7 @@ impl Connection {
         }
     }
 
-    /// Whether another request may be in flight.
+    /// True if another request may be in flight.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         !self.slots.free.is_empty()

@@ -21,7 +21,7 @@ pub(crate) struct Content {
     seed: u64,
 }
 
-/// What a sector holds, as far as it says.
+/// The content of a sector, as far as it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// Nothing but zeroes.
@@ -89,7 +89,7 @@ impl Content {
         }
     }
 
-    /// Whether `bytes`, whole sectors from `sector` on, are exactly write `generation`.
+    /// True if `bytes`, whole sectors from `sector` on, are exactly write `generation`.
     pub(crate) fn matches(self, sector: u64, generation: u64, bytes: &[u8]) -> bool {
         (sector..).zip(bytes.chunks_exact(SECTOR as usize)).all(|(sector, bytes)| {
             let pattern = self.pattern(sector, generation);
@@ -102,7 +102,7 @@ impl Content {
         })
     }
 
-    /// What the sector in `bytes` holds.
+    /// The content of the sector in `bytes`.
     pub(crate) fn identify(self, bytes: &[u8]) -> Found {
         let word = |index: usize| u64::from_le_bytes(bytes.as_chunks::<8>().0[index]);
         if bytes.iter().all(|&byte| byte == 0) {

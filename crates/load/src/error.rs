@@ -1,4 +1,4 @@
-//! What keeps a load from running, or ends it early.
+//! Reasons that keep a load from running, or end it early.
 
 use std::error::Error as _;
 use std::io;
@@ -8,7 +8,7 @@ use evenkeel_nbd::client::Violation;
 use evenkeel_net::dial::DialError;
 use evenkeel_policy::units::UnitError;
 
-/// What keeps a load from running, or ends it early.
+/// Reason that keeps a load from running, or ends it early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -53,7 +53,7 @@ pub enum Error {
     At {
         /// The job, file or line, or what failed.
         place: String,
-        /// What happened there.
+        /// The error of that job.
         #[source]
         cause: Box<Error>,
     },

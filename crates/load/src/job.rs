@@ -1,4 +1,4 @@
-//! What a job does: options on the command line and in a job file, and the job they make.
+//! The description of a job: options on the command line and in a job file, and the job they make.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ const MAX_QUEUE_DEPTH: u32 = 65_536;
 /// How long to run when neither a duration nor a number of requests is given.
 const DEFAULT_DURATION_S: u64 = 10;
 
-/// What kind of requests a job sends.
+/// The kind of a job's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mode {
@@ -53,8 +53,8 @@ pub(crate) enum Headers {
     Simple,
 }
 
-/// What a job does. On the command line for one job, or as the default of every job of a job file;
-/// there, keys have these names with `_` for `-`.
+/// The settings of a job. On the command line for one job, or as the default of every job of a job file; there, keys
+/// have these names with `_` for `-`.
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JobOptions {
@@ -175,7 +175,7 @@ impl Job {
         self.block_size.0.iter().fold(0, |unit, &(size, _)| gcd(unit, size))
     }
 
-    /// Whether it sends anything but reads.
+    /// True if it sends anything but reads.
     pub(crate) fn changes_data(&self) -> bool {
         self.fill || self.mode != Mode::Read || self.trim_percent > 0 || self.zero_percent > 0
     }

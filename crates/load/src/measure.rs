@@ -1,4 +1,4 @@
-//! What a run counts: latency histograms and counters, one interval of a second at a time.
+//! Counters of a run: latency histograms and counts, one interval of a second at a time.
 
 use evenkeel_nbd::wire::Errno;
 use hdrhistogram::Histogram;
@@ -64,7 +64,7 @@ pub(crate) const ERRORS: [(Errno, &str); 8] = [
     (Errno::Shutdown, "ESHUTDOWN"),
 ];
 
-/// What happened in some stretch of time.
+/// Counts of some stretch of time.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
     /// By kind, see [`KINDS`].

@@ -1,4 +1,4 @@
-//! What each block of a volume may hold, with reads and writes in flight.
+//! The possible content of each block of a volume, with reads and writes in flight.
 //!
 //! A block (a *grain*, the greatest unit that all requests are multiples of) holds one
 //! of the writes that were sent to it. Which ones a read may return follows from order
@@ -20,7 +20,7 @@ use crate::content::{Content, Found, SECTOR};
 /// Beyond this the grain counts as unknown until the next write completes, which bounds memory.
 const MAX_CANDIDATES: usize = 32;
 
-/// What a write leaves behind.
+/// The content that a write leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
     /// Anything: never written in this run, or trimmed.
@@ -47,9 +47,9 @@ pub(crate) struct Ticket {
 pub(crate) struct Mismatch {
     /// Offset of the first wrong sector, in bytes.
     pub(crate) offset: u64,
-    /// What the volume may hold there.
+    /// The possible content there.
     pub(crate) expected: String,
-    /// What was read.
+    /// The content that was read.
     pub(crate) got: Found,
 }
 
@@ -88,7 +88,7 @@ struct Busy {
     readers: Vec<u64>,
 }
 
-/// What each grain of `start..start + length` may hold.
+/// The possible content of each grain of `start..start + length`.
 pub(crate) struct Model {
     content: Content,
     start: u64,
@@ -172,7 +172,7 @@ impl Model {
         }
     }
 
-    /// What a grain holds at rest; `None` while something is in flight or several writes may be there.
+    /// The content of a grain at rest; `None` while something is in flight or several writes may be there.
     pub(crate) fn at_rest(&self, offset: u64) -> Option<Holds> {
         let grain = self.grains(offset, 0).start;
         if self.busy.contains_key(&grain) { None } else { Some(self.settled[grain].into()) }
@@ -334,7 +334,7 @@ impl Model {
     }
 }
 
-/// Whether each word of a sector comes from one of the candidates.
+/// True if each word of a sector comes from one of the candidates.
 fn may_hold(content: Content, sector: u64, bytes: &[u8], candidates: &[Holds]) -> bool {
     let (words, _) = bytes.as_chunks::<8>();
     // After a power cut the sector names its own generation, which then has to be right as a whole.

@@ -52,7 +52,7 @@ impl Pace {
         Self { burst, open }
     }
 
-    /// Whether requests are due by time, so that a wake-up has to be set for them.
+    /// True if requests are due by time, so that a wake-up has to be set for them.
     pub(crate) fn is_timed(&self) -> bool {
         self.open.is_some() || self.burst.is_some()
     }

@@ -8,7 +8,7 @@ use crate::stream::{Op, Planned, Range};
 pub(crate) struct Region {
     /// Where it is.
     pub(crate) range: Range,
-    /// What its blocks may hold, when reads are checked.
+    /// The possible content of its blocks, when reads are checked.
     pub(crate) model: Option<Model>,
     /// Completed writes that no FLUSH has covered yet, when durable writes are recorded.
     undurable: Vec<Range>,

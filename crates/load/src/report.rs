@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use evenkeel_policy::figures::counted;
 use serde::Serialize;
 
 use crate::journal::Record;
@@ -163,7 +164,7 @@ impl Report {
         Self { seed, jobs: results.iter().map(JobReport::new).collect() }
     }
 
-    /// What kept a job from ending well, one sentence for each job.
+    /// The failures of jobs, one sentence for each job.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         for job in &self.jobs {
@@ -174,7 +175,7 @@ impl Report {
                 let first = job.first_error.as_deref().unwrap_or_default();
                 failures.push(format!("{}: requests failed: {} (the first: {first})", job.name, list.join(", ")));
             } else if job.unanswered > 0 {
-                failures.push(format!("{}: {} requests were left without an answer", job.name, job.unanswered));
+                failures.push(format!("{}: left without an answer: {}", job.name, counted(job.unanswered, "request")));
             }
         }
         failures
@@ -223,15 +224,15 @@ impl JobReport {
             row("all", self.iops, self.bytes_per_s, &self.latency_us)?;
         }
         for (name, count) in &self.errors {
-            writeln!(out, "  {name}: {count} requests failed")?;
+            writeln!(out, "  {name}: {} failed", counted(*count, "request"))?;
         }
         if self.unsent > 0 {
             // A few are due in the last instant of any run.
             let behind = if self.unsent * 100 > self.requests { ": the server falls behind this rate" } else { "" };
-            writeln!(out, "  {} requests were due and not sent before the end{behind}", self.unsent)?;
+            writeln!(out, "  due and not sent before the end: {}{behind}", counted(self.unsent, "request"))?;
         }
         if self.unanswered > 0 {
-            writeln!(out, "  {} requests were left without an answer", self.unanswered)?;
+            writeln!(out, "  left without an answer: {}", counted(self.unanswered, "request"))?;
         }
         if self.verified_bytes > 0 {
             writeln!(out, "  {:.1} MB read were compared with what was written", self.verified_bytes as f64 / 1e6)?;
@@ -243,7 +244,7 @@ impl JobReport {
     }
 }
 
-/// What came of checking the volume of a job against `record`, in a sentence.
+/// The result of checking the volume of a job against `record`, in a sentence.
 pub fn check_result(record: &Record, results: &[JobResult]) -> String {
     let bytes: u64 = results.iter().map(JobResult::verified_bytes).sum();
     let lost = results.iter().find_map(JobResult::failure);

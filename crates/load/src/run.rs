@@ -28,10 +28,10 @@ use crate::worker::{Message, Shared, Summary, Worker};
 const MAX_GRAINS: u64 = 64 << 20;
 /// Extra bytes of payload, within which writes start at changing places.
 const PAYLOAD_SLACK: u64 = 256 << 10;
-/// What is not the seed of requests.
+/// The salt that keeps arrivals apart from the seed of requests.
 const ARRIVAL_SALT: u64 = 0x6172_7269_7661_6c73;
 
-/// What happened in one second of a job.
+/// The counts of one second of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Second {
     /// Seconds since the measured run began, at its start.
@@ -43,7 +43,7 @@ pub(crate) struct Second {
     pub(crate) p99_ns: u64,
 }
 
-/// What a job measured.
+/// The measurements of a job.
 pub struct JobResult {
     pub(crate) job: Job,
     pub(crate) connected: Connected,
@@ -57,7 +57,7 @@ pub struct JobResult {
     finished: u32,
 }
 
-/// What goes beyond the jobs themselves.
+/// The options beyond the jobs themselves.
 #[derive(Default)]
 pub struct Extras<'a> {
     /// Where durable writes are recorded.
@@ -375,7 +375,7 @@ impl JobResult {
         self.summary.verified_bytes
     }
 
-    /// What went wrong, if anything did.
+    /// The failure, if there was one.
     pub fn failure(&self) -> Option<&str> {
         self.summary.failure.as_deref()
     }

@@ -21,7 +21,7 @@ enum Piece {
     Shared(usize, usize),
 }
 
-/// What is still to be sent on one connection.
+/// The bytes still to be sent on one connection.
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
     own: Vec<u8>,
@@ -30,7 +30,7 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    /// Whether everything has been sent.
+    /// True if everything has been sent.
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }

@@ -6,7 +6,7 @@ use evenkeel_sim::workload::zipf::{Scatter, Zipf};
 use crate::content::mix;
 use crate::job::{Job, Mode, Pattern};
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Op {
     #[default]

@@ -40,7 +40,7 @@ const TIMER: u64 = u64::MAX;
 /// A job is filled and read back in requests of at least this size, in bytes.
 const SWEEP_BLOCK: u64 = 128 << 10;
 
-/// What a worker is doing.
+/// The phase of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Writes its regions once.
@@ -53,7 +53,7 @@ enum Phase {
 
 /// News from a worker.
 pub(crate) enum Message {
-    /// What was counted in a whole second of the measured run.
+    /// The counts of a whole second of the measured run.
     Second { job: usize, second: u32, tally: Tally },
     /// The worker is through.
     Finished { job: usize, summary: Summary },
@@ -66,7 +66,7 @@ pub(crate) struct Summary {
     pub(crate) failure: Option<String>,
     /// The first request that was answered with an error.
     pub(crate) first_error: Option<String>,
-    /// What was counted after the last whole second.
+    /// The counts after the last whole second.
     pub(crate) rest: Option<Tally>,
     /// Requests that were due and not sent when the run ended (open loop).
     pub(crate) unsent: u64,
@@ -82,7 +82,7 @@ pub(crate) struct Summary {
     pub(crate) verified_bytes: u64,
 }
 
-/// What a worker shares with the others.
+/// The state that workers share.
 #[derive(Clone)]
 pub(crate) struct Shared<'a> {
     pub(crate) job_index: usize,
@@ -91,7 +91,7 @@ pub(crate) struct Shared<'a> {
     pub(crate) journal: Option<&'a Journal>,
     pub(crate) stop: &'a AtomicBool,
     pub(crate) ready: &'a Barrier,
-    /// Whether this is a check of what is known already: no run, only reading back.
+    /// True if this is a check of what is known already: no run, only reading back.
     pub(crate) check_only: bool,
     pub(crate) mailbox: Mailbox<Message>,
 }
@@ -335,7 +335,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Whether anything is in flight or will be sent.
+    /// True if anything is in flight or will be sent.
     fn is_busy(&self, now: u64, run: &Run) -> bool {
         if self.connections.iter().any(|connection| connection.slots.in_flight() > 0) {
             return true;

@@ -22,7 +22,7 @@ pub enum Jitter {
 }
 
 impl Jitter {
-    /// Whether the parameters are in range.
+    /// True if the parameters are in range.
     pub fn is_valid(&self) -> bool {
         match *self {
             Self::None => true,

@@ -38,7 +38,7 @@ use evenkeel_control::units::Kind;
 /// One request to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Io {
-    /// What kind of work it is.
+    /// The kind of the request.
     pub kind: Kind,
     /// Where, in bytes; models without geometry do not look at it.
     pub offset: u64,

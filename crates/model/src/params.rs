@@ -1,4 +1,4 @@
-//! What makes no sense in the parameters of a model.
+//! Faults in the parameters of a model.
 
 use core::fmt;
 
@@ -11,7 +11,7 @@ pub struct InvalidParams {
     pub depth: u32,
     /// The key: the field, which may have its unit in its name beside that.
     pub parameter: &'static str,
-    /// What it must be.
+    /// The rule that it breaks.
     pub must_be: &'static str,
 }
 
@@ -32,12 +32,12 @@ pub(crate) fn check(rules: &[(bool, &'static str, &'static str)]) -> Result<(), 
     }
 }
 
-/// What a time becomes on a device `speed` times as fast.
+/// Scales a time for a device `speed` times as fast.
 pub(crate) fn faster_time(speed: f64) -> impl Fn(Duration) -> Duration {
     move |time| Duration::from_nanos((time.as_nanos() as f64 / speed) as u64)
 }
 
-/// What a rate becomes on a device `speed` times as fast.
+/// Scales a rate for a device `speed` times as fast.
 pub(crate) fn faster_rate(speed: f64) -> impl Fn(u64) -> u64 {
     move |rate| ((rate as f64 * speed) as u64).max(1)
 }

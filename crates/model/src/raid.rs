@@ -17,7 +17,7 @@ use crate::device::{Device, DeviceParams};
 use crate::disk::DiskParams;
 use crate::params::{InvalidParams, check};
 
-/// What a [`Raid0`] is made of.
+/// The parameters of a [`Raid0`].
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Raid0Params {
@@ -26,7 +26,7 @@ pub struct Raid0Params {
     /// Bytes in a row on one member.
     #[cfg_attr(feature = "serde", serde(rename = "stripe", with = "evenkeel_control::text::AsBytes"))]
     pub stripe_bytes: u64,
-    /// What each member is.
+    /// The parameters of each member.
     pub member: Box<DeviceParams>,
 }
 

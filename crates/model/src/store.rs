@@ -32,7 +32,7 @@ use crate::params::{check, faster_rate, faster_time};
 /// Every stall is an event of its own; more of them than this would keep a core busy with nothing else.
 const MIN_STALL_EVERY: Duration = Duration::from_millis(1);
 
-/// What a [`Store`] is made of; everything can change while it runs.
+/// The parameters of a [`Store`]; everything can change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", schemars(rename = "Emulate", transform = crate::preset::schema::<Self>))]
@@ -48,7 +48,7 @@ pub struct StoreParams {
     pub write_latency: Duration,
     /// Cost of one commit, however many requests it carries.
     pub commit_latency: Duration,
-    /// What each commit first writes over the link, in turn with the data; 0 = the log is on another device.
+    /// The bytes that each commit first writes over the link, in turn with the data; 0 = the log is on another device.
     #[cfg_attr(feature = "serde", serde(rename = "commit_size", with = "evenkeel_control::text::AsBytes"))]
     pub commit_bytes: u32,
     /// The most requests one commit carries.
@@ -180,7 +180,7 @@ enum Transfer {
     Apply {
         bytes: u32,
     },
-    /// What the committer writes for its batch.
+    /// The committer's write for its batch.
     Log {
         bytes: u32,
     },
@@ -212,10 +212,10 @@ pub struct Store {
     clock: DeviceClock,
     next_stall: Instant,
     inside: usize,
-    /// What the link moves, and when it is through (device time), and what waits for it.
+    /// The transfer on the link, when it is through (device time), and what waits for it.
     moving: Option<(Instant, Transfer)>,
     link_queue: VecDeque<Transfer>,
-    /// What is past the link, by when it arrives (device time), in order of leaving the link among equals.
+    /// The transfers past the link, by when they arrive (device time), in order of leaving the link among equals.
     landing: BinaryHeap<Reverse<(Instant, u64, Transfer)>>,
     landings: u64,
     /// The batch in the committer, when it is through (device time), and what waits for it.
@@ -278,7 +278,7 @@ impl Store {
     }
 
     /// Requests submitted and not yet handed back by [`Store::poll`].
-    pub fn inside(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.inside
     }
 

@@ -498,6 +498,6 @@ proptest! {
 #[test]
 fn an_idle_disk_has_no_event() {
     let mut disk = Disk::new(DiskParams::cheetah9lp(), 1);
-    assert_eq!((disk.next_event(), disk.inside()), (Instant::FAR_FUTURE, 0));
+    assert_eq!((disk.next_event(), disk.in_flight()), (Instant::FAR_FUTURE, 0));
     assert_eq!(disk.poll(Instant::ZERO + ms(1.0)), None);
 }

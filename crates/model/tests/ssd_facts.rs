@@ -92,7 +92,7 @@ impl Bench {
                 self.drive.submit(self.now, id as u64, Io { kind, offset, bytes: stream.bytes });
             }
             let next = self.drive.next_event();
-            if self.drive.inside() == 0 {
+            if self.drive.in_flight() == 0 {
                 return counted;
             }
             self.now = next;

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-use evenkeel_nbd::client::{self, Goal, Wanted};
+use evenkeel_nbd::client::{self, Purpose, Wanted};
 use evenkeel_nbd::fuzz::Shelf;
 use evenkeel_nbd::server::{self, Offer, Status, reply};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Extent, Framing, TransmissionFlags};
@@ -14,8 +14,8 @@ use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Extent, Framing, Transmis
 fn main() -> io::Result<()> {
     let folder = PathBuf::from(env::args_os().nth(1).expect("the folder to write to"));
     for framing in [Framing::Simple, Framing::Structured, Framing::Extended] {
-        for (goal, what) in [(Goal::Go, "go"), (Goal::Info, "info"), (Goal::List, "list")] {
-            negotiation(&folder, framing, goal, what)?;
+        for (purpose, what) in [(Purpose::Go, "go"), (Purpose::Info, "info"), (Purpose::List, "list")] {
+            negotiation(&folder, framing, purpose, what)?;
         }
         transmission(&folder, framing)?;
     }
@@ -70,8 +70,8 @@ fn wire(framing: Framing) -> Vec<u8> {
 }
 
 /// Client and server talk until the client is done; both halves become seeds.
-fn negotiation(folder: &Path, framing: Framing, goal: Goal, what: &str) -> io::Result<()> {
-    let wanted = Wanted { export: "disk0".into(), goal, framing, base_allocation: true };
+fn negotiation(folder: &Path, framing: Framing, purpose: Purpose, what: &str) -> io::Result<()> {
+    let wanted = Wanted { export: "disk0".into(), purpose, framing, base_allocation: true };
     let mut client = client::Handshake::new(wanted);
     let mut server = server::Handshake::new(Offer::default());
     let (mut to_server, mut to_client) = (Vec::new(), Vec::new());
@@ -91,14 +91,14 @@ fn negotiation(folder: &Path, framing: Framing, goal: Goal, what: &str) -> io::R
         }
     }
     let name = format!("own-{what}-{}", choice(framing));
-    let goal = match goal {
-        Goal::Go => 0,
-        Goal::Info => 2,
-        Goal::List => 3,
+    let purpose = match purpose {
+        Purpose::Go => 0,
+        Purpose::Info => 2,
+        Purpose::List => 3,
     };
-    let wanted = 128 | choice(framing) << 2 | goal;
+    let wanted = 128 | choice(framing) << 2 | purpose;
     save(folder, "client_handshake", &name, &[&[wanted, 0], &to_client])?;
-    let after = if goal == 0 { wire(framing) } else { Vec::new() };
+    let after = if purpose == 0 { wire(framing) } else { Vec::new() };
     save(folder, "handshake", &name, &[&[0, 0], &to_server, &after])
 }
 

@@ -106,7 +106,7 @@ struct Negotiation {
     out: Vec<u8>,
     end: Result<server::Status, server::Violation>,
     consumed: usize,
-    /// Whether TLS was started.
+    /// True if TLS was started.
     secure: bool,
 }
 
@@ -240,7 +240,7 @@ fn serve(session: &Session, limits: &Limits, mut input: &[u8]) {
     }
 }
 
-/// What an executor of requests relies on.
+/// Checks the facts that an executor of requests relies on.
 fn check_accepted(request: &server::Request, limits: &Limits, session: &Session) {
     let ranged = !matches!(request.command, Command::Flush | Command::Disconnect);
     assert!(!matches!(request.command, Command::Unknown(_)));
@@ -330,7 +330,7 @@ fn expect(request: &server::Request) -> client::Expect {
     client::Expect { command: request.command, offset: request.offset, length: request.length, unfragmented }
 }
 
-/// What the client's parser reported; pieces of data that follow each other are one.
+/// A report of the client's parser; pieces of data that follow each other are one.
 #[derive(Debug, PartialEq, Eq)]
 enum Event {
     Data { cookie: u64, offset: u64, bytes: Vec<u8> },
@@ -356,7 +356,7 @@ impl Log {
         assert!(offset - request.offset + length <= request.length, "content beyond the request");
     }
 
-    /// What was reported is what was asked: a whole range, or extents from its start on.
+    /// Checks that the reported range is the one that was asked for: a whole range, or extents from its start on.
     fn check_content(&self, request: &server::Request) {
         let mut sum = 0u64;
         for (index, event) in self.events.iter().enumerate() {
@@ -465,10 +465,10 @@ pub fn client_handshake(data: &[u8]) {
     let [choice, cut, input @ ..] = data else { return };
     let wanted = client::Wanted {
         export: String::from("disk0"),
-        goal: match choice & 3 {
-            0 | 1 => client::Goal::Go,
-            2 => client::Goal::Info,
-            _ => client::Goal::List,
+        purpose: match choice & 3 {
+            0 | 1 => client::Purpose::Go,
+            2 => client::Purpose::Info,
+            _ => client::Purpose::List,
         },
         framing: framing_of(choice >> 2),
         base_allocation: choice & 128 != 0,

@@ -176,7 +176,7 @@ macro_rules! flags {
             pub const fn bits(self) -> $int {
                 self.0
             }
-            /// Whether all flags of `other` are set.
+            /// True if all flags of `other` are set.
             #[inline]
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
@@ -191,7 +191,7 @@ macro_rules! flags {
             pub const fn union(self, other: Self) -> Self {
                 Self(self.0 | other.0)
             }
-            /// Whether no flag is set.
+            /// True if no flag is set.
             #[inline]
             pub const fn is_empty(self) -> bool {
                 self.0 == 0
@@ -216,7 +216,7 @@ macro_rules! flags {
 }
 
 flags! {
-    /// What the server offers in its greeting.
+    /// The server's offers in its greeting.
     HandshakeFlags(u16) {
         /// The server speaks fixed newstyle.
         FIXED_NEWSTYLE = 0;
@@ -226,7 +226,7 @@ flags! {
 }
 
 flags! {
-    /// What the client takes up of the [`HandshakeFlags`].
+    /// The client's choice of the [`HandshakeFlags`].
     ClientFlags(u32) {
         /// The client speaks fixed newstyle.
         FIXED_NEWSTYLE = 0;
@@ -236,7 +236,7 @@ flags! {
 }
 
 flags! {
-    /// What an export can do.
+    /// The abilities of an export.
     TransmissionFlags(u16) {
         /// Always set.
         HAS_FLAGS = 0;
@@ -268,7 +268,7 @@ flags! {
 }
 
 flags! {
-    /// What a request asks for beyond its command.
+    /// A request's wishes beyond its command.
     CommandFlags(u16) {
         /// Reply only after what was written is on stable storage.
         FUA = 0;
@@ -285,7 +285,7 @@ flags! {
     }
 }
 
-/// What a request does.
+/// The command of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
     /// Read data.
@@ -347,7 +347,7 @@ impl Command {
 pub struct Request {
     /// Chosen by the client, returned in every reply. Unique among outstanding requests.
     pub cookie: u64,
-    /// What to do.
+    /// The command.
     pub command: Command,
     /// How to do it.
     pub flags: CommandFlags,
@@ -446,13 +446,13 @@ pub enum Framing {
 }
 
 impl Framing {
-    /// Whether replies are made of chunks.
+    /// True if replies are made of chunks.
     #[inline]
     pub const fn has_chunks(self) -> bool {
         !matches!(self, Self::Simple)
     }
 
-    /// Whether requests and replies use extended headers.
+    /// True if requests and replies use extended headers.
     #[inline]
     pub const fn is_extended(self) -> bool {
         matches!(self, Self::Extended)

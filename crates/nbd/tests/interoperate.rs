@@ -5,7 +5,7 @@
 use std::fs;
 use std::path::Path;
 
-use evenkeel_nbd::client::{self, Goal, Outcome, Wanted};
+use evenkeel_nbd::client::{self, Outcome, Purpose, Wanted};
 use evenkeel_nbd::fuzz::Shelf;
 use evenkeel_nbd::server::{Handshake, Limits, Offer, Session, Status, request};
 use evenkeel_nbd::wire::{Command, Framing};
@@ -89,7 +89,7 @@ fn client_understands_real_servers() {
         ("qemu-nbd-go-0", Framing::Simple, Framing::Simple),
         ("qemu-nbd-go-1", Framing::Structured, Framing::Structured),
     ] {
-        let wanted = Wanted { export: "disk0".into(), goal: Goal::Go, framing: asked, base_allocation: true };
+        let wanted = Wanted { export: "disk0".into(), purpose: Purpose::Go, framing: asked, base_allocation: true };
         let mut handshake = client::Handshake::new(wanted);
         let step = handshake.advance(&recorded("client_handshake", server), &mut Vec::new()).expect("a sound server");
         let Some(Outcome::Connected(connected)) = step.outcome else { panic!("{server}: {:?}", step.outcome) };

@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use evenkeel_nbd::client::{self, Goal, Outcome, Wanted};
+use evenkeel_nbd::client::{self, Outcome, Purpose, Wanted};
 use evenkeel_nbd::server::{Handshake, Limits, Offer, Request, Session, Status, Violation, reply, request};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Extent, Framing, TransmissionFlags, info, option};
 use proptest::collection::vec;
@@ -186,10 +186,10 @@ proptest! {
     fn client_and_server_agree(
         wanted in framing(), structured: bool, extended: bool, base_allocation: bool,
         name in prop_oneof![Just(""), Just("disk0"), Just("rough"), Just("plain"), Just("nowhere")],
-        goal in prop_oneof![Just(Goal::Go), Just(Goal::Info), Just(Goal::List)],
+        purpose in prop_oneof![Just(Purpose::Go), Just(Purpose::Info), Just(Purpose::List)],
         pieces in vec(1usize..64, 1..50),
     ) {
-        let request = Wanted { export: name.into(), goal, framing: wanted, base_allocation };
+        let request = Wanted { export: name.into(), purpose, framing: wanted, base_allocation };
         let (outcome, session) = connect(request, Offer { structured, extended, ..Offer::default() }, &pieces);
         let expected = match wanted {
             Framing::Extended if extended => Framing::Extended,
@@ -205,10 +205,10 @@ proptest! {
                 let selected = base_allocation && expected != Framing::Simple;
                 prop_assert_eq!(connected.context, selected.then_some(reply::BASE_ALLOCATION_ID));
                 prop_assert_eq!(session.base_allocation, selected);
-                prop_assert!(session.block_sizes && goal == Goal::Go && name != "nowhere");
+                prop_assert!(session.block_sizes && purpose == Purpose::Go && name != "nowhere");
                 prop_assert_eq!(connected.min_block, if name == "rough" { 4096 } else { 1 });
             }
-            Outcome::Described(_) => prop_assert!(goal == Goal::Info && name != "nowhere"),
+            Outcome::Described(_) => prop_assert!(purpose == Purpose::Info && name != "nowhere"),
             Outcome::Listed(list) => {
                 let names: Vec<_> = list.iter().map(|export| export.name.as_str()).collect();
                 prop_assert_eq!(names, ["disk0", "rough", "plain"]);

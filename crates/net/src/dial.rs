@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use evenkeel_nbd::client::{Connected, Goal, Handshake, MAX_OPTION_REPLY, Outcome, Refusal, Violation, Wanted};
+use evenkeel_nbd::client::{Connected, Handshake, MAX_OPTION_REPLY, Outcome, Purpose, Refusal, Violation, Wanted};
 use evenkeel_nbd::wire::Framing;
 use evenkeel_policy::uri::{Address, Target};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -14,7 +14,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 /// How long a server may take to accept a connection, and then for the whole handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What kept a connection from being made.
+/// Reason why a connection was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
@@ -23,7 +23,7 @@ pub enum DialError {
     Host {
         /// The name.
         host: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// No process accepts connections there.
@@ -38,7 +38,7 @@ pub enum DialError {
     /// The server hung up.
     #[error("the server closed the connection during the handshake")]
     Closed,
-    /// What the server sent is not NBD as specified.
+    /// The server's message is not NBD as specified.
     #[error("{0}")]
     Violation(Violation),
     /// The server said no.
@@ -55,7 +55,7 @@ pub enum DialError {
 /// Why there is no list.
 pub fn list(target: &Target) -> Result<Vec<String>, DialError> {
     let wanted =
-        Wanted { export: String::new(), goal: Goal::List, framing: Framing::Structured, base_allocation: false };
+        Wanted { export: String::new(), purpose: Purpose::List, framing: Framing::Structured, base_allocation: false };
     let (_, outcome) = dial(target, wanted)?;
     match outcome {
         Outcome::Listed(exports) => Ok(exports.into_iter().map(|export| export.name).collect()),
@@ -71,7 +71,7 @@ pub fn list(target: &Target) -> Result<Vec<String>, DialError> {
 /// # Errors
 /// What kept the connection from being made.
 pub fn connect(target: &Target, framing: Framing, base_allocation: bool) -> Result<(OwnedFd, Connected), DialError> {
-    let wanted = Wanted { export: target.export.clone(), goal: Goal::Go, framing, base_allocation };
+    let wanted = Wanted { export: target.export.clone(), purpose: Purpose::Go, framing, base_allocation };
     match dial(target, wanted)? {
         (socket, Outcome::Connected(connected)) => {
             rustix::io::ioctl_fionbio(&socket, true).map_err(|error| DialError::Broken(error.into()))?;

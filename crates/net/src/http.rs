@@ -35,7 +35,7 @@ pub enum Place {
     Socket(PathBuf),
     /// Host, without the brackets of IPv6, and port.
     Plain(String, u16),
-    /// The same under TLS, with what the client believes and shows.
+    /// The same under TLS, with the authorities and the certificate of the client.
     Secure(String, u16, Arc<ClientConfig>),
 }
 
@@ -60,7 +60,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// What kept an answer from coming.
+/// Reason why an answer did not come.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// No connection.
@@ -69,7 +69,7 @@ pub enum Error {
     /// No answer, or no more of it, for so long.
     #[error("no answer within {0:?}")]
     Late(Duration),
-    /// The connection broke, or one side does not believe the other, or the server does not speak HTTP.
+    /// The connection broke, or one side does not trust the other, or the server does not speak HTTP.
     #[error("the connection broke: {0}")]
     Broken(String),
     /// The answer is longer than so many bytes.
@@ -124,7 +124,7 @@ impl Connection {
     /// Connects. Each address of the server has `patience`, and so has TLS.
     ///
     /// # Errors
-    /// When no address accepts, or one side does not believe the other.
+    /// When no address accepts, or one side does not trust the other.
     pub async fn open(place: &Place, patience: Duration) -> Result<Self, Error> {
         let authority = place.authority();
         match place {

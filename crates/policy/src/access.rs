@@ -1,4 +1,4 @@
-//! Who may open what: entries of `allow` and `deny`, and what they come to for one client.
+//! Access lists: entries of `allow` and `deny`, and what they come to for one client.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::tls::Certificate;
 use crate::units::{Cidr, UnitError, as_text};
 
-/// Whom an entry of `allow` or `deny` names.
+/// A client in an entry of `allow` or `deny`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
     /// Clients that come over TCP from these addresses.
@@ -37,7 +37,7 @@ impl Who {
         }
     }
 
-    /// Whether it names certificates, which are known under TLS only.
+    /// True if it names certificates, which are known under TLS only.
     pub const fn needs_certificate(&self) -> bool {
         matches!(self, Self::Certificate(_))
     }
@@ -92,7 +92,7 @@ as_text!(Who, "addresses such as \"10.1.0.0/16\", \"uid:1000\", \"unix\" or \"ce
 pub struct Caller<'a> {
     /// Where it comes from, over TCP.
     pub address: Option<IpAddr>,
-    /// Who runs it, over a Unix socket.
+    /// The user who runs it, over a Unix socket.
     pub uid: Option<u32>,
     /// Names and SHA-256 of its certificate, once it has been verified.
     pub certificate: Option<(&'a [String], &'a [u8; 32])>,

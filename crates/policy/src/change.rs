@@ -1,4 +1,4 @@
-//! What a reload changes, and what it cannot.
+//! The changes of a reload, and those that it cannot make.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -77,7 +77,7 @@ impl fmt::Display for NeedsRestart {
 
 impl std::error::Error for NeedsRestart {}
 
-/// What leads from `old`, which is in force, to `new`, in an order in which the changes can be made one after the other.
+/// The plan from `old`, which is in force, to `new`, in an order in which the changes can be made one after the other.
 ///
 /// # Errors
 /// Names every difference that cannot take effect in a running server.

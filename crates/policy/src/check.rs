@@ -17,13 +17,13 @@ use crate::source::{Source, Text};
 pub struct Report {
     /// The configuration; complete only if there are no errors.
     pub config: Config,
-    /// What keeps it from being used.
+    /// Faults that keep it from being used.
     pub errors: Vec<Problem>,
-    /// What is doubtful.
+    /// Doubts.
     pub warnings: Vec<Problem>,
-    /// What another program enforces.
+    /// Settings that another program enforces.
     pub elsewhere: Vec<Problem>,
-    /// Whether the text has a table of volumes; if not, the default volume stands there.
+    /// True if the text has a table of volumes; if not, the default volume stands there.
     pub has_volumes: bool,
 }
 

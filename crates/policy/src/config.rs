@@ -386,7 +386,7 @@ impl Backend {
         }
     }
 
-    /// Whether the back end has the size it has, so that the configuration says none.
+    /// True if the back end has the size it has, so that the configuration says none.
     pub const fn has_its_size(self) -> bool {
         matches!(self, Self::Block | Self::Nbd | Self::Rbd)
     }
@@ -422,7 +422,7 @@ pub enum Cache {
     Buffered,
 }
 
-/// Whose volumes are, unless a client brings a tenant of its own.
+/// The owners of volumes, unless a client brings a tenant of its own.
 #[derive(Clone, Debug)]
 pub struct Owners<'a> {
     config: &'a Config,
@@ -576,19 +576,20 @@ impl Config {
         best.map(|(_, name)| name.as_str())
     }
 
-    /// Whether clients of a volume must use TLS that come over TCP, or else over a Unix socket.
+    /// True if clients of a volume must use TLS that come over TCP, or else over a Unix socket.
     pub fn needs_tls(&self, volume: &Volume, tcp: bool) -> bool {
         let need = volume.tls.or(self.server.tls.as_ref().map(|tls| tls.required));
         need.is_some_and(|need| need.applies(tcp))
     }
 
-    /// Whether no volume is served without TLS to clients that come over TCP, or else over a Unix socket.
+    /// True if no volume is served without TLS to clients that come over TCP, or else over a Unix socket.
     pub fn all_need_tls(&self, tcp: bool) -> bool {
         self.volumes.values().all(|volume| self.needs_tls(volume, tcp))
             && self.server.tls.as_ref().is_some_and(|tls| tls.required.applies(tcp))
     }
 
-    /// What a client on another machine could do at an address that is reachable from there, if anything; as a sentence.
+    /// The danger of a client on another machine at an address that is reachable from there, if there is any; as a
+    /// sentence.
     pub fn danger_from_afar(&self) -> Option<String> {
         let Some(tls) = &self.server.tls else {
             return Some(
@@ -606,7 +607,7 @@ impl Config {
         })
     }
 
-    /// Whether the lists of the server let a client open anything.
+    /// Checks that the lists of the server let a client open anything.
     ///
     /// # Errors
     /// The list that keeps it out.
@@ -616,7 +617,7 @@ impl Config {
         Lists { allow: server.allow.as_deref(), deny: &server.deny, denied, not_allowed }.judge(caller)
     }
 
-    /// Whether the lists of the server and of a volume let a client open it. O(length of the lists).
+    /// Checks that the lists of the server and of a volume let a client open it. O(length of the lists).
     ///
     /// # Errors
     /// The list that keeps it out.

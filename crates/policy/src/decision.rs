@@ -9,8 +9,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Enforcement;
+use crate::figures::{bytes, counted, counted_figure, three};
 
-/// What a figure counts.
+/// The unit of a figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -51,12 +52,15 @@ impl Unit {
     /// The figure as people read it.
     pub fn text(self, figure: f64) -> String {
         match self {
-            Self::Ms => format!("{figure:.2} ms"),
-            Self::BytesPerS if figure >= 1e5 => format!("{:.1} MB/s", figure / 1e6),
-            Self::BytesPerS => format!("{figure:.0} B/s"),
-            Self::RequestsPerS => format!("{figure:.0} requests/s"),
-            Self::Slots => format!("{figure:.1} slots"),
-            Self::Bytes => format!("{:.0} KiB", figure / 1024.0),
+            Self::Ms => format!("{} ms", three(figure)),
+            Self::BytesPerS => match figure {
+                rate if rate < 999.5 => format!("{} B/s", three(rate)),
+                rate if rate < 999_500.0 => format!("{} kB/s", three(rate / 1e3)),
+                rate => format!("{} MB/s", three(rate / 1e6)),
+            },
+            Self::RequestsPerS => format!("{} IOPS", three(figure)),
+            Self::Slots => counted_figure(figure, "slot"),
+            Self::Bytes => bytes(figure as u64),
         }
     }
 }
@@ -83,7 +87,7 @@ pub struct DecisionRecord {
     /// The tenant that it is about; empty where it is about the pool.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub tenant: String,
-    /// What of the tenant: `read` or `write`, a control group.
+    /// The part of the tenant: `read` or `write`, a control group.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub of: String,
     /// When it was taken first, since the start.
@@ -96,13 +100,13 @@ pub struct DecisionRecord {
     pub reason: String,
     /// Why, as a sentence.
     pub because: String,
-    /// What was measured, in `measured_in`; `null` where nothing was.
+    /// The measured figure, in `measured_in`; `null` where nothing was measured.
     pub measured: Option<f64>,
-    /// What it was measured by, likewise.
+    /// The target that it is compared with, likewise.
     pub target: Option<f64>,
     /// Unit of the two above.
     pub measured_in: Unit,
-    /// What was set, in `set_in`: a delay, a limit, slots, a budget; `null` = no bound.
+    /// The value set, in `set_in`: a delay, a limit, slots, a budget; `null` = no bound.
     pub set: Option<f64>,
     /// The smallest meanwhile.
     pub least_set: Option<f64>,
@@ -130,7 +134,7 @@ impl DecisionRecord {
         }
     }
 
-    /// What it is about: pool, tenant, and what of the tenant.
+    /// The subject: pool, tenant, and the part of the tenant.
     pub fn subject(&self) -> String {
         let parts = [&self.pool, &self.tenant, &self.of];
         parts.into_iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join(" ")
@@ -140,7 +144,7 @@ impl DecisionRecord {
 impl fmt::Display for DecisionRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.1} s to {:.1} s, {}: {} (", self.from_s, self.until_s, self.subject(), self.because)?;
-        write!(f, "{} times", self.times)?;
+        write!(f, "{}", counted(self.times, "time"))?;
         let text = |figure: Option<f64>| figure.map_or_else(|| "no bound".into(), |figure| self.set_in.text(figure));
         match (self.least_set, self.most_set) {
             (None, _) | (_, None) => {}
@@ -152,7 +156,7 @@ impl fmt::Display for DecisionRecord {
         }
         f.write_str(")")?;
         for client in &self.clients {
-            write!(f, "\n  {} waits {:.1} ms: {}", client.client, client.delay_ms, client.because)?;
+            write!(f, "\n  {} waits {}: {}", client.client, Unit::Ms.text(client.delay_ms), client.because)?;
         }
         Ok(())
     }

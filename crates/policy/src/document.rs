@@ -172,7 +172,7 @@ impl<'t> Document<'t> {
         self.root.get_ref().get(key)?.get_ref().as_str()
     }
 
-    /// Whether the document has this key.
+    /// True if the document has this key.
     pub fn has(&self, path: &[&str]) -> bool {
         let Some((last, table)) = path.split_last() else { return true };
         self.table(table).is_some_and(|table| table.contains_key(*last))

@@ -75,15 +75,15 @@ pub struct Row {
     pub point: Enforcement,
     /// The setting and its value.
     pub setting: String,
-    /// What is measured for it.
+    /// The requests that are measured for it.
     pub measured: String,
-    /// What is throttled for it.
+    /// The tenants that are throttled for it.
     pub throttled: String,
     /// Its place in the precedence; null for how a pool is kept short.
     pub precedence: Option<Precedence>,
     /// Devices and control groups that it is about, as the policy names them.
     pub on: Vec<String>,
-    /// Whether this host enforces it: "unsuitable" if something is lost.
+    /// The state on this host: "unsuitable" if something is lost.
     pub here: Presence,
 }
 
@@ -111,13 +111,13 @@ impl Row {
         Self { measured: measured.into(), throttled: throttled.into(), ..self }
     }
 
-    /// Whether it is about a pool, device or control group.
+    /// True if it is about a pool, device or control group.
     pub fn is_about(&self, name: &str) -> bool {
         self.pool.as_deref() == Some(name) || self.on.iter().any(|on| on == name)
     }
 }
 
-/// What one program enforces.
+/// The policy that one program enforces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Enforced {
     /// Each setting.
@@ -159,23 +159,23 @@ fn owner(key: &str) -> &str {
 pub struct Missing {
     /// Where the policy says it, and why it is not enforced.
     pub why: Problem,
-    /// What is lost by that.
+    /// The loss by that.
     pub lost: String,
-    /// What to do; empty if there is nothing to do where another host enforces it.
+    /// The cure; empty if there is nothing to do where another host enforces it.
     pub cure: String,
     /// "unsuitable" if it is enforced all the same, with less.
     pub here: Presence,
 }
 
 impl From<Problem> for Missing {
-    /// What a program noted about a key that it does not enforce.
+    /// Takes a program's note about a key that it does not enforce.
     fn from(why: Problem) -> Self {
         let lost = match why.key.rsplit('.').next().unwrap_or_default() {
-            "limit" => "what goes beyond the limit is not throttled",
+            "limit" => "requests beyond the limit are not throttled",
             "reservation" | "guarantee" | "read" | "write" => "the tenant may get less than that",
             "latency" => "no request waits for the latency target to be met",
             "priority" => "the tenant is served as if its priority were normal",
-            "match" => "what these entries name belongs to no tenant here",
+            "match" => "the named clients and volumes belong to no tenant here",
             _ if why.key == owner(&why.key) => "no request is throttled for what it says",
             _ => "the setting has no effect",
         };
@@ -183,7 +183,7 @@ impl From<Problem> for Missing {
     }
 }
 
-/// What neither program enforces: each has noted what it leaves to the other.
+/// The settings that neither program enforces: each has noted what it leaves to the other.
 pub fn unenforced(serve: (&Enforced, Vec<Problem>), guard: (&Enforced, Vec<Problem>)) -> Vec<Missing> {
     let mut notes = serve.0.uncovered(guard.1);
     if !serve.0.rows.is_empty() {
@@ -221,48 +221,48 @@ impl Presence {
     }
 }
 
-/// What was found out about one part of the system.
+/// The finding about one part of the system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
     /// The part, for programs: `fq`.
     pub part: String,
-    /// What it is needed for.
+    /// The purpose.
     pub purpose: String,
-    /// Whether it is there.
+    /// The presence.
     pub presence: Presence,
     /// Where that is known from.
     pub evidence: String,
-    /// What does not work without it; empty if it is there.
+    /// The loss without it; empty if it is there.
     pub lost: String,
-    /// What to do; empty if there is nothing to do.
+    /// The cure; empty if there is nothing to do.
     pub cure: String,
 }
 
-/// What `evenkeel guard` can do on a host.
+/// The abilities of `evenkeel guard` on a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Preflight {
-    /// Whether latencies can be measured at all.
+    /// True if latencies can be measured at all.
     pub can_measure: bool,
-    /// Whether clients can be throttled.
+    /// True if clients can be throttled.
     pub can_act: bool,
     /// Each part by itself.
     pub findings: Vec<Finding>,
 }
 
-/// What `evenkeel check` shows.
+/// The result of `evenkeel check`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Checked {
-    /// What keeps the file from being used.
+    /// Faults that keep the file from being used.
     pub errors: Vec<Problem>,
-    /// What is doubtful about it.
+    /// Doubts about it.
     pub warnings: Vec<Problem>,
     /// Each setting at the place where it is enforced.
     pub rows: Vec<Row>,
     /// Settings in the order in which they win.
     pub precedence: Vec<Precedence>,
-    /// What is not enforced here, or with less.
+    /// Settings that are not enforced here, or with less.
     pub missing: Vec<Missing>,
-    /// What the host's kernel offers.
+    /// The features of the host's kernel.
     pub host: Preflight,
 }
 
@@ -284,7 +284,7 @@ pub fn latency(latency: Latency, of: Of) -> String {
     format!("latency {} of {of} < {}", latency.percentile, latency.target)
 }
 
-/// What is throttled for the latency target of a pool: requests of tenants, or packets to clients.
+/// The tenants throttled for the latency target of a pool: their requests, or packets to clients.
 pub fn throttled<'n>(what: &str, tenants: impl Iterator<Item = (&'n str, Throttle)> + Clone) -> String {
     let how = [(Throttle::Normal, "when noisy"), (Throttle::Always, "always"), (Throttle::Last, "last")];
     let how = how.into_iter().chain([(Throttle::Never, "never")]).filter_map(|(throttle, how)| {
@@ -311,8 +311,8 @@ pub fn settings(tenant: &Tenant) -> Vec<(Precedence, String)> {
     all
 }
 
-/// What `evenkeel serve` enforces of a configuration: the settings of pools that volumes are on, and of tenants to which
-/// volumes or clients belong.
+/// The part of a configuration that `evenkeel serve` enforces: the settings of pools that volumes are on, and of
+/// tenants to which volumes or clients belong.
 pub fn served(config: &Config) -> Enforced {
     let (owners, mut out) = (config.owners(), Enforced::default());
     let mut pools: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();

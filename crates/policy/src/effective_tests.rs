@@ -74,7 +74,7 @@ fn what_one_program_leaves_to_the_other_is_missing_if_that_does_nothing() {
     let missing = unenforced((&serve, of_serve.map(note).into()), (&guard, of_guard.map(note).into()));
     let keys: Vec<&str> = missing.iter().map(|missing| missing.why.key.as_str()).collect();
     assert_eq!(keys, ["pools.idle", "pools.\"main.b\"", "tenants.no.limit", "tenants.no.match"]);
-    assert_eq!(missing[2].lost, "what goes beyond the limit is not throttled");
+    assert_eq!(missing[2].lost, "requests beyond the limit are not throttled");
     assert_eq!(missing[0].lost, "no request is throttled for what it says");
     assert!(missing.iter().all(|missing| missing.here == Presence::Missing));
 }

@@ -81,7 +81,7 @@ impl Exchange {
         self.lease.as_nanos().div_ceil(1_000_000_000).max(2)
     }
 
-    /// What is wrong with it: keys of `[exchange]`, and what would be right.
+    /// The faults: keys of `[exchange]`, and what would be right.
     pub fn faults(&self) -> Vec<(&'static str, String)> {
         let mut faults = Vec::new();
         if self.etcd.len() > MAX_ENDPOINTS {

@@ -3,6 +3,8 @@
 //! Controllers give reasons as data. This module turns them into sentences for logs, API, `top` and dashboard, so that the
 //! same reason reads the same for a pool of `serve` and for what `guard` watches.
 
+use std::cmp::Ordering;
+
 use evenkeel_control::Duration;
 use evenkeel_control::admission;
 use evenkeel_control::pool::guarantee::Binding;
@@ -12,11 +14,11 @@ use evenkeel_control::slots;
 use evenkeel_control::throughput::{self, Limit, Rate};
 
 use crate::decision::Unit;
-use crate::effective::Precedence;
+use crate::effective::{Precedence, listed};
+use crate::figures::{bytes, counted, counted_figure, three};
 use crate::tenant::Percentile;
-use crate::units::Bytes;
 
-/// What an enforcement point throttles for a latency target.
+/// The kind of load that an enforcement point throttles for a latency target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Throttles {
     /// Tenants of a pool: requests wait in the queue.
@@ -35,7 +37,27 @@ impl Throttles {
 }
 
 fn ms(duration: &Duration) -> String {
-    format!("{:.2} ms", duration.as_millis_f64())
+    Unit::Ms.text(duration.as_millis_f64())
+}
+
+/// A measured latency beside its target: "=" where three digits show no difference.
+fn against(measured: &Duration, target: &Duration) -> String {
+    let (measured_ms, target_ms) = (ms(measured), ms(target));
+    let sign = match measured.cmp(target) {
+        _ if measured_ms == target_ms => "=",
+        Ordering::Greater => ">",
+        Ordering::Less | Ordering::Equal => "<",
+    };
+    format!("{measured_ms} {sign} target {target_ms}")
+}
+
+fn percent(part: f64) -> String {
+    format!("{} %", three(100.0 * part.abs()))
+}
+
+/// A gain or loss of throughput, unless it would be shown as 0 %.
+fn noticeable(part: f64) -> Option<String> {
+    (part.abs() >= 0.0005).then(|| percent(part))
 }
 
 /// Why a latency target has the decision that it has.
@@ -43,40 +65,40 @@ pub fn latency(reason: &response::Reason, throttles: Throttles) -> String {
     use response::Reason;
     let one = throttles.one();
     match reason {
-        Reason::NotEnoughData => "no read that counts has been seen yet".into(),
-        Reason::Idle => format!("only noisy {one}s have read for a while: no read waits for them"),
-        Reason::SignalLost => format!("nothing has completed for a while: no {one} is throttled on old figures"),
+        Reason::NotEnoughData => format!("no read that counts has been seen yet: no {one} is throttled"),
+        Reason::Idle => {
+            format!("only noisy {one}s have read for a while, and their reads do not count: no {one} is throttled")
+        }
+        Reason::SignalLost => format!("no request has completed for a while: no {one} is throttled by old figures"),
         Reason::UnderTarget { measured, target } => {
-            format!("reads take {} < target {}; no {one} is throttled", ms(measured), ms(target))
+            format!("reads take {}: no {one} is throttled", against(measured, target))
         }
         Reason::NoNoisy { measured, target } => format!(
-            "reads take {} > target {}, but no {one} that may be throttled moves enough to be the cause",
-            ms(measured),
-            ms(target)
+            "reads take {}, but no {one} that may be throttled has enough load to be the cause: raise the target, or allow more {one}s to be throttled",
+            against(measured, target)
         ),
         Reason::ReadsOverTarget { measured, target } => {
-            format!("reads take {} > target {}: throttling noisy {one}s more", ms(measured), ms(target))
+            format!("reads take {}: throttling noisy {one}s more", against(measured, target))
         }
         Reason::ReadsUnderTarget { measured, target } => {
-            format!("reads take {} < target {}: throttling noisy {one}s less", ms(measured), ms(target))
+            format!("reads take {}: throttling noisy {one}s less", against(measured, target))
         }
         Reason::AwaitingEffect { target } => {
-            format!("the throttle was changed just now; its effect is not measured yet (target {})", ms(target))
+            format!("the throttle has just changed: its effect is not measured yet (target {})", ms(target))
         }
         Reason::KnownBurst { held } => {
-            format!("these noisy {one}s are known: the delay of {} that was right before is in force again", ms(held))
+            format!("these noisy {one}s were throttled before: their delay of {} is in force again", ms(held))
         }
         Reason::Unachievable { measured, target } => format!(
-            "reads take {} > target {}, although every noisy {one} is throttled as far as allowed: raise the target or max_delay, or move load away",
-            ms(measured),
-            ms(target)
+            "reads take {} with every noisy {one} throttled as far as allowed: raise the target or max_delay, or move load away",
+            against(measured, target)
         ),
         Reason::TestingEffect { delay } => format!(
-            "reads stay slow with all noisy {one}s throttled by {}: for some seconds the throttle is released and applied in turn, to see whether it has an effect",
+            "reads stay slow with all noisy {one}s throttled by {}: for some seconds the throttle is released and applied in turn, to measure its effect",
             ms(delay)
         ),
         Reason::Ineffective { delay } => format!(
-            "a delay of {}, released and applied in turn, changed neither load nor latency: the noisy {one}s are not the cause, or go by their reservations",
+            "a delay of {}, released and applied in turn, changed neither load nor latency: the throttle is released; the cause is elsewhere, or a reservation overrides the throttle",
             ms(delay)
         ),
     }
@@ -85,51 +107,66 @@ pub fn latency(reason: &response::Reason, throttles: Throttles) -> String {
 /// Why the budget of a device is what it is.
 pub fn admission(reason: &admission::Reason) -> String {
     use admission::Reason;
-    let percent = |part: f64| format!("{:.1} %", 100.0 * part.abs());
-    let bytes = |bytes: u64| Bytes(bytes).to_string();
     match *reason {
-        Reason::Initial => "starting value".into(),
+        Reason::Initial => "starting value, before the first decision".into(),
         Reason::Configured => "as configured".into(),
         Reason::Idle => "no request is in flight".into(),
-        Reason::Stalled { inside_bytes } => format!("nothing completes, with {} in flight", bytes(inside_bytes)),
+        Reason::Stalled { in_flight_bytes } => {
+            format!("no request completes, with {} in flight: keeping the budget", bytes(in_flight_bytes))
+        }
         Reason::LatencyOverTarget { min, target } => {
-            format!("lowest latency {} > target {}: reducing the budget", ms(&min), ms(&target))
+            format!("lowest latency {}: reducing the budget", against(&min, &target))
         }
         Reason::LatencyUnderTarget { min, target } => {
-            format!("lowest latency {} <= target {}: increasing the budget", ms(&min), ms(&target))
+            format!("lowest latency {}: increasing the budget", against(&min, &target))
         }
         Reason::BudgetNotUsed { peak_bytes } => {
             format!("target met with at most {} in flight: a larger budget would change nothing", bytes(peak_bytes))
         }
         Reason::BudgetAtMaximum => "target met, and the budget is the largest allowed".into(),
         Reason::TargetExplored { optimum, samples } => {
-            format!("target drawn around {}: {samples} samples are too few for a fit", ms(&optimum))
+            format!(
+                "target drawn around {}: {} in the history, too few for a fit",
+                ms(&optimum),
+                counted(samples.into(), "sample")
+            )
         }
         Reason::TargetFitted { optimum, slope_mib_per_s } => {
-            format!("target drawn around the fitted optimum {} (slope {slope_mib_per_s:.1} MiB/s)", ms(&optimum))
+            format!("target drawn around the fitted optimum {} (slope {} MiB/s)", ms(&optimum), three(slope_mib_per_s))
         }
         Reason::FitDegenerate { samples } => {
-            format!("{samples} samples at one target determine no curve: optimum kept")
+            format!(
+                "{} at one target, which determines no curve: keeping the optimum",
+                counted(samples.into(), "sample")
+            )
         }
         Reason::AppLimited { waited, completions } => format!(
             "load too light to learn from: requests waited for the budget at {waited} of {completions} completions"
         ),
-        Reason::IncreasePays { gain } => format!("a larger budget brings {} more throughput: taken", percent(gain)),
-        Reason::IncreaseFutile { gain } if gain < 0.0 => {
-            format!("a larger budget would lose {} of throughput", percent(gain))
+        Reason::IncreasePays { gain } => {
+            format!("a larger budget brings {} more throughput: increasing the budget", percent(gain))
         }
-        Reason::IncreaseFutile { gain } => {
-            format!("a larger budget would bring only {} more throughput", percent(gain))
+        Reason::IncreaseFutile { gain } => match noticeable(gain) {
+            None => "a larger budget would bring no more throughput: keeping the budget".into(),
+            Some(part) if gain < 0.0 => format!("a larger budget would lose {part} of throughput: keeping the budget"),
+            Some(part) => format!("a larger budget would bring only {part} more throughput: keeping the budget"),
+        },
+        Reason::ReductionFree { loss } => match noticeable(loss) {
+            None => "a smaller budget loses no throughput: reducing the budget".into(),
+            Some(part) if loss < 0.0 => format!("a smaller budget brings {part} more throughput: reducing the budget"),
+            Some(part) => format!("a smaller budget loses only {part} of throughput: reducing the budget"),
+        },
+        Reason::ReductionCosts { loss } => {
+            format!("a smaller budget would lose {} of throughput: keeping the budget", percent(loss))
         }
-        Reason::ReductionFree { loss } if loss <= 0.0 => {
-            format!("a smaller budget brings {} more throughput: taken", percent(loss))
+        Reason::Power { power } => {
+            format!("the power of latency and its gradient is {}: the budget is divided by it", three(power))
         }
-        Reason::ReductionFree { loss } => format!("a smaller budget loses only {} of throughput: taken", percent(loss)),
-        Reason::ReductionCosts { loss } => format!("a smaller budget would lose {} of throughput", percent(loss)),
-        Reason::Power { power } => format!("power of the latency and its gradient {power:.2}"),
-        Reason::QueueEstimated { requests } => format!("about {requests:.1} requests are queued in the device"),
+        Reason::QueueEstimated { requests } => {
+            format!("queue in the device: about {}", counted_figure(requests, "request"))
+        }
         Reason::LatencyGradient { gradient } => {
-            format!("long-term over present latency, with tolerance, {gradient:.2}")
+            format!("long-term over present latency, with tolerance, is {}: the limit follows it", three(gradient))
         }
     }
 }
@@ -157,19 +194,23 @@ pub fn placement(reason: &evenkeel_control::placement::Reason) -> String {
         Reason::Rebalanced { before, after } => {
             format!("the busiest worker goes from {} to {}", percent(before), percent(after))
         }
-        Reason::Trial { worker } => format!("worker {worker} has a connection on trial that shared a full one"),
-        Reason::WorkersChanged { workers } => format!("there are {workers} workers now"),
+        Reason::Trial { worker } => format!("worker {worker} serves a connection on trial, which shared a full worker"),
+        Reason::WorkersChanged { workers } => {
+            format!("the number of workers changed: {} now", counted(workers as u64, "worker"))
+        }
     }
 }
 
 /// Why a tenant or client is throttled as much as it is.
 pub fn throttled(reason: &ClientReason) -> String {
     match reason {
-        ClientReason::SameForAll => "the same for all that are noisy".into(),
+        ClientReason::SameForAll => "the same delay for all noisy ones".into(),
         ClientReason::ShareOfLoad { share } => format!("it makes {:.0} % of the noisy load", 100.0 * share),
-        ClientReason::LongestWait => "with more its requests would wait longer than max_delay".into(),
-        ClientReason::Owed => "with more its tenant would get less than its reservation or guarantee, which win".into(),
-        ClientReason::LargestDelay => "more is not allowed".into(),
+        ClientReason::LongestWait => "with a longer delay its requests would wait longer than max_delay".into(),
+        ClientReason::Owed => {
+            "with a longer delay its tenant would get less than its reservation or guarantee, which win".into()
+        }
+        ClientReason::LargestDelay => "a longer delay is not allowed".into(),
     }
 }
 
@@ -189,11 +230,13 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
         Reason::AsGuaranteed => format!("the guarantee of {assigned} is the limit"),
         Reason::Idle => format!("it asked for nothing; the limit stays at {assigned}"),
         Reason::AppLimited { measured, limit } => {
-            format!(
-                "it asked for {}, less than the {} that it may have; the limit stays at {assigned}",
-                rate(measured),
-                rate(limit)
-            )
+            let measured = rate(measured);
+            let allowed = if limit.is_finite() {
+                format!(", less than the {} that it may have", rate(limit))
+            } else {
+                String::new()
+            };
+            format!("it asked for {measured}{allowed}; the limit stays at {assigned}")
         }
         Reason::Compensating { measured, guaranteed, miss_rate } => {
             let (measured, guaranteed) = (rate(measured), rate(guaranteed));
@@ -202,16 +245,16 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
                     "it got {measured} of {guaranteed} guaranteed: the limit of {assigned} makes up for the time that the device takes"
                 ),
                 None => format!(
-                    "it got {measured} of {guaranteed} guaranteed, and {:.1} % of its bytes missed the cache: the limit of {assigned} makes up for that",
-                    100.0 * miss_rate
+                    "it got {measured} of {guaranteed} guaranteed, and {} of its bytes missed the cache: the limit of {assigned} makes up for that",
+                    percent(miss_rate)
                 ),
             }
         }
         Reason::Repaying { measured, guaranteed, owed } => format!(
-            "it got {} of {} guaranteed and is owed {:.1} s of its guarantee: the limit of {assigned} repays some of that",
+            "it got {} of {} guaranteed and is owed {} s of its guarantee: the limit of {assigned} repays some of that",
             rate(measured),
             rate(guaranteed),
-            owed / guaranteed.max(f64::MIN_POSITIVE)
+            three(owed / guaranteed.max(f64::MIN_POSITIVE))
         ),
         Reason::GivingBack { measured, guaranteed, .. } => format!(
             "it got {} of {} guaranteed and has had more than was due: the limit of {assigned} takes that back",
@@ -223,7 +266,7 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
             match binding {
                 Some(_) => unachievable(&measured, &guaranteed, &assigned),
                 None => format!(
-                    "it got {measured} of {guaranteed} guaranteed: with so many misses the slow device can give {}; limit {assigned}",
+                    "it got {measured} of {guaranteed} guaranteed: with so many cache misses the slow device gives at most {} (limit {assigned}): lower the guarantee, or move load away",
                     rate(attainable)
                 ),
             }
@@ -233,7 +276,7 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
             match binding {
                 Some(_) => unachievable(&measured, &guaranteed, &assigned),
                 None => format!(
-                    "it got {measured} of {guaranteed} guaranteed, and the limit of {assigned} is as high as it may be"
+                    "it got {measured} of {guaranteed} guaranteed with the highest limit allowed, {assigned}: raise the ceiling, or move load away"
                 ),
             }
         }
@@ -243,13 +286,13 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
                 format!("its {winner} is higher and wins; {assigned} would be the limit, and nothing is learned")
             }
             Some(Binding::Limit(owner)) => format!(
-                "throttled by another owner ({}); {assigned} would be the limit, and nothing is owed meanwhile",
-                owner.name()
+                "a limit set by {} binds; {assigned} would be the limit, and nothing is owed meanwhile",
+                owner_name(owner.name())
             ),
-            None => format!("another limit was found in io.max ({}): nothing is learned from it", rate(in_force)),
+            None => format!("another program has set io.max to {}: nothing is learned meanwhile", rate(in_force)),
         },
         Reason::NoSolution { measured, guaranteed } => format!(
-            "it got {} of {} guaranteed, where the published equation has no solution: the limit of {assigned} is as high as it may be",
+            "it got {} of {} guaranteed, where the published equation has no solution: the limit is {assigned}",
             rate(measured),
             rate(guaranteed)
         ),
@@ -263,7 +306,7 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
 
 fn unachievable(measured: &str, guaranteed: &str, assigned: &str) -> String {
     format!(
-        "it got {measured} of {guaranteed} guaranteed under a limit of {assigned}: the guarantee cannot be kept now; give the tenant a reservation, raise its own limit or a limit of the pool, or move load away"
+        "it got {measured} of {guaranteed} guaranteed under a limit of {assigned}: the guarantee cannot be met now; give the tenant a reservation, raise its own limit or a limit of the pool, or move load away"
     )
 }
 
@@ -275,24 +318,25 @@ pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
         Reason::ByWeight => "its share of the total by weight".into(),
         Reason::Idle => "it asks for nothing at present".into(),
         Reason::EqualMargin { tightness } => {
-            format!("all targets are met, and could be met at {:.0} % of what they are", 100.0 * tightness)
+            format!("all targets are met, and would be if they were {} times as large", three(*tightness))
         }
-        Reason::NeedMet if !has_target => "as much as it has use for; not all targets can be met".into(),
+        Reason::NeedMet if !has_target => "as many as it has use for; not all targets can be met".into(),
         Reason::Unachievable { achievable_at } if !has_target => {
             let yields = "it has no target and yields, and not all targets can be met";
             achievable_at.map_or_else(
                 || yields.into(),
-                |scale| format!("{yields}; they could if they were {scale:.1} times as large"),
+                |scale| format!("{yields}; they could if they were {} times as large", three(scale)),
             )
         }
-        Reason::NeedMet => "as much as its target needs; not all targets can be met".into(),
+        Reason::NeedMet => "as many as its target needs; not all targets can be met".into(),
         Reason::Unachievable { achievable_at: Some(scale) } => {
             format!(
-                "its target cannot be met beside the others; all could be met if they were {scale:.1} times as large"
+                "its target cannot be met beside the others; all could be met if they were {} times as large",
+                three(*scale)
             )
         }
         Reason::Unachievable { achievable_at: None } => {
-            "its target cannot be met beside the others, and not even ten times as large".into()
+            "its target cannot be met beside the others, not even if all were ten times as large: move load away".into()
         }
         Reason::ByLatency => "it follows the latency of the device".into(),
     }
@@ -300,15 +344,24 @@ pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
 
 /// A latency target that a tenant has missed.
 pub fn missed(missed: &Missed) -> String {
-    let (figure, target) = (missed.figure.as_millis_f64(), missed.target.time.as_millis_f64());
+    let figure = against(&missed.figure, &missed.target.time);
     let percentile = Percentile::from(missed.target.statistic);
     let because = missed.reason.as_ref().map_or_else(String::new, |reason| format!(": {}", slots(reason, true)));
-    format!("{percentile} {figure:.1} ms > target {target:.1} ms{because}")
+    format!("{percentile} {figure}{because}")
 }
 
 /// Why a tenant (`it`) or a pool, called `what`, gets no more: the limit, and the owner who set it.
 pub fn at_limit(what: &str, limit: &str, owner: &str) -> String {
-    format!("{what} is at its limit of {limit}, set by {owner}")
+    format!("{what} is at its limit of {limit}, set by {}", owner_name(owner))
+}
+
+fn owner_name(owner: &str) -> &str {
+    match owner {
+        "operator" => "the operator",
+        "response" => "the latency target",
+        "throughput" => "the throughput guarantee",
+        other => other,
+    }
 }
 
 /// Why requests wait that no limit throttles: the budget, and the newest `decision` about it.
@@ -319,22 +372,27 @@ pub fn at_budget(budget: &str, decision: &str) -> String {
 /// Why a tenant waits that nothing throttles by name. `because`: what throttles its pool, if anything does.
 pub fn queued(requests: u64, because: Option<&str>) -> String {
     let because = because.unwrap_or("no limit and no budget binds");
+    let verb = if requests == 1 { "is" } else { "are" };
     match requests {
         0 => "nothing throttles it".into(),
-        1 => format!("1 request is queued: {because}"),
-        _ => format!("{requests} requests are queued: {because}"),
+        _ => format!("{} {verb} queued: {because}", counted(requests, "request")),
     }
 }
 
 /// Why a tenant is throttled for the latency target of its pool.
 pub fn throttled_for_target(slots_owner: &str, because: &str) -> String {
-    format!("throttled for the pool's latency target ({slots_owner}): {because}")
+    let slots = match slots_owner {
+        "response" => String::new(),
+        owner => format!(" (slots set by {})", owner_name(owner)),
+    };
+    format!("throttled for the pool's latency target{slots}: {because}")
 }
 
-/// What goes on in a pool: the limit that it is at, the newest decision for its latency target, that of admission. Admission
-/// does not count at a limit: what waits there waits for the limit.
-pub fn pool(limit: Option<&str>, target: Option<&str>, admission: &str) -> String {
-    let target = target.map(|because| format!("latency target: {because}"));
+/// The state of a pool: the limit that it is at, the newest decision for its latency target with the tenants `throttled` for
+/// it, that of admission. Admission does not count at a limit: what waits there waits for the limit.
+pub fn pool(limit: Option<&str>, target: Option<&str>, throttled: &[&str], admission: &str) -> String {
+    let names = if throttled.is_empty() { String::new() } else { format!(" (throttled: {})", listed(throttled)) };
+    let target = target.map(|because| format!("latency target: {because}{names}"));
     let last = limit.map_or_else(|| format!("admission: {admission}"), str::to_owned);
     target.into_iter().chain([last]).collect::<Vec<_>>().join("; ")
 }
@@ -359,11 +417,11 @@ mod tests {
             untold: 3,
             reason: None,
         };
-        assert_eq!(missed(&one), "mean 12.5 ms > target 10.0 ms");
+        assert_eq!(missed(&one), "mean 12.5 ms > target 10 ms");
         one.reason = Some(slots::Reason::Unachievable { achievable_at: Some(1.5) });
         let told = missed(&one);
         assert!(told.ends_with(
-            "10.0 ms: its target cannot be met beside the others; all could be met if they were 1.5 times as large"
+            "10 ms: its target cannot be met beside the others; all could be met if they were 1.5 times as large"
         ));
     }
 

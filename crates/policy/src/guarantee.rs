@@ -90,7 +90,7 @@ impl GuaranteeTuning {
         }
     }
 
-    /// What is wrong with it or with the rate of the slow device: keys of a pool's `tuning`, and what would be right.
+    /// The fault of it or of the rate of the slow device: keys of a pool's `tuning`, and what would be right.
     pub(crate) fn fault(&self, slow_bytes_per_s: Option<Bytes>) -> Option<([&'static str; 2], String)> {
         let invalid = throughput::Controller::new(&self.control(slow_bytes_per_s)).err()?;
         let keys = match invalid.setting {
@@ -104,12 +104,12 @@ impl GuaranteeTuning {
 }
 
 impl Direction {
-    /// What is guaranteed.
+    /// The guaranteed rates.
     pub const fn rates(self) -> Rates {
         Rates { iops: self.iops, bytes_per_s: self.bytes_per_s }
     }
 
-    /// Whether nothing is guaranteed.
+    /// True if nothing is guaranteed.
     pub fn is_unset(&self) -> bool {
         self.rates().is_unset()
     }

@@ -31,7 +31,7 @@ pub enum Where {
 }
 
 impl Where {
-    /// Whether HTTP is encrypted at an address of this machine alone, or else at any other.
+    /// True if HTTP is encrypted at an address of this machine alone, or else at any other.
     pub const fn applies(self, loopback: bool) -> bool {
         match self {
             Self::Remote => !loopback,
@@ -64,12 +64,12 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Whether it is HTTPS at this address.
+    /// True if it is HTTPS at this address.
     pub fn is_https(&self, address: SocketAddr) -> bool {
         self.files.is_some() && self.http.tls.applies(address.ip().is_loopback())
     }
 
-    /// What a client in the network could do at this address, if it is more than was said to be meant; as a sentence.
+    /// The danger of a client in the network at this address, if it is more than was said to be meant; as a sentence.
     pub fn danger(&self, address: SocketAddr) -> Option<String> {
         let Self { table, http, files } = self;
         if address.ip().is_loopback() || http.tls == Where::No {
@@ -105,7 +105,7 @@ impl Terms {
     }
 }
 
-/// Whether a Host header names the local machine: `localhost` or a loopback address, with or without port.
+/// True if a Host header names the local machine: `localhost` or a loopback address, with or without port.
 pub fn is_this_machine(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(rest),

@@ -1,9 +1,9 @@
-//! What a tenant or pool got lately, its targets with their verdicts, and what throttles it.
+//! Recent figures of a tenant or pool, its targets with their verdicts, and what throttles it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Whether a target is met. The worst is the first.
+/// Verdict on a target. The worst is the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -28,13 +28,13 @@ impl Verdict {
         }
     }
 
-    /// Whether the target is not met, for whatever reason.
+    /// True if the target is not met, for whatever reason.
     pub const fn is_missed(self) -> bool {
         matches!(self, Self::Missed | Self::Unachievable)
     }
 }
 
-/// What a target is about.
+/// The kind of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -51,13 +51,13 @@ pub enum Kind {
 pub struct Target {
     /// As text: `p99 < 20 ms`, `300 IOPS`, `50.0 MB/s read`.
     pub what: String,
-    /// What it is about.
+    /// The kind.
     pub kind: Kind,
-    /// Whether it is met.
+    /// The verdict.
     pub verdict: Verdict,
 }
 
-/// What binds.
+/// The cause that binds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -73,12 +73,12 @@ pub enum Cause {
     Admission,
 }
 
-/// What throttles a tenant or pool.
+/// The throttle of a tenant or pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ThrottledBy {
     /// The owner of what binds: `operator`, `response`, `throughput`, `slots`, or the kind of admission control.
     pub by: String,
-    /// What binds.
+    /// The cause.
     pub cause: Cause,
     /// How much is allowed: `400 IOPS`, `256 KiB`.
     pub how: String,
@@ -86,7 +86,7 @@ pub struct ThrottledBy {
     pub because: String,
 }
 
-/// What a tenant or pool got within a window, its verdicts, and what throttles it.
+/// Figures of a tenant or pool within a window, its verdicts, and what throttles it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Lately {
     /// Length of the window.
@@ -109,7 +109,7 @@ pub struct Lately {
     pub device_latency_ms: Option<f64>,
     /// Targets with their verdicts.
     pub targets: Vec<Target>,
-    /// What throttles it; of a tenant its pool's limit, too, but not the pool's admission control.
+    /// The throttle; of a tenant its pool's limit, too, but not the pool's admission control.
     pub throttled_by: Option<ThrottledBy>,
     /// The newest reason on record, as a sentence.
     pub because: String,

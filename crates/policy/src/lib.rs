@@ -1,4 +1,4 @@
-//! What an operator says and what the operator is shown.
+//! The operator's policy, and the records that the operator sees.
 //!
 //! | module | holds |
 //! |---|---|

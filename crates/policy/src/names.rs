@@ -3,7 +3,7 @@
 /// The longest name of a pool, tenant or volume, in bytes: it becomes a file name and a metric label.
 const MAX_NAME: usize = 64;
 
-/// Whether `name` can be the name of a pool, tenant, volume, group or host: it becomes a file name and a metric label.
+/// True if `name` can be the name of a pool, tenant, volume, group or host: it becomes a file name and a metric label.
 pub fn is_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! The faults of a configuration, and where they are.
 
 use std::fmt;
 use std::io;
@@ -15,7 +15,7 @@ pub struct Problem {
     pub position: Option<(usize, usize)>,
     /// The key at fault, dotted from the outermost table inward; empty if there is none.
     pub key: String,
-    /// What is wrong and what would be right.
+    /// The fault, and what would be right.
     pub message: String,
 }
 

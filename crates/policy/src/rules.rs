@@ -1,4 +1,4 @@
-//! What a configuration must obey beyond its syntax.
+//! The rules of a configuration beyond its syntax.
 
 mod access;
 mod baselines;
@@ -31,7 +31,7 @@ const MAX_BUSY_POLL: Duration = Duration::from_millis(1);
 const PEER_TIMEOUT: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
 /// A place in every worker's table of connections takes memory whether or not it is used.
 const MAX_CONNECTIONS: u32 = 1 << 20;
-/// What clients may ask of every server that says nothing else.
+/// The request size that clients may use on every server that says nothing else.
 const MIN_MAX_REQUEST: Bytes = Bytes(32 << 20);
 /// A read is in memory as a whole before it is answered.
 const MAX_MAX_REQUEST: Bytes = Bytes(1 << 30);
@@ -47,7 +47,7 @@ const RECONNECT_TIMEOUT: [Duration; 2] = [Duration::from_secs(1), Duration::from
 const MAX_WEIGHT: u32 = 1_000_000;
 const MAX_COST_PERCENT: u32 = 10_000;
 
-/// Whether a finding keeps the configuration from being used.
+/// The severity of a finding: it keeps the configuration from being used, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     /// It does.
@@ -63,11 +63,11 @@ pub enum Severity {
 /// Something wrong or doubtful, and where: keys from the outermost table inward.
 #[derive(Clone, Debug)]
 pub struct Finding {
-    /// Whether it keeps the configuration from being used.
+    /// The severity.
     pub severity: Severity,
     /// The keys.
     pub path: Vec<String>,
-    /// What is wrong and what would be right.
+    /// The fault, and what would be right.
     pub message: String,
 }
 
@@ -388,7 +388,7 @@ fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool
     }
 }
 
-/// What is measured where the target stands.
+/// The latency that is measured where the target stands.
 fn latency_of(latency: Latency, measured: Of, at: &[&str], out: &mut Findings) {
     let path = |key: &'static str| [at, &[key]].concat();
     out.error_if(latency.target.is_zero(), &path("target"), "nothing takes no time; use for example \"50ms\"");
@@ -432,7 +432,7 @@ fn guarantees(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out
     }
 }
 
-/// Whether a rate is above a limit that is set.
+/// True if a rate is above a limit that is set.
 fn exceeds(rate: u64, limit: u64) -> bool {
     limit > 0 && rate > limit
 }
@@ -503,7 +503,7 @@ fn guarantee(tenant: &Tenant, out: &mut Findings, at: &[&str]) {
     }
 }
 
-/// Whether the guarantees of reads and writes add up.
+/// True if the guarantees of reads and writes add up.
 fn both_in_one_unit(guarantee: &Guarantee) -> bool {
     let (read, write) = (guarantee.read, guarantee.write);
     (read.iops > 0 && write.iops > 0) || (read.bytes_per_s.0 > 0 && write.bytes_per_s.0 > 0)
@@ -619,7 +619,7 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     }
 }
 
-/// What another server exports.
+/// Checks a volume that another server exports.
 fn remote(name: &str, volume: &Volume, out: &mut Findings) {
     let at = |key: &'static str| ["volumes", name, key];
     match (volume.backend, &volume.uri) {
@@ -648,7 +648,7 @@ fn remote(name: &str, volume: &Volume, out: &mut Findings) {
     );
 }
 
-/// What a Ceph cluster holds.
+/// Checks a volume that a Ceph cluster holds.
 fn image(name: &str, volume: &Volume, out: &mut Findings) {
     let at = |key: &'static str| ["volumes", name, key];
     if volume.backend == Backend::Rbd {

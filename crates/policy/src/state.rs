@@ -78,7 +78,7 @@ pub struct ExchangeState {
     pub connected: bool,
     /// The server they come from.
     pub endpoint: Option<String>,
-    /// What keeps us from reading or writing at present.
+    /// The error that prevents reading or writing at present.
     pub error: Option<String>,
     /// The last period that was decided.
     pub round: Option<u64>,
@@ -204,10 +204,10 @@ pub struct SlotsState {
     pub tightness: Option<f64>,
 }
 
-/// What a tenant's latency target needs, and what it gets.
+/// The need of a tenant's latency target, and the slots granted.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TenantSlotsState {
-    /// What its latency over a second is to stay below.
+    /// The target for its latency over a second.
     pub target_ms: Option<f64>,
     /// Which figure of the latencies that is for.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -270,10 +270,10 @@ pub struct ReasonData {
     /// The most that was in flight lately.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_bytes: Option<u64>,
-    /// What is in flight.
+    /// Bytes in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_flight_bytes: Option<u64>,
-    /// What the drawn target centres on.
+    /// The centre of the drawn target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimum_ms: Option<f64>,
     /// Slope of the fitted curve.
@@ -298,11 +298,11 @@ pub struct ReasonData {
 pub struct LimitState {
     /// Requests per second.
     pub iops: Option<u64>,
-    /// Who set that, for example `operator`.
+    /// The owner of that, for example `operator`.
     pub iops_owner: Option<String>,
     /// Payload bytes per second.
     pub bytes_per_s: Option<u64>,
-    /// Who set that.
+    /// The owner of that.
     pub bytes_per_s_owner: Option<String>,
 }
 
@@ -326,11 +326,11 @@ pub struct OverdueIo {
 pub struct TenantState {
     /// Name in the configuration.
     pub name: String,
-    /// What it was guaranteed.
+    /// Its QoS policy.
     pub qos: QosState,
     /// The limit in force and who set it.
     pub limit: LimitState,
-    /// Whether it is throttled for latency targets: `never`, `last`, `normal` or `always`.
+    /// The order in which it is throttled for latency targets: `never`, `last`, `normal` or `always`.
     pub throttle: String,
     /// How it is throttled for the pool's latency target, if it is.
     pub throttled: Option<ThrottledState>,
@@ -369,7 +369,7 @@ pub struct TenantState {
     pub device_latency: LatencyState,
     /// From arrival to completion.
     pub latency: LatencyState,
-    /// What it got within the last one or two seconds, with verdicts; `null` before its first window.
+    /// Its figures within the last one or two seconds, with verdicts; `null` before its first window.
     #[serde(default)]
     pub lately: Option<Lately>,
 }
@@ -377,7 +377,7 @@ pub struct TenantState {
 /// A latency target for reads, and what was decided for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LatencyTargetState {
-    /// What the figure is to stay below.
+    /// The bound on the figure.
     pub target_ms: f64,
     /// Which figure: `mean`, or a percentile such as `p99`.
     pub percentile: String,
@@ -394,7 +394,7 @@ pub struct LatencyTargetState {
 pub struct ThrottledState {
     /// Requests it may have in flight, slots that are delayed included: the smallest that any owner set.
     pub slots: u64,
-    /// Whose that is, for example `response`.
+    /// The owner of that, for example `response`.
     pub slots_owner: String,
     /// How long a slot stays empty after a request.
     pub delay_ms: f64,
@@ -405,7 +405,7 @@ pub struct ThrottledState {
 /// A guaranteed throughput, and what was decided for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct GuaranteeState {
-    /// What it is about: `all`, `read` or `write`.
+    /// The requests that it is about: `all`, `read` or `write`.
     pub of: String,
     /// `bytes` or `requests`.
     pub unit: String,
@@ -419,7 +419,8 @@ pub struct GuaranteeState {
     pub reason: String,
     /// Why, as a sentence.
     pub because: String,
-    /// What decided how much it got: `reservation`, or the owner of the smallest limit, `throughput` if it is this one.
+    /// The cause that decided how much it got: `reservation`, or the owner of the smallest limit, `throughput` if it is
+    /// this one.
     pub binding: String,
     /// Decisions lately, oldest first.
     pub decisions: Vec<DecisionRecord>,
@@ -461,7 +462,7 @@ impl GuaranteeState {
 }
 
 impl GuaranteeState {
-    /// What it is about, to be put behind a rate: nothing where that is all.
+    /// The requests that it is about, to be put behind a rate: nothing where that is all.
     pub fn of_what(&self) -> &'static str {
         match self.of.as_str() {
             "read" => " of reads",
@@ -471,7 +472,7 @@ impl GuaranteeState {
     }
 }
 
-/// What a tenant was guaranteed, as configured.
+/// The QoS policy of a tenant, as configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct QosState {
     /// Requests per second it gets whenever it asks.
@@ -530,7 +531,7 @@ pub struct VolumeState {
     pub read_only: bool,
     /// Connections at present.
     pub connections: u64,
-    /// What the server offers clients, `flush` and `fua` for example.
+    /// The server's offers to clients, `flush` and `fua` for example.
     pub flags: Vec<String>,
     /// A failed flush: writes since the last good one may be lost, and no flush succeeds until the volume is reopened.
     pub error: Option<String>,
@@ -565,7 +566,7 @@ pub struct ClientState {
     pub volume: String,
     /// Its pool.
     pub pool: String,
-    /// Who pays for it.
+    /// The tenant that pays for it.
     pub tenant: String,
     /// The worker that serves it.
     pub worker: u32,
@@ -601,7 +602,7 @@ pub struct RbdState {
 pub struct RemoteState {
     /// Where it is.
     pub uri: String,
-    /// Whether there is a connection to it.
+    /// True if there is a connection to it.
     pub connected: bool,
     /// Connections at present.
     pub connections: u64,
@@ -610,7 +611,7 @@ pub struct RemoteState {
     /// Connections made since the start in place of ones that broke.
     pub reconnects_total: u64,
     /// Requests sent again after the connection broke on which they had been sent.
-    pub resent_total: u64,
+    pub retransmits_total: u64,
     /// Requests sent and not answered.
     pub in_flight_requests: u64,
     /// Requests that wait to be sent.
@@ -675,7 +676,7 @@ impl From<&evenkeel_control::admission::Reason> for ReasonData {
             Reason::Initial => named("initial"),
             Reason::Configured => named("configured"),
             Reason::Idle => named("idle"),
-            Reason::Stalled { inside_bytes } => Self { in_flight_bytes: Some(inside_bytes), ..named("stalled") },
+            Reason::Stalled { in_flight_bytes } => Self { in_flight_bytes: Some(in_flight_bytes), ..named("stalled") },
             Reason::LatencyOverTarget { min, target } => {
                 Self { min_latency_ms: ms(min), target_ms: ms(target), ..named("latency_over_target") }
             }

@@ -56,7 +56,7 @@ pub const fn default_noisy_above() -> Bytes {
     Bytes(256 << 10)
 }
 
-/// Whether a latency target is missed: all is done for it, or nothing can be. `None`: it is being worked on.
+/// True if a latency target is missed: all is done for it, or nothing can be. `None`: it is being worked on.
 pub const fn is_missed(reason: &Reason) -> Option<bool> {
     match reason {
         Reason::NoNoisy { .. } | Reason::Unachievable { .. } | Reason::Ineffective { .. } => Some(true),

@@ -83,7 +83,7 @@ pub struct OnPool {
 }
 
 impl OnPool {
-    /// Whether a key of the tenant differs.
+    /// True if a key of the tenant differs.
     pub fn says(&self, key: &str) -> bool {
         match key {
             "weight" => self.weight.is_some(),
@@ -382,17 +382,17 @@ const CGROUP: &str = "cgroup:";
 const DEVICE: &str = "device:";
 
 impl Match {
-    /// Whether a client is meant.
+    /// True if a client is meant.
     pub fn names(&self, caller: &Caller<'_>) -> bool {
         matches!(self, Self::Client(who) if who.names(caller))
     }
 
-    /// Whether a volume is meant.
+    /// True if a volume is meant.
     pub fn names_volume(&self, name: &str) -> bool {
         matches!(self, Self::Volume(pattern) if fits(pattern, name))
     }
 
-    /// Whether a client of a target is meant that comes from an address and has these names.
+    /// True if a client of a target is meant that comes from an address and has these names.
     pub fn names_initiator(&self, address: IpAddr, names: &[String]) -> bool {
         match self {
             Self::Client(Who::Address(block)) => block.contains(address),
@@ -479,7 +479,8 @@ impl fmt::Display for Match {
 
 as_text!(Match, "volumes or clients such as \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\" or \"certificate:db.example.org\"", None, { "type": "string" });
 
-/// Whether a pattern stands for a name: `*` for any letters, `?` for one. Takes as many steps as both have letters, multiplied.
+/// True if a pattern stands for a name: `*` for any letters, `?` for one. Takes as many steps as both have letters,
+/// multiplied.
 pub fn fits(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut at, mut here, mut star) = (0, 0, None);

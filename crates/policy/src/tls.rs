@@ -70,7 +70,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Whether a client over TCP, or else over a Unix socket, must use TLS.
+    /// True if a client over TCP, or else over a Unix socket, must use TLS.
     pub const fn applies(self, tcp: bool) -> bool {
         match self {
             Self::No => false,
@@ -92,7 +92,7 @@ pub enum Certificate {
 const FINGERPRINT: &str = "sha256:";
 
 impl Certificate {
-    /// Whether a certificate with these names and this fingerprint is meant.
+    /// True if a certificate with these names and this fingerprint is meant.
     pub fn means(&self, names: &[String], fingerprint: &[u8; 32]) -> bool {
         match self {
             Self::Name(name) => names.iter().any(|other| name.eq_ignore_ascii_case(other)),

@@ -13,6 +13,8 @@ pub use evenkeel_control::text::{Bytes, UnitError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::decision::Unit;
+
 /// A pair of rates that hold together; a rate left out (or 0) is not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -31,7 +33,7 @@ pub struct Cidr {
 }
 
 impl Rates {
-    /// Whether neither rate is set.
+    /// True if neither rate is set.
     pub fn is_unset(&self) -> bool {
         *self == Self::default()
     }
@@ -45,11 +47,18 @@ impl From<Rates> for evenkeel_control::units::Rates {
 
 impl fmt::Display for Rates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // As it was written; bytes that were not written with a unit, to three digits.
+        let bytes = match self.bytes_per_s {
+            Bytes(rate) if self.bytes_per_s.to_string().ends_with(char::is_numeric) => {
+                Unit::BytesPerS.text(rate as f64)
+            }
+            rate => format!("{rate}/s"),
+        };
         match (self.iops, self.bytes_per_s.0) {
             (0, 0) => f.write_str("none"),
             (iops, 0) => write!(f, "{iops} IOPS"),
-            (0, _) => write!(f, "{}/s", self.bytes_per_s),
-            (iops, _) => write!(f, "{iops} IOPS and {}/s", self.bytes_per_s),
+            (0, _) => f.write_str(&bytes),
+            (iops, _) => write!(f, "{iops} IOPS and {bytes}"),
         }
     }
 }
@@ -68,7 +77,7 @@ impl Cidr {
         u32::from(self.prefix) + if self.address.is_ipv4() { 96 } else { 0 }
     }
 
-    /// Whether `address` lies in the block; an IPv4 address written as IPv6 (`::ffff:10.0.0.1`) counts as IPv4.
+    /// True if `address` lies in the block; an IPv4 address written as IPv6 (`::ffff:10.0.0.1`) counts as IPv4.
     pub fn contains(self, address: IpAddr) -> bool {
         same_prefix(bits(self.address), bits(address), self.prefix_of_128())
     }

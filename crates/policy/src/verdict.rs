@@ -6,7 +6,7 @@
 use evenkeel_control::pool::TenantView;
 
 use crate::explain;
-use crate::figures::{bytes, count, megabytes, ms, rates, short};
+use crate::figures::{bytes, count, counted, counted_figure, megabytes, ms, rates, short};
 pub use crate::lately::{Cause, Kind, Lately, Target, ThrottledBy, Verdict};
 use crate::state::{LatencyTargetState, LimitState, PoolState, TenantSlotsState, TenantState};
 
@@ -68,7 +68,7 @@ impl From<&TenantView<'_>> for Counts {
 }
 
 impl Counts {
-    /// What was counted since `was`. A counter that began anew has not grown.
+    /// The counts since `was`. A counter that began anew has not grown.
     #[must_use]
     pub fn since(&self, was: &Self) -> Self {
         let mut grown = self.with(was, u64::saturating_sub, |is, was| (is - was).max(0.0));
@@ -186,7 +186,9 @@ pub fn judge(pool: &mut PoolState, work: &[Option<Counts>], window_s: f64) {
     }));
     let decided = target.and_then(|target| target.decision.as_ref()).map(|decision| decision.because.as_str());
     let at_limit = limit.as_ref().map(|limit| limit.because.as_str());
-    lately.because = explain::pool(at_limit, decided, &admission.reason);
+    let throttled = pool.tenants.iter().filter(|tenant| tenant.throttled.is_some());
+    let throttled: Vec<&str> = throttled.map(|tenant| tenant.name.as_str()).collect();
+    lately.because = explain::pool(at_limit, decided, &throttled, &admission.reason);
     lately.throttled_by = limit.or(budget.filter(|_| pool.queued_requests > elsewhere));
     pool.lately = Some(lately);
 }
@@ -210,7 +212,7 @@ fn targets(tenant: &TenantState, work: &Counts, lately: &Lately) -> Vec<Target> 
     targets.extend(tenant.slots.as_ref().and_then(|slots| by_seconds(slots, work.windows, work.violated, None)));
     targets.extend(tenant.guarantees.iter().map(|of| {
         let guaranteed = of.guaranteed_per_s as f64;
-        let unit = if of.unit == "bytes" { megabytes(guaranteed) + " MB/s" } else { count(guaranteed) + "/s" };
+        let unit = if of.unit == "bytes" { megabytes(guaranteed) + " MB/s" } else { count(guaranteed) + " IOPS" };
         let what = if of.of == "all" { unit } else { format!("{unit} {}", of.of) };
         let verdict = guarantee(guaranteed, of.measured_per_s, &of.reason);
         Target { what, kind: Kind::Guarantee, verdict }
@@ -232,16 +234,16 @@ fn targets(tenant: &TenantState, work: &Counts, lately: &Lately) -> Vec<Target> 
     targets
 }
 
-/// What throttles a tenant for its pool's latency target.
+/// The throttle of a tenant for its pool's latency target.
 pub fn for_target(tenant: &TenantState) -> Option<ThrottledBy> {
     let throttled = tenant.throttled.as_ref()?;
     let by = throttled.slots_owner.clone();
-    let how = format!("{} slots, {} ms delay", throttled.slots, ms(throttled.delay_ms));
+    let how = format!("{}, {} ms delay", counted(throttled.slots, "slot"), ms(throttled.delay_ms));
     let because = explain::throttled_for_target(&by, &throttled.because);
     Some(ThrottledBy { by, cause: Cause::LatencyTarget, how, because })
 }
 
-/// What throttles a tenant by name; the strictest first.
+/// The throttle of a tenant by name; the strictest first.
 fn throttled_by(tenant: &TenantState, lately: &Lately) -> Option<ThrottledBy> {
     if let Some(by) = for_target(tenant) {
         return Some(by);
@@ -254,7 +256,7 @@ fn throttled_by(tenant: &TenantState, lately: &Lately) -> Option<ThrottledBy> {
     }
     let slots = tenant.slots.as_ref()?;
     let granted = slots.granted.filter(|&granted| slots.used >= AT_LIMIT * granted)?;
-    let (by, how, because) = ("slots".into(), format!("{granted:.1} slots"), slots.because.clone());
+    let (by, how, because) = ("slots".into(), counted_figure(granted, "slot"), slots.because.clone());
     Some(ThrottledBy { by, cause: Cause::Slots, how, because })
 }
 

@@ -1,4 +1,4 @@
-//! What requests look like, as people write it: sizes, patterns and bursts, in load jobs and in scenarios.
+//! The requests of a workload, as people write them: sizes, patterns and bursts, in load jobs and in scenarios.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,50 +1,343 @@
-//! Sentences about decisions: what a person reads.
+//! Every sentence about a decision, side by side in `sentences.txt`: a reason as data, below it what a person reads.
+//!
+//! To change a sentence, edit the file, then `explain.rs` until the test passes. With EVENKEEL_WRITE=1 the test writes the
+//! file.
 
-use evenkeel_control::Duration;
-use evenkeel_control::admission::Reason;
-use evenkeel_policy::explain;
+use std::fmt::{Debug, Write as _};
+
+use evenkeel_control::limits::Owner;
+use evenkeel_control::mclock::Qos;
+use evenkeel_control::pool::guarantee::Binding;
+use evenkeel_control::pool::slots::{LatencyTarget, Missed};
+use evenkeel_control::response::ClientReason;
+use evenkeel_control::throughput::{Limit, Rate};
+use evenkeel_control::{Duration, Instant, admission, placement, response, slots, throughput};
+use evenkeel_policy::config::{Config, Pool};
+use evenkeel_policy::decision::{DecisionRecord, Unit};
+use evenkeel_policy::explain::{self, Throttles};
+use evenkeel_policy::state::{
+    AdmissionState, GuaranteeState, LatencyTargetState, LimitState, PoolState, TenantSlotsState, TenantState,
+    ThrottledState,
+};
+use evenkeel_policy::verdict::{Counts, judge};
+
+/// The file's text as it grows.
+struct Page(String);
+
+impl Page {
+    fn part(&mut self, title: &str) {
+        let _ = write!(self.0, "\n# {title}\n");
+    }
+
+    fn say(&mut self, reason: impl Debug, sentence: &str) {
+        let _ = write!(self.0, "\n{reason:?}\n    {}\n", sentence.replace('\n', "\n    "));
+    }
+}
+
+fn latency(page: &mut Page) {
+    use response::Reason;
+    let (ms, us) = (Duration::from_millis, Duration::from_micros);
+    let (measured, target, delay) = (us(12_480), ms(10), us(24_200));
+    let reasons = [
+        Reason::NotEnoughData,
+        Reason::Idle,
+        Reason::SignalLost,
+        Reason::UnderTarget { measured: us(123), target: ms(10) },
+        Reason::NoNoisy { measured, target },
+        Reason::ReadsOverTarget { measured, target },
+        Reason::ReadsOverTarget { measured: us(1_234_567), target },
+        Reason::ReadsUnderTarget { measured: us(9_996), target },
+        Reason::AwaitingEffect { target },
+        Reason::KnownBurst { held: delay },
+        Reason::Unachievable { measured, target },
+        Reason::TestingEffect { delay },
+        Reason::Ineffective { delay },
+    ];
+    page.part("latency target of a pool: tenants of serve");
+    reasons.iter().for_each(|reason| page.say(reason, &explain::latency(reason, Throttles::Tenants)));
+    page.part("latency target of a pool: clients of guard");
+    reasons[4..6].iter().for_each(|reason| page.say(reason, &explain::latency(reason, Throttles::Clients)));
+    page.part("delay of a tenant or client");
+    for reason in [
+        ClientReason::SameForAll,
+        ClientReason::ShareOfLoad { share: 0.914 },
+        ClientReason::LongestWait,
+        ClientReason::Owed,
+        ClientReason::LargestDelay,
+    ] {
+        page.say(reason, &explain::throttled(&reason));
+    }
+}
+
+fn budget(page: &mut Page) {
+    use admission::Reason;
+    let ms = Duration::from_millis;
+    page.part("budget of a pool");
+    for reason in [
+        Reason::Initial,
+        Reason::Configured,
+        Reason::Idle,
+        Reason::Stalled { in_flight_bytes: 65_536 },
+        Reason::Stalled { in_flight_bytes: 70_123 },
+        Reason::LatencyOverTarget { min: ms(9), target: ms(5) },
+        Reason::LatencyUnderTarget { min: ms(4), target: ms(5) },
+        Reason::BudgetNotUsed { peak_bytes: 12_345_678 },
+        Reason::BudgetAtMaximum,
+        Reason::TargetExplored { optimum: ms(5), samples: 1 },
+        Reason::TargetExplored { optimum: ms(5), samples: 3 },
+        Reason::TargetFitted { optimum: ms(5), slope_mib_per_s: 1.5 },
+        Reason::FitDegenerate { samples: 100 },
+        Reason::AppLimited { waited: 1, completions: 10 },
+        Reason::IncreasePays { gain: 0.157 },
+        Reason::IncreaseFutile { gain: -0.157 },
+        Reason::IncreaseFutile { gain: 0.01 },
+        Reason::IncreaseFutile { gain: 0.0 },
+        Reason::ReductionFree { loss: -0.5346 },
+        Reason::ReductionFree { loss: 0.01 },
+        Reason::ReductionFree { loss: -0.0001 },
+        Reason::ReductionCosts { loss: 0.2 },
+        Reason::Power { power: 1.234_5 },
+        Reason::QueueEstimated { requests: 1.0 },
+        Reason::QueueEstimated { requests: 12.34 },
+        Reason::LatencyGradient { gradient: 0.852 },
+    ] {
+        page.say(reason, &explain::admission(&reason));
+    }
+}
+
+fn placed(page: &mut Page) {
+    use placement::Reason;
+    page.part("connections on workers");
+    for reason in [
+        Reason::Static,
+        Reason::OneWorker,
+        Reason::NotBusy { heaviest: 0.123 },
+        Reason::NotWorth { heaviest: 0.9, gain: 0.021 },
+        Reason::Elephant { slot: 7, load: 0.97 },
+        Reason::Uncertain { gain: 0.1, noise: 0.12 },
+        Reason::Rebalanced { before: 0.98, after: 0.71 },
+        Reason::Trial { worker: 3 },
+        Reason::WorkersChanged { workers: 1 },
+        Reason::WorkersChanged { workers: 4 },
+    ] {
+        page.say(reason, &explain::placement(&reason));
+    }
+}
+
+fn guarantee(page: &mut Page) {
+    use throughput::Reason;
+    let (measured, guaranteed) = (133_332_176.0, 150_000_000.0);
+    let reasons = [
+        Reason::NotEnoughData,
+        Reason::AsGuaranteed,
+        Reason::Idle,
+        Reason::AppLimited { measured: 20_480.0, limit: guaranteed },
+        Reason::AppLimited { measured: 0.0, limit: f64::INFINITY },
+        Reason::Compensating { measured, guaranteed, miss_rate: 0.0712 },
+        Reason::Repaying { measured, guaranteed, owed: 50_000_000.0 },
+        Reason::GivingBack { measured: 163_000_000.0, guaranteed, ahead: 5e6 },
+        Reason::Unachievable { measured, guaranteed, attainable: 140e6 },
+        Reason::AtCeiling { measured, guaranteed },
+        Reason::OtherLimit { in_force: 1e6 },
+        Reason::NoSolution { measured, guaranteed },
+        Reason::SlowDeviceUnknown,
+        Reason::CountersReset,
+        Reason::SignalLost,
+    ];
+    let limit = |reason| Limit { limit: Rate::BytesPerS(160_000_000), reason };
+    page.part("throughput guarantee of a control group on a cached device");
+    reasons.iter().for_each(|&reason| page.say(reason, &explain::guarantee(&limit(reason), None)));
+    page.part("throughput guarantee of a tenant of serve, where the sentence differs");
+    let own = Binding::Limit(Owner::Throughput);
+    for &reason in &reasons {
+        let sentence = explain::guarantee(&limit(reason), Some(own));
+        if sentence != explain::guarantee(&limit(reason), None) {
+            page.say(reason, &sentence);
+        }
+    }
+    let other = Reason::OtherLimit { in_force: 1e6 };
+    page.say((other, Binding::Reservation), &explain::guarantee(&limit(other), Some(Binding::Reservation)));
+    let iops = Limit {
+        limit: Rate::RequestsPerS(441),
+        reason: Reason::GivingBack { measured: 1.0, guaranteed: 400.0, ahead: 9.0 },
+    };
+    page.say(iops, &explain::guarantee(&iops, Some(own)));
+}
+
+fn slots_of_tenants(page: &mut Page) {
+    use slots::Reason;
+    let reasons = [
+        Reason::Unbounded,
+        Reason::ByWeight,
+        Reason::Idle,
+        Reason::EqualMargin { tightness: 0.6543 },
+        Reason::NeedMet,
+        Reason::Unachievable { achievable_at: Some(1.5432) },
+        Reason::Unachievable { achievable_at: None },
+        Reason::ByLatency,
+    ];
+    page.part("slots of a tenant with a latency target");
+    reasons.iter().for_each(|reason| page.say(reason, &explain::slots(reason, true)));
+    page.part("slots of a tenant without a latency target, where the sentence differs");
+    for reason in &reasons {
+        if explain::slots(reason, false) != explain::slots(reason, true) {
+            page.say(reason, &explain::slots(reason, false));
+        }
+    }
+    page.part("latency target of a tenant, missed");
+    let pool = Config::default().control(&Pool::default());
+    let mut pool = evenkeel_control::pool::Pool::<()>::new(pool, Instant::ZERO, 1);
+    let mut one = Missed {
+        tenant: pool.join(Instant::ZERO, Qos::default()),
+        target: LatencyTarget::mean(Duration::from_millis(10)),
+        figure: Duration::from_micros(12_540),
+        untold: 3,
+        reason: None,
+    };
+    page.say("without a reason", &explain::missed(&one));
+    one.reason = Some(reasons[5]);
+    page.say(one.reason, &explain::missed(&one));
+}
+
+/// What a pool and its tenant `it` show: the sentences of both, and what throttles them.
+fn verdict(page: &mut Page, case: &str, mut pool: PoolState, tenant: TenantState, work: Counts) {
+    pool.name = "main".into();
+    let tenant = TenantState { name: "backup".into(), ..tenant };
+    pool.queued_requests = tenant.queued_requests;
+    pool.tenants = vec![tenant];
+    judge(&mut pool, &[Some(work)], 1.0);
+    let mut text = String::new();
+    for (name, lately) in [("pool", &pool.lately), ("tenant", &pool.tenants[0].lately)] {
+        let lately = lately.as_ref().expect("a verdict");
+        let targets = lately.targets.iter().map(|target| format!("{} {}", target.what, target.verdict.word()));
+        let targets: Vec<String> = targets.collect();
+        let by = lately.throttled_by.as_ref().map_or_else(|| "-".into(), |by| format!("{} {}", by.by, by.how));
+        let _ = write!(text, "\n{name}: [{}] [{by}] {}", targets.join(", "), lately.because);
+    }
+    page.say(case, text.trim_start());
+}
+
+fn verdicts(page: &mut Page) {
+    let admission = AdmissionState {
+        kind: "elastic".into(),
+        budget_bytes: Some(256 << 10),
+        reason: explain::admission(&admission::Reason::ReductionCosts { loss: 0.2 }),
+        ..AdmissionState::default()
+    };
+    let pool = PoolState { admission, ..PoolState::default() };
+    let limit = |iops| LimitState { iops: Some(iops), iops_owner: Some("operator".into()), ..LimitState::default() };
+    let queued = |queued_requests| TenantState { queued_requests, ..TenantState::default() };
+    let work = |requests| Counts { requests, bytes: requests * 4096, queued: 1, ..Counts::default() };
+    let mut say =
+        |case: &str, pool: &PoolState, tenant, requests| verdict(page, case, pool.clone(), tenant, work(requests));
+    say("no request", &pool, queued(0), 0);
+    say("1 request queued", &pool, queued(1), 100);
+    say("15 requests queued", &pool, queued(15), 100);
+    let configured = explain::admission(&admission::Reason::Configured);
+    let unbounded = AdmissionState { kind: "none".into(), reason: configured, ..AdmissionState::default() };
+    say("no budget", &PoolState { admission: unbounded, ..PoolState::default() }, queued(15), 100);
+    let limited = PoolState { limit: limit(300), ..pool.clone() };
+    say("pool at its limit", &limited, queued(15), 300);
+    say("tenant at its limit", &pool, TenantState { limit: limit(12_500), ..queued(1) }, 12_500);
+    let by_guarantee = LimitState {
+        bytes_per_s: Some(133_332_176),
+        bytes_per_s_owner: Some("throughput".into()),
+        ..LimitState::default()
+    };
+    say("tenant at the limit of its guarantee", &pool, TenantState { limit: by_guarantee, ..queued(1) }, 32_552);
+    for slots in [1, 64] {
+        let because = explain::throttled(&ClientReason::ShareOfLoad { share: 1.0 });
+        let throttled = ThrottledState { slots, slots_owner: "response".into(), delay_ms: 24.2, because };
+        say(
+            "tenant throttled for the pool's target",
+            &pool,
+            TenantState { throttled: Some(throttled), ..queued(1) },
+            9,
+        );
+    }
+    for granted in [1.0, 3.84] {
+        let because = explain::slots(&slots::Reason::ByWeight, false);
+        let slots = TenantSlotsState { granted: Some(granted), used: granted, because, ..TenantSlotsState::default() };
+        say("tenant with all its slots in use", &pool, TenantState { slots: Some(slots), ..queued(1) }, 9);
+    }
+    let guarantee = |unit: &str, guaranteed_per_s, measured_per_s| {
+        let (of, unit) = ("all".into(), unit.into());
+        let guarantee = GuaranteeState { of, unit, guaranteed_per_s, measured_per_s, ..GuaranteeState::default() };
+        TenantState { guarantees: vec![guarantee], ..queued(1) }
+    };
+    say("guarantee met", &pool, guarantee("bytes", 133_332_176, Some(133_332_176.0)), 9);
+    say("guarantee missed", &pool, guarantee("requests", 400, Some(9.0)), 9);
+    let decision = |reason: &response::Reason| DecisionRecord {
+        reason: reason.name().into(),
+        because: explain::latency(reason, Throttles::Tenants),
+        ..DecisionRecord::default()
+    };
+    let (measured, target) = (Duration::from_micros(12_480), Duration::from_millis(10));
+    for (measured_ms, reason) in [
+        (9.0, response::Reason::ReadsUnderTarget { measured: Duration::from_millis(9), target }),
+        (12.48, response::Reason::ReadsOverTarget { measured, target }),
+        (12.48, response::Reason::Unachievable { measured, target }),
+        (12.48, response::Reason::Idle),
+    ] {
+        let decision = Some(decision(&reason));
+        let (percentile, measured_ms) = ("p99".into(), Some(measured_ms));
+        let target = LatencyTargetState { target_ms: 10.0, percentile, measured_ms, decision, ..Default::default() };
+        let pool = PoolState { latency_target: Some(target), ..pool.clone() };
+        let because = explain::throttled(&ClientReason::SameForAll);
+        let throttled = ThrottledState { slots: 4, slots_owner: "operator".into(), delay_ms: 5.0, because };
+        let throttled = (reason != response::Reason::Idle).then_some(throttled);
+        say("pool with a latency target", &pool, TenantState { throttled, ..queued(1) }, 9);
+    }
+}
+
+fn records(page: &mut Page) {
+    page.part("records of decisions");
+    let figures = [1.0, 133_332_176.0];
+    for unit in [Unit::Ms, Unit::BytesPerS, Unit::RequestsPerS, Unit::Slots, Unit::Bytes] {
+        page.say(unit, &figures.map(|figure| unit.text(figure)).join(", "));
+    }
+    let mut record = DecisionRecord {
+        pool: "main".into(),
+        tenant: "backup".into(),
+        times: 1,
+        until_s: 1.0,
+        because: "why".into(),
+        set: Some(1.0),
+        least_set: Some(1.0),
+        most_set: Some(1.0),
+        set_in: Unit::Slots,
+        ..DecisionRecord::default()
+    };
+    page.say("one decision", &record.to_string());
+    record = DecisionRecord { times: 22, most_set: Some(3.84), measured: Some(12.48), ..record };
+    page.say("many", &record.to_string());
+}
 
 #[test]
-fn every_reason_of_a_budget_has_its_sentence() {
-    let ms = Duration::from_millis;
-    for (reason, sentence) in [
-        (Reason::Initial, "starting value"),
-        (Reason::Configured, "as configured"),
-        (Reason::Idle, "no request is in flight"),
-        (Reason::Stalled { inside_bytes: 65_536 }, "nothing completes, with 64KiB in flight"),
-        (
-            Reason::LatencyOverTarget { min: ms(9), target: ms(5) },
-            "lowest latency 9.00 ms > target 5.00 ms: reducing the budget",
-        ),
-        (
-            Reason::LatencyUnderTarget { min: ms(4), target: ms(5) },
-            "lowest latency 4.00 ms <= target 5.00 ms: increasing the budget",
-        ),
-        (
-            Reason::BudgetNotUsed { peak_bytes: 4096 },
-            "target met with at most 4KiB in flight: a larger budget would change nothing",
-        ),
-        (Reason::BudgetAtMaximum, "target met, and the budget is the largest allowed"),
-        (
-            Reason::TargetExplored { optimum: ms(5), samples: 3 },
-            "target drawn around 5.00 ms: 3 samples are too few for a fit",
-        ),
-        (
-            Reason::TargetFitted { optimum: ms(5), slope_mib_per_s: 1.5 },
-            "target drawn around the fitted optimum 5.00 ms (slope 1.5 MiB/s)",
-        ),
-        (Reason::FitDegenerate { samples: 100 }, "100 samples at one target determine no curve: optimum kept"),
-        (
-            Reason::AppLimited { waited: 1, completions: 10 },
-            "load too light to learn from: requests waited for the budget at 1 of 10 completions",
-        ),
-        (Reason::IncreasePays { gain: 0.157 }, "a larger budget brings 15.7 % more throughput: taken"),
-        (Reason::IncreaseFutile { gain: -0.157 }, "a larger budget would lose 15.7 % of throughput"),
-        (Reason::IncreaseFutile { gain: 0.01 }, "a larger budget would bring only 1.0 % more throughput"),
-        (Reason::ReductionFree { loss: -0.535 }, "a smaller budget brings 53.5 % more throughput: taken"),
-        (Reason::ReductionFree { loss: 0.01 }, "a smaller budget loses only 1.0 % of throughput: taken"),
-        (Reason::ReductionCosts { loss: 0.2 }, "a smaller budget would lose 20.0 % of throughput"),
-    ] {
-        assert_eq!(explain::admission(&reason), sentence);
+fn every_sentence_about_a_decision_is_on_one_page() {
+    let mut page =
+        Page("Sentences about decisions: a reason as data, below it what a person reads. See explain.rs.\n".into());
+    latency(&mut page);
+    budget(&mut page);
+    placed(&mut page);
+    guarantee(&mut page);
+    slots_of_tenants(&mut page);
+    page.part("verdicts: [targets] [what throttles] why");
+    verdicts(&mut page);
+    records(&mut page);
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/sentences.txt");
+    if std::env::var_os("EVENKEEL_WRITE").is_some() {
+        std::fs::write(file, &page.0).expect("a file");
     }
+    let expected = std::fs::read_to_string(file).expect("sentences.txt");
+    for (number, (made, expected)) in (1..).zip(page.0.lines().zip(expected.lines())) {
+        assert_eq!(made, expected, "line {number} of sentences.txt; EVENKEEL_WRITE=1 writes the file");
+    }
+    assert_eq!(page.0, expected, "the length; EVENKEEL_WRITE=1 writes the file");
+    // The matches in explain.rs name every reason there is.
+    let source = include_str!("../src/explain.rs");
+    let reasons = source.split("Reason::").skip(1).map(|rest| rest.split(|c: char| !c.is_alphanumeric()).next());
+    let missing: Vec<&str> = reasons.flatten().filter(|reason| !page.0.contains(&format!("\n{reason}"))).collect();
+    let missing: Vec<&str> = missing.into_iter().filter(|reason| !page.0.contains(&format!("({reason}"))).collect();
+    assert!(source.matches("Reason::").count() > 60 && missing.is_empty(), "no sentence for {missing:?}");
 }

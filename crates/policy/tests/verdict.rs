@@ -178,7 +178,7 @@ fn a_guarantee_is_met_missed_unachievable_or_idle() {
     let tenant = TenantState { guarantees, queued_requests: 1, ..TenantState::default() };
     let (_, lately) = judged(pool(1), tenant, Counts::default());
     let texts: Vec<&str> = lately.targets.iter().map(|target| target.what.as_str()).collect();
-    assert_eq!(texts, ["50.0 MB/s read", "400/s write", "1.0/s"]);
+    assert_eq!(texts, ["50.0 MB/s read", "400 IOPS write", "1.0 IOPS"]);
     assert_eq!(lately.because, "it got all");
 }
 
@@ -216,9 +216,9 @@ fn what_is_queued_at_a_pools_limit_waits_for_the_limit_and_not_for_admission() {
     let limited = |queued| PoolState { limit: iops(100), ..pool(queued) };
     let (pool_at, tenant) = judged(limited(7), waiting(7), work(95, 5.0, 1.0));
     assert_eq!(cause(&pool_at), Some((Cause::PoolLimit, "operator", "100 IOPS")));
-    assert_eq!(pool_at.because, "pool main is at its limit of 100 IOPS, set by operator");
+    assert_eq!(pool_at.because, "pool main is at its limit of 100 IOPS, set by the operator");
     assert_eq!(cause(&tenant), Some((Cause::PoolLimit, "operator", "100 IOPS")));
-    assert_eq!(tenant.because, "7 requests are queued: pool main is at its limit of 100 IOPS, set by operator");
+    assert_eq!(tenant.because, "7 requests are queued: pool main is at its limit of 100 IOPS, set by the operator");
     // A tenant with nothing queued is not throttled by it.
     let (pool_at, tenant) = judged(limited(0), waiting(0), work(95, 5.0, 1.0));
     assert_eq!((cause(&pool_at).is_some(), cause(&tenant)), (true, None));
@@ -241,7 +241,7 @@ fn what_is_queued_for_a_tenants_own_limit_does_not_wait_for_admission() {
     let limited = || TenantState { limit: iops(50), queued_requests: 9, ..TenantState::default() };
     let (pool_of, tenant) = judged(pool(9), limited(), work(50, 5.0, 1.0));
     assert_eq!((cause(&pool_of), cause(&tenant)), (None, Some((Cause::Limit, "operator", "50 IOPS"))));
-    assert_eq!(tenant.because, "it is at its limit of 50 IOPS, set by operator");
+    assert_eq!(tenant.because, "it is at its limit of 50 IOPS, set by the operator");
     // One more request than it has.
     let (pool_of, _) = judged(pool(10), limited(), work(50, 5.0, 1.0));
     assert_eq!(cause(&pool_of), Some((Cause::Admission, "elastic", "256 KiB")));
@@ -272,19 +272,19 @@ fn the_strictest_throttle_of_a_tenant_is_named() {
         (
             with(Some(throttled), iops(100), 4.0),
             Some((Cause::LatencyTarget, "response", "4 slots, 12.5 ms delay")),
-            "throttled for the pool's latency target (response): 91 %",
+            "throttled for the pool's latency target: 91 %",
         ),
         (
             with(None, iops(100), 4.0),
             Some((Cause::Limit, "operator", "100 IOPS")),
-            "it is at its limit of 100 IOPS, set by operator",
+            "it is at its limit of 100 IOPS, set by the operator",
         ),
         (
             with(None, bytes, 4.0),
             Some((Cause::Limit, "throughput", "0.41 MB/s")),
-            "it is at its limit of 0.41 MB/s, set by throughput",
+            "it is at its limit of 0.41 MB/s, set by the throughput guarantee",
         ),
-        (with(None, iops(1000), 3.8), Some((Cause::Slots, "slots", "4.0 slots")), "by weight"),
+        (with(None, iops(1000), 3.8), Some((Cause::Slots, "slots", "4 slots")), "by weight"),
         (with(None, iops(1000), 3.76), None, "by weight"),
     ] {
         let (_, lately) = judged(pool(0), tenant, work(100, 1.0, 1.0));

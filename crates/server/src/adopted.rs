@@ -49,7 +49,7 @@ pub(crate) fn files(data_dir: &Path) -> [PathBuf; 2] {
 /// A known file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Known {
-    /// What distinguishes it from a file that takes its place; `None` for a device, and for a file that is being created.
+    /// The distinction from a file that takes its place; `None` for a device, and for a file that is being created.
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     /// The server has created it.
@@ -75,7 +75,7 @@ struct Text {
     files: BTreeMap<String, Known>,
 }
 
-/// What a file or device is known by.
+/// The name of a file or device.
 #[derive(Clone, Debug)]
 pub(crate) struct Name {
     key: String,
@@ -163,7 +163,7 @@ impl Adopted {
         self.changed |= self.files.len() < before;
     }
 
-    /// Whether a file or device is known, and if so, whether the server has created it.
+    /// True if the server has created the file or device; `None` if it does not know it.
     pub(crate) fn find(&mut self, name: &Name) -> Option<bool> {
         let known = self.files.get_mut(&name.key)?;
         if known.id != name.id && !self.copied {
@@ -214,7 +214,7 @@ impl Adopted {
     }
 }
 
-/// What distinguishes a regular file from one that takes its place.
+/// The distinction of a regular file from one that takes its place.
 fn identity(metadata: &Metadata) -> String {
     let born = metadata.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     born.map_or_else(

@@ -50,18 +50,18 @@ struct Inner {
     hungry: AtomicU32,
     /// The number of the connection that is the eldest; 0: none.
     eldest: AtomicU64,
-    /// What is set aside for it.
+    /// The bytes set aside for it.
     aside: AtomicU64,
     /// Connections that have waited so far.
     numbers: AtomicU64,
     accounts: Mutex<HashMap<Arc<str>, Weak<Account>>>,
 }
 
-/// What one tenant holds.
+/// The bytes of one tenant.
 pub(crate) struct Account {
     budget: Arc<Inner>,
     used: AtomicU64,
-    /// What of it clients left behind that are gone, by volume.
+    /// The part that clients left behind that are gone, by volume.
     left: [Left; PLACES],
     /// Connections of the tenant.
     connections: AtomicU32,
@@ -69,7 +69,7 @@ pub(crate) struct Account {
     waiting: AtomicU32,
 }
 
-/// What clients left behind.
+/// The bytes that clients left behind.
 #[derive(Default)]
 struct Left {
     bytes: AtomicU64,
@@ -156,7 +156,7 @@ impl Account {
         Some(Charge { bytes, account: Some(Arc::clone(self)) })
     }
 
-    /// Whether a connection that holds `held`, and may wait already, may take `bytes` now.
+    /// True if a connection that holds `held`, and may wait already, may take `bytes` now.
     pub(crate) fn may_take(&self, held: u64, bytes: u64, waits: Option<&Waiting>) -> bool {
         let (limit, all) = (self.budget.limit, self.budget.used.load(Relaxed));
         let own = self.used.load(Relaxed);
@@ -187,12 +187,12 @@ impl Account {
         Budget(Arc::clone(&self.budget)).account(tenant)
     }
 
-    /// Whether this is the connection for which memory is set aside.
+    /// True if this is the connection for which memory is set aside.
     fn is_eldest(&self, waits: Option<&Waiting>) -> bool {
         waits.is_some_and(|waits| self.budget.eldest.load(Relaxed) == waits.number)
     }
 
-    /// What all tenants may hold in any case.
+    /// The bytes that all tenants may have in any case.
     fn floors(&self) -> u64 {
         FLOOR * u64::from(self.budget.tenants.load(Relaxed))
     }
@@ -202,23 +202,23 @@ impl Account {
         (self.budget.limit / u64::from(self.budget.tenants.load(Relaxed).max(1))).max(FLOOR)
     }
 
-    /// Whether connections of other tenants wait for memory.
+    /// True if connections of other tenants wait for memory.
     fn others_wait(&self) -> bool {
         let own = u32::from(self.waiting.load(Relaxed) > 0);
         self.budget.hungry.load(Relaxed) > own
     }
 
-    /// Whether the tenant holds more than its share while others wait.
+    /// True if the tenant holds more than its share while others wait.
     pub(crate) fn is_in_the_way(&self) -> bool {
         self.others_wait() && self.used.load(Relaxed) > self.share()
     }
 
-    /// Whether connections of the tenant wait for memory.
+    /// True if connections of the tenant wait for memory.
     pub(crate) fn waits(&self) -> bool {
         self.waiting.load(Relaxed) > 0
     }
 
-    /// Whether `bytes` for a volume have to wait for what clients left behind in its device.
+    /// True if `bytes` for a volume have to wait for what clients left behind in its device.
     #[inline]
     pub(crate) fn waits_for_the_gone(&self, volume: u32, bytes: u64) -> bool {
         let left = &self.left[volume as usize % PLACES];
@@ -258,7 +258,7 @@ impl Account {
 }
 
 impl Left {
-    /// Whether nothing of it ends.
+    /// True if nothing of it ends.
     fn hangs(&self, now: Instant) -> bool {
         now.as_nanos().saturating_sub(self.last_ended.load(Relaxed)) >= HANGS_AFTER.as_nanos()
     }

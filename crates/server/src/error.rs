@@ -1,4 +1,4 @@
-//! What can go wrong when the server starts or changes.
+//! Errors at the start of the server and at changes.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ pub enum Error {
     Volume {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// The attempt.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// Another process serves this file.
@@ -33,9 +33,9 @@ pub enum Error {
         volume: String,
         /// The file or device.
         path: PathBuf,
-        /// What it is, or would happen.
+        /// The present or possible trouble.
         why: String,
-        /// What to do.
+        /// The cure.
         cure: String,
     },
     /// A file with certificates or keys cannot be used.
@@ -46,7 +46,7 @@ pub enum Error {
     Listen {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
         /// The process that has the address, if it is taken and the kernel knows it.
         holder: Option<u32>,
@@ -58,7 +58,7 @@ pub enum Error {
         volume: String,
         /// Where the server should be.
         uri: String,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// The image behind a volume cannot be used.
@@ -68,7 +68,7 @@ pub enum Error {
         volume: String,
         /// The image.
         image: String,
-        /// What is wrong, and what to do.
+        /// The fault, and what to do.
         why: String,
     },
     /// io_uring was asked for by name, and the kernel refuses it.
@@ -101,9 +101,9 @@ pub enum Error {
     /// The system refused a resource.
     #[error("cannot {action}: {cause}")]
     System {
-        /// What was tried.
+        /// The attempt.
         action: &'static str,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
 }
@@ -134,7 +134,7 @@ fn describe(holder: Option<u32>) -> String {
     }
 }
 
-/// What else there is to say of an address; which option or key chooses another one is known to the program.
+/// The further advice about an address; which option or key chooses another one is known to the program.
 fn listen_hint(holder: Option<u32>, cause: &io::Error) -> String {
     match cause.kind() {
         io::ErrorKind::AddrInUse => format!("; {} has it", describe(holder)),

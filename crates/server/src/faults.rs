@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// What reads and writes past the page cache are multiples of.
+/// The unit of reads and writes past the page cache.
 const PAGE: u32 = 4096;
 
 /// A call to the system. The ring's operations count as the calls that they stand for.
@@ -66,7 +66,7 @@ pub struct Injection {
     pub place: String,
     /// The call.
     pub call: Call,
-    /// What happens to it.
+    /// The fault that meets it.
     pub fault: Fault,
     /// How many such calls are left alone first.
     pub skip: u64,
@@ -173,7 +173,7 @@ impl Faults {
 }
 
 impl Fault {
-    /// What becomes of a read or write of `len` bytes: how many it is to move, late if so. Other calls have none.
+    /// The fate of a read or write of `len` bytes: how many it is to move, late if so. Other calls have none.
     #[cold]
     pub(crate) fn meet(self, len: u32) -> Result<u32, Errno> {
         match self {

@@ -21,10 +21,10 @@ use crate::transport::Peer;
 const KEPT: u32 = 16;
 /// Few is one of so many places that are left: of 16,384, the last of a hundred clients that want all has 4, and of 32 has 11.
 const FEW: u32 = 64;
-/// What each answered option adds to the time that a client has, for as many as there are reasons to ask: a client that
+/// The time that each answered option adds to a client's, for as many as there are reasons to ask: a client that
 /// describes every export over a slow link makes progress, and one that idles does not.
 const PER_OPTION: Duration = Duration::from_millis(250);
-/// What waiting for its turn adds at most, in multiples of the time that a client has.
+/// The time that waiting for its turn adds at most, in multiples of the time that a client has.
 const LONGEST_WAIT: u64 = 4;
 
 /// Processor time that handshakes may take at once, however few exports there are. Half of it is there for one host that
@@ -34,13 +34,13 @@ const BURST: Duration = Duration::from_millis(100);
 /// export.
 const BURST_PER_EXPORT: Duration = Duration::from_micros(150);
 
-/// What may be used at once where there are so many exports.
+/// The time that may be used at once where there are so many exports.
 fn burst(exports: usize) -> Duration {
     BURST + Duration::from_nanos(BURST_PER_EXPORT.as_nanos().saturating_mul(exports as u64))
 }
 
-/// Whether one who has `own` of `most` places may have another one when `taken` are taken. Fewer than [`KEPT`] places are too
-/// few to share out.
+/// True if one who has `own` of `most` places may have another one when `taken` are taken. Fewer than [`KEPT`] places
+/// are too few to share out.
 pub(crate) fn may_have_another(own: u32, taken: u32, most: u32) -> bool {
     let free = most.saturating_sub(taken);
     free > 0 && (own == 0 || most < KEPT || own < free.saturating_sub(most / KEPT).max(free / FEW))
@@ -85,7 +85,7 @@ struct Count {
     negotiating: u32,
 }
 
-/// Who counts as one: an IPv4 address, the /64 of an IPv6 address, of which one host has as many as it likes, a user of this
+/// One client: an IPv4 address, the /64 of an IPv6 address, of which one host has as many as it likes, a user of this
 /// machine, or all connections with one certificate, wherever from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Client {
@@ -194,17 +194,17 @@ pub(crate) struct Ticket {
     options: u32,
     /// When it began to wait for its turn.
     waits_since: Option<Instant>,
-    /// What waiting may still add.
+    /// The time that waiting may still add.
     may_wait: Duration,
 }
 
 impl Ticket {
-    /// Who negotiates.
+    /// The client that negotiates.
     pub(crate) fn client(&self) -> Client {
         self.counted.client
     }
 
-    /// Whether it is the client's turn to be served.
+    /// The client's turn.
     pub(crate) fn turn(&self) -> Turn {
         self.counted.handshakes.pace.turn(self.counted.client)
     }
@@ -231,7 +231,7 @@ impl Ticket {
         self.options = options;
     }
 
-    /// Whether the client has not chosen in time.
+    /// True if the client has not chosen in time.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
         let waits = self.waits_since.map_or(Duration::ZERO, |since| now.since(since).min(self.may_wait));
         now > self.until + waits

@@ -1,4 +1,4 @@
-//! Who has a TCP port: for the message that says it is taken.
+//! The process that has a TCP port: for the message that says it is taken.
 
 use std::fs;
 use std::net::SocketAddr;

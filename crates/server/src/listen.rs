@@ -160,8 +160,8 @@ fn unix_uri(path: &Path) -> String {
     format!("nbd+unix:///?socket={}", absolute.display())
 }
 
-/// Whether a dead server left this socket behind. Connecting to a file that is no socket is refused as well: that
-/// file is a user's data.
+/// True if a dead server left this socket behind. Connecting to a file that is no socket is refused as well: that file
+/// is a user's data.
 pub fn is_stale(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
         && matches!(UnixStream::connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)

@@ -14,7 +14,7 @@ pub(crate) struct Mailbox<M> {
 
 struct Queue<M> {
     messages: Vec<M>,
-    /// Whether its thread still reads it.
+    /// True if its thread still reads it.
     open: bool,
 }
 
@@ -64,7 +64,7 @@ impl<M> Mailbox<M> {
         !queue.open
     }
 
-    /// Whether its worker has ended.
+    /// True if its worker has ended.
     pub(crate) fn is_closed(&self) -> bool {
         !self.queue().open
     }

@@ -54,7 +54,7 @@ impl<C: Ord + Copy> Paced<C> {
         self.duty().set_burst(clock::now(), burst);
     }
 
-    /// Whether it is a client's turn.
+    /// A client's turn.
     pub(crate) fn turn(&self, client: C) -> Turn {
         self.duty().turn(clock::now(), client)
     }

@@ -13,7 +13,7 @@ use evenkeel_policy::Config;
 use evenkeel_policy::config;
 use evenkeel_policy::units::Bytes;
 
-/// What an existing path leads to, whatever its name.
+/// The kind of file that an existing path leads to, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
     /// Device and inode.
@@ -101,7 +101,7 @@ fn folder_of(path: &Path) -> io::Result<PathBuf> {
     std::fs::canonicalize(folder)
 }
 
-/// Whether a command may put a volume on `path`, which is in the data folder or in what the configuration names.
+/// True if a command may put a volume on `path`, which is in the data folder or in what the configuration names.
 pub(crate) fn is_allowed(server: &config::Server, path: &Path) -> bool {
     let mut places = server.volume_dirs.iter().chain([&server.data_dir]).filter_map(|place| resolve(place).ok());
     let (resolved, folder) = (resolve(path).ok(), folder_of(path).ok());

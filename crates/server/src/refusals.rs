@@ -1,4 +1,4 @@
-//! Whom the server has turned away, counted by reason.
+//! Counters of refused clients, by reason.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

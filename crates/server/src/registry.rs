@@ -39,11 +39,11 @@ const CLOSE_PATIENCE: StdDuration = StdDuration::from_secs(2);
 
 /// Builds the next snapshot from the present one; nothing is visible to workers until it is published.
 pub(crate) struct Registry {
-    /// What is being served.
+    /// The configuration in force.
     pub(crate) config: Arc<Config>,
     /// How long a device may take to open or grow a volume; for ever if `None`, as before any client is served.
     pub(crate) patience: Option<StdDuration>,
-    /// What was noticed about the files that it opened, since the last change.
+    /// Notes about the files that it opened, since the last change.
     pub(crate) notes: Vec<String>,
     /// Files of the program that no volume may be put on.
     own_files: Vec<PathBuf>,
@@ -121,8 +121,8 @@ impl Registry {
         Ok(next)
     }
 
-    /// What is to be known about files before volumes are opened on them; `None` if no new volume is on one. Paths of
-    /// files that will be created are on record then.
+    /// The facts about files before volumes are opened on them; `None` if no new volume is on one. Paths of files that
+    /// will be created are on record then.
     fn files(&mut self, next: &Snapshot) -> Result<Option<Files>, Error> {
         let config = &next.config;
         let served: HashSet<&str> = next.volumes.iter().flatten().map(|volume| volume.name.as_str()).collect();
@@ -345,7 +345,7 @@ fn start_device(pool: &str, params: StoreParams, seed: u64) -> Result<Device, Er
     Device::start(params, seed).map_err(|cause| Error::System { action: "start an emulated device", cause })
 }
 
-/// What is known about files when volumes are opened on them.
+/// The facts about files when volumes are opened on them.
 #[derive(Clone)]
 struct Files {
     /// The server's own.
@@ -543,8 +543,8 @@ impl Opening {
         }
     }
 
-    /// What opening would say of a regular file that exists: what it holds, or why the server would refuse it, and the key that
-    /// is about. Nothing is said of what this process may not read.
+    /// The note on opening a regular file that exists: what it holds, or why the server would refuse it, and the key
+    /// that is about. Nothing is said of what this process may not read.
     fn inspect(&self) -> Result<Option<String>, (&'static str, Error)> {
         let refused = |error| ("path", error);
         let (volume, server) = (&self.volume, &self.config.server);
@@ -571,8 +571,8 @@ impl Opening {
     }
 }
 
-/// What is to be said about the files that volumes are to be on, as far as they are there and this process may read them:
-/// what they hold, why the server would refuse them, and whether there is room. `own_files`: those that the program keeps.
+/// Notes on the files that volumes are to be on, as far as they are there and this process may read them: what they
+/// hold, why the server would refuse them, and whether there is room. `own_files`: those that the program keeps.
 /// Changes nothing.
 pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Vec<Finding> {
     let finding = |severity, name: &str, key: &str, message| Finding {
@@ -660,7 +660,7 @@ pub(crate) fn retire(volume: Arc<Volume>) -> Result<(), Error> {
     finish(&volume)
 }
 
-/// Makes a volume's data durable, and lets go of what others wait for; the volume is of no use any more.
+/// Makes a volume's data durable, and releases what others wait for; the volume is of no use any more.
 pub(crate) fn finish(volume: &Volume) -> Result<(), Error> {
     sync(volume)?;
     if let Backend::Rbd(rbd) = &volume.backend

@@ -38,7 +38,7 @@ const DEVICE_PATIENCE: StdDuration = StdDuration::from_secs(30);
 /// How long workers have to end once they are to end at once.
 const STOP_PATIENCE: StdDuration = StdDuration::from_secs(2);
 
-/// What a start needs besides the configuration.
+/// The needs of a start besides the configuration.
 #[derive(Default)]
 pub struct Start {
     /// Listening sockets from a service manager; if there are any, the configured addresses are not opened.
@@ -47,7 +47,7 @@ pub struct Start {
     pub seed: u64,
     /// Files of the program, existing or not, that no volume may be put on: its configuration and records.
     pub own_files: Vec<PathBuf>,
-    /// What a test lets fail.
+    /// The faults of a test.
     #[doc(hidden)]
     pub faults: Faults,
 }
@@ -55,11 +55,11 @@ pub struct Start {
 /// A change that is in force.
 #[derive(Debug)]
 pub struct Applied {
-    /// What is different.
+    /// The differences.
     pub changes: Vec<String>,
-    /// What could not be made durable of the volumes that are no longer served.
+    /// Volumes no longer served that could not be made durable.
     pub warnings: Vec<Error>,
-    /// What was noticed: of files that volumes were opened on, and a right that the first reservation lacks; logged already.
+    /// Notes: on files that volumes were opened on, and on a right that the first reservation lacks; logged already.
     pub notes: Vec<String>,
 }
 
@@ -233,7 +233,7 @@ impl Server {
         StdDuration::from_nanos(now.as_nanos().saturating_sub(oldest))
     }
 
-    /// What is going on: pools, tenants, volumes, workers. Takes each pool's lock for microseconds.
+    /// The state: pools, tenants, volumes, workers. Takes each pool's lock for microseconds.
     pub fn state(&self) -> State {
         let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let uptime = self.started.elapsed();
@@ -248,12 +248,12 @@ impl Server {
         *older = newer.replace(counted);
     }
 
-    /// What HTTP is to be encrypted with, by the newest certificates; `None` without `[server.tls]`.
+    /// The configuration of TLS for HTTP, by the newest certificates; `None` without `[server.tls]`.
     pub fn https(&self) -> Option<Arc<rustls::ServerConfig>> {
         self.shared.snapshot().tls.as_ref().map(|acceptor| acceptor.http())
     }
 
-    /// Who is connected, as of the last second.
+    /// The connected clients, as of the last second.
     pub fn clients(&self) -> Clients {
         crate::state::clients(&self.shared, self.started.elapsed())
     }
@@ -371,8 +371,8 @@ impl Server {
         self.switch(&mut registry, &config, false).map(drop)
     }
 
-    /// What the tenants of each pool whose slots are shared out did since the last call, for the hosts that share it; ends
-    /// the period where they have a say.
+    /// The summaries of the tenants of each pool whose slots are shared out since the last call, for the hosts that
+    /// share it; ends the period where they have a say.
     pub fn slot_summaries(&self) -> Vec<(String, Summary)> {
         let snapshot = self.shared.snapshot();
         let told = snapshot.pools.iter().filter_map(|pool| {
@@ -553,7 +553,7 @@ fn choose_engine(wanted: Engine, faults: &Faults) -> Result<Engine, Error> {
     }
 }
 
-/// What is lost where a reservation of this configuration may not go first in the I/O scheduler of a disk, too.
+/// The loss where a reservation of this configuration may not go first in the I/O scheduler of a disk, too.
 fn lacks_priority(config: &Config) -> Option<String> {
     let reserves = |tenant: &Tenant| {
         let of_pools = || tenant.pools.values().any(|own| own.reservation.is_some());

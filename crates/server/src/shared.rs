@@ -1,4 +1,4 @@
-//! What all workers share: how to reach each of them, who serves which connection, and what is counted.
+//! The state that all workers share: how to reach each of them, who serves which connection, and counters.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -55,7 +55,7 @@ pub(crate) struct Bounds {
     pub(crate) busy_poll: Duration,
 }
 
-/// What all workers share.
+/// The state that all workers share.
 pub(crate) struct Shared {
     snapshot: RwLock<Arc<Snapshot>>,
     /// Counts replacements of the snapshot, so that a worker notices with one load.
@@ -84,15 +84,15 @@ pub(crate) struct Shared {
     pub(crate) refused: AtomicU64,
     /// Times that TLS came to stand.
     pub(crate) tls_handshakes: AtomicU64,
-    /// Who has not chosen an export yet.
+    /// The clients that have not chosen an export yet.
     pub(crate) handshakes: Arc<Handshakes>,
     /// Clients turned away by the rules.
     pub(crate) refusals: Refusals,
     /// Set when the server stops.
     pub(crate) draining: AtomicBool,
-    /// Whether requests to files may have a higher I/O priority than others.
+    /// True if requests to files may have a higher I/O priority than others.
     pub(crate) raises_priority: bool,
-    /// What a test lets fail.
+    /// The faults of a test.
     pub(crate) faults: Faults,
 }
 
@@ -193,7 +193,7 @@ impl Shared {
         self.mailboxes.get(worker)?.get()
     }
 
-    /// Whether all workers but the first have ended.
+    /// True if all workers but the first have ended.
     pub(crate) fn first_is_alone(&self) -> bool {
         self.mailboxes.iter().skip(1).filter_map(OnceLock::get).all(|mailbox| mailbox.is_closed())
     }

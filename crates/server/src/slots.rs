@@ -57,7 +57,7 @@ impl Slots {
         }
     }
 
-    /// Whether the connection still exists.
+    /// True if the connection still exists.
     #[inline]
     pub(crate) fn is_alive(&self, key: ConnKey) -> bool {
         self.generations[key.slot as usize].load(Ordering::Acquire) & !1 == key.generation

@@ -26,7 +26,7 @@ pub(crate) struct SharedPool {
     pub(crate) name: String,
     /// The state machine.
     pub(crate) state: Mutex<Pool<Box<Request>>>,
-    /// Age at which an operation inside the back end counts as lost, in nanoseconds.
+    /// Age at which an operation in flight counts as lost, in nanoseconds.
     pub(crate) overdue_after_ns: AtomicU64,
     /// Bytes of slices, by direction, as the pool said last.
     slice_bytes: [AtomicU32; 2],
@@ -70,7 +70,7 @@ impl SharedPool {
         }
     }
 
-    /// Whether the target is missed, if that is new: it is missed until it is certain that it is not.
+    /// True if the target is missed, if that is new: it is missed until it is certain that it is not.
     fn newly_missed(&self, reason: &Reason) -> Option<bool> {
         let missed = target::is_missed(reason)?;
         (self.target_missed.swap(missed, Ordering::Relaxed) != missed).then_some(missed)
@@ -101,7 +101,7 @@ pub(crate) struct Snapshot {
     pub(crate) config: Arc<Config>,
     /// Volumes by id; removed ones leave a gap.
     pub(crate) volumes: Vec<Option<Arc<Volume>>>,
-    /// What the configuration says of volumes, by id: a list asks this of thousands of them.
+    /// The settings of volumes by id: a list asks this of thousands of them.
     pub(crate) settings: Vec<Option<Arc<Settings>>>,
     /// Volumes by name.
     pub(crate) by_name: HashMap<String, u32>,
@@ -111,7 +111,7 @@ pub(crate) struct Snapshot {
     pub(crate) tenants: Vec<HashMap<Arc<str>, TenantId>>,
     /// Each pool's modelled device, if it emulates one.
     pub(crate) devices: Vec<Option<Arc<Device>>>,
-    /// What encrypts connections, if they can be.
+    /// The TLS of connections, if they can be encrypted.
     pub(crate) tls: Option<Arc<Acceptor>>,
 }
 
@@ -129,8 +129,8 @@ impl Snapshot {
         self.volumes.get(id as usize)?.as_ref()
     }
 
-    /// What a new connection is offered. All or nothing is better than asking for each volume: the names of
-    /// volumes are then hidden before TLS.
+    /// The offer to a new connection. All or nothing is better than asking for each volume: the names of volumes are
+    /// then hidden before TLS.
     pub(crate) fn offered_tls(&self, peer: &Peer) -> Tls {
         match &self.tls {
             None => Tls::No,
@@ -139,17 +139,17 @@ impl Snapshot {
         }
     }
 
-    /// What the configuration says of a volume, if it still has it.
+    /// The settings of a volume, if the configuration still has it.
     pub(crate) fn settings(&self, volume: &Volume) -> Option<&Settings> {
         self.settings.get(volume.id as usize)?.as_deref()
     }
 
-    /// Whether a client must use TLS for a volume with these settings.
+    /// True if a client must use TLS for a volume with these settings.
     pub(crate) fn needs_tls(&self, settings: Option<&Settings>, peer: &Peer) -> bool {
         settings.is_some_and(|settings| self.config.needs_tls(settings, peer.is_remote()))
     }
 
-    /// Whether the lists of the server and of a volume with these settings let a client open it.
+    /// Checks that the lists of the server and of a volume with these settings let a client open it.
     pub(crate) fn admits_to(&self, settings: Option<&Settings>, peer: &Peer) -> Result<(), Barred> {
         let caller = peer.caller();
         match settings {
@@ -158,14 +158,14 @@ impl Snapshot {
         }
     }
 
-    /// Whether a client whose certificate was verified may have any volume.
+    /// True if a client whose certificate was verified may have any volume.
     pub(crate) fn admits(&self, peer: &Peer) -> bool {
         let named_only = self.config.server.tls.as_ref().is_some_and(|tls| tls.named_only);
         let certificate = peer.caller().certificate;
         !named_only || self.config.tenant_of_client(&Caller { certificate, ..Caller::default() }).is_some()
     }
 
-    /// Who pays for a connection of `peer` to `volume`.
+    /// The tenant that pays for a connection of `peer` to `volume`.
     pub(crate) fn tenant(&self, volume: &Volume, peer: &Peer) -> Option<(Arc<str>, TenantId)> {
         let name = match self.config.tenant_of_client(&peer.caller()) {
             Some(name) => name,

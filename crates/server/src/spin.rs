@@ -7,7 +7,7 @@ const SHORTEST: Duration = Duration::from_micros(10);
 
 /// A look takes about a microsecond; one that takes this long has lost the processor to another thread.
 const LOST: Duration = Duration::from_micros(20);
-/// What a wake-up adds to a wait, at most.
+/// The time that a wake-up adds to a wait, at most.
 const WAKING: Duration = Duration::from_micros(50);
 
 /// Decides how long a loop looks for events (busy polling) before it sleeps.
@@ -34,8 +34,8 @@ impl Spin {
         self.window
     }
 
-    /// Whether to look no longer: the last look took `took`, so the processor is wanted elsewhere. Looking on would
-    /// use up the share of it that is needed when something comes.
+    /// True to look no longer: the last look took `took`, so the processor is wanted elsewhere. Looking on would use up
+    /// the share of it that is needed when something comes.
     #[inline]
     pub fn is_crowded_out(&mut self, took: Duration) -> bool {
         let lost = took > LOST;

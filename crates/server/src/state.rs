@@ -1,4 +1,4 @@
-//! What is going on, as records for the API.
+//! The state as records for the API.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ type Connections = HashMap<(usize, Arc<str>), u32>;
 /// The least window of [`PoolState::lately`].
 pub(crate) const WINDOW: StdDuration = StdDuration::from_secs(1);
 
-/// What all tenants had done at one moment.
+/// The counters of all tenants at one moment.
 pub(crate) struct Counted {
     /// When.
     pub(crate) uptime: StdDuration,
@@ -274,7 +274,7 @@ fn target(pool: &str, view: &View<'_>, uptime: StdDuration) -> LatencyTargetStat
 fn slots(granted: &Granted) -> TenantSlotsState {
     let report = &granted.report;
     let ms = |seconds: f64| seconds * 1e3;
-    let (device, response) = (report.device_latency_s(), report.response_time_s());
+    let (device, response) = (report.device_latency_s(), report.latency_s());
     TenantSlotsState {
         target_ms: granted.target.map(|target| target.time.as_millis_f64()),
         percentile: granted.target.map_or_else(String::new, |target| Percentile::from(target.statistic).to_string()),
@@ -295,7 +295,7 @@ fn hold_state(hold: &Hold, slots: &LimitSet) -> ThrottledState {
     ThrottledState {
         slots,
         slots_owner: owner.name().into(),
-        delay_ms: hold.rest.as_millis_f64(),
+        delay_ms: hold.delay.as_millis_f64(),
         because: explain::throttled(&hold.reason),
     }
 }
@@ -306,7 +306,7 @@ fn admission(admission: &Admission, in_flight_requests: u64, uptime: StdDuration
     AdmissionState {
         kind: admission.config().name().into(),
         budget_bytes: (decision.budget_bytes < u64::MAX).then_some(decision.budget_bytes),
-        in_flight_bytes: admission.inside_bytes(),
+        in_flight_bytes: admission.in_flight_bytes(),
         in_flight_requests,
         target_ms: decision.target.map(|target| target.as_millis_f64()),
         decided_at_s: (uptime.as_secs_f64() - ago).max(0.0),

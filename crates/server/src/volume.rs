@@ -94,7 +94,7 @@ impl Volume {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).count(kind, errno, clock::now())
     }
 
-    /// What a test lets fail.
+    /// The faults of a test.
     #[inline]
     pub(crate) fn faults(&self) -> &Faults {
         match &self.backend {
@@ -154,8 +154,9 @@ impl Volume {
         self.size.fetch_max(size, Ordering::Relaxed);
     }
 
-    /// What a request asks of the device. Zeroes that must be written count as written, up to 4 GiB a request. Giving
-    /// space back counts as what takes as long, looking for extents as what is found; reading ahead where reads go past the cache is nothing.
+    /// A request's work for the device. Zeroes that must be written count as written, up to 4 GiB a request. Giving
+    /// space back counts as what takes as long, looking for extents as what is found; reading ahead where reads go past
+    /// the cache is nothing.
     #[inline]
     pub(crate) fn work(&self, command: Command, flags: CommandFlags, length: u64) -> Work {
         let read = || Work::new(Kind::Read, saturate(length));
@@ -208,7 +209,7 @@ impl Volume {
         }
     }
 
-    /// What is offered to clients of the volume.
+    /// The flags offered to clients of the volume.
     pub(crate) fn flags(&self) -> TransmissionFlags {
         if let Backend::Remote(remote) = &self.backend {
             return remote.guaranteed().flags(self.read_only);
@@ -278,7 +279,7 @@ impl Volume {
         self.sync_failed.store(true, Ordering::Release);
     }
 
-    /// Whether a sync has ever failed, or what is behind the volume may have lost what it had acknowledged.
+    /// True if a sync has ever failed, or what is behind the volume may have lost what it had acknowledged.
     #[inline]
     pub(crate) fn is_sync_failed(&self) -> bool {
         let lost = match &self.backend {
@@ -299,7 +300,7 @@ impl Volume {
         self.sync_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What a request must obey, where the server takes reads and writes of so many bytes.
+    /// The limits of requests, where the server takes reads and writes of so many bytes.
     pub(crate) fn limits(&self, max_request: Bytes) -> Limits {
         let (min_block, max_payload) = match &self.backend {
             Backend::Remote(remote) => (remote.guaranteed().min_block, remote.guaranteed().max_payload),

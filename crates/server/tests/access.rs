@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 
 use authority::{Authority, secure};
-use evenkeel_nbd::client::{Goal, Handshake, Outcome, Wanted};
+use evenkeel_nbd::client::{Handshake, Outcome, Purpose, Wanted};
 use evenkeel_nbd::wire::{Framing, reply};
 use evenkeel_policy::Config;
 use evenkeel_policy::config::Engine;
@@ -26,8 +26,8 @@ fn start(name: &str, server: &str, of_b: &str) -> TestServer {
 }
 
 /// How a negotiation ends. `greeting`: what of the server's was read already.
-fn outcome(mut stream: impl Read + Write, goal: Goal, export: &str, greeting: &[u8]) -> Outcome {
-    let wanted = Wanted { export: export.into(), goal, framing: Framing::Structured, base_allocation: true };
+fn outcome(mut stream: impl Read + Write, purpose: Purpose, export: &str, greeting: &[u8]) -> Outcome {
+    let wanted = Wanted { export: export.into(), purpose, framing: Framing::Structured, base_allocation: true };
     let (mut handshake, mut input, mut out) = (Handshake::new(wanted), greeting.to_vec(), Vec::new());
     let mut said_already = if greeting.is_empty() { 0 } else { 4 };
     loop {
@@ -53,14 +53,14 @@ fn outcome(mut stream: impl Read + Write, goal: Goal, export: &str, greeting: &[
 
 /// The code with which an export is refused over a stream.
 fn refusal(stream: impl Read + Write, export: &str) -> Option<u32> {
-    match outcome(stream, Goal::Go, export, b"") {
+    match outcome(stream, Purpose::Go, export, b"") {
         Outcome::Refused(refusal) => Some(refusal.code),
         _ => None,
     }
 }
 
 fn listed(stream: impl Read + Write) -> Vec<String> {
-    match outcome(stream, Goal::List, "", b"") {
+    match outcome(stream, Purpose::List, "", b"") {
         Outcome::Listed(exports) => exports.into_iter().map(|export| export.name).collect(),
         other => panic!("{other:?}"),
     }
@@ -172,7 +172,7 @@ fn certificates_are_allowed_and_denied() {
     let config = config(&scratch, Engine::Auto, &text);
     let test = TestServer::with_config(scratch, config);
     let greeting = b"NBDMAGICIHAVEOPT\0\x03";
-    let go = |who, export: &str| match outcome(session(&test, who), Goal::Go, export, greeting) {
+    let go = |who, export: &str| match outcome(session(&test, who), Purpose::Go, export, greeting) {
         Outcome::Refused(refusal) => Some(refusal.code),
         _ => None,
     };

@@ -293,7 +293,10 @@ fn connections_that_break_now_and_then_lose_nothing() {
             client.flush().unwrap();
         }
         let remote = pair.remote();
-        assert!(remote.reconnects_total > 0 && remote.resent_total > 0 && remote.last_error.is_some(), "{remote:?}");
+        assert!(
+            remote.reconnects_total > 0 && remote.retransmits_total > 0 && remote.last_error.is_some(),
+            "{remote:?}"
+        );
         assert_eq!((pair.volume().error, remote.unflushed), (None, false));
         client.disconnect();
         pair.test.wait_for("nothing left", |state| state.buffer_memory_used_bytes == 0);
@@ -357,7 +360,7 @@ fn a_write_that_was_not_answered_is_sent_again_and_is_no_loss() {
     client.flush().unwrap();
     let connections: Vec<_> = pair.fake.seen(Command::Write).iter().map(|seen| seen.connection).collect();
     assert_eq!(connections, [0, 1]);
-    assert_eq!((pair.volume().error, pair.remote().resent_total), (None, 1));
+    assert_eq!((pair.volume().error, pair.remote().retransmits_total), (None, 1));
 }
 
 #[test]

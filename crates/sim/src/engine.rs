@@ -1,4 +1,4 @@
-//! What happens next: an event queue in integer nanoseconds.
+//! The next event: an event queue in integer nanoseconds.
 //!
 //! Two kinds of things can be due. *Events* are pushed once, happen once and carry what they are about. *Alarms* are a
 //! fixed few, each set to one instant that can be moved at will, earlier or later, at no cost: for a state machine that
@@ -15,7 +15,7 @@ use crate::slab::Slab;
 /// stays below; a loop gets there in well under a second.
 pub const EVENTS_AT_ONE_INSTANT: u64 = 4_000_000;
 
-/// What is due.
+/// An event that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due<E> {
     /// The alarm of this number; it is off now.
@@ -63,7 +63,7 @@ impl<E, const ALARMS: usize> Queue<E, ALARMS> {
         self.popped
     }
 
-    /// Whether more than [`EVENTS_AT_ONE_INSTANT`] were taken out without time moving on: a loop.
+    /// True if more than [`EVENTS_AT_ONE_INSTANT`] were taken out without time moving on: a loop.
     #[inline]
     pub fn is_looping(&self) -> bool {
         self.at_this_instant > EVENTS_AT_ONE_INSTANT

@@ -39,7 +39,7 @@ pub fn trace(data: &[u8]) {
     let (all, _) = read(BadLines::Skip);
     // Which format it is may be found out behind the first bad line.
     if format.is_some() {
-        assert!(all.starts_with(&stopped), "what was read before a bad line depends on what becomes of it");
+        assert!(all.starts_with(&stopped), "records before a bad line depend on what becomes of it");
         assert!(failed || all == stopped);
     }
 }

@@ -1,4 +1,4 @@
-//! What several seeds say together.
+//! Statistics over several seeds.
 
 /// The mean of independent values, and how far the true mean may be from it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,13 +24,13 @@ fn t_975(degrees: usize) -> f64 {
 }
 
 impl Estimate {
-    /// What `values` say. O(n).
+    /// The statistics of `values`. O(n).
     pub fn of(values: &[f64]) -> Self {
         let (mean, error) = mean_and_error(values);
         Self { mean, half_width: if values.len() < 2 { f64::NAN } else { t_975(values.len() - 1) * error } }
     }
 
-    /// What a figure of each of `items` says.
+    /// The statistics of a figure of each of `items`.
     pub fn over<T>(items: impl IntoIterator<Item = T>, figure: impl Fn(T) -> f64) -> Self {
         Self::of(&items.into_iter().map(figure).collect::<Vec<_>>())
     }

@@ -47,7 +47,7 @@ fn imagine(setup: &Setup) -> Digest {
             target: None,
             reason: Reason::Configured,
             target_reason: Reason::Configured,
-            inside_bytes: 0,
+            in_flight_bytes: 0,
             queued: 0,
             tenants: vec![each(served), each(other)],
         }
@@ -55,7 +55,7 @@ fn imagine(setup: &Setup) -> Digest {
     Digest {
         bytes_per_s,
         requests_per_s: bytes_per_s / 4096.0,
-        held_back: budget < 32.0 * KNEE_BYTES,
+        throttled: budget < 32.0 * KNEE_BYTES,
         budget: BudgetSpread { mean_bytes: budget, cv: 0.0, min_bytes: budget as u64, max_bytes: budget as u64 },
         tenants: vec![tenant(bytes_per_s), tenant(0.0)],
         counted_from,

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use tokio::net::UnixStream;
 
-/// Who asks for a change.
+/// The caller that asks for a change.
 #[derive(Clone, Copy, Debug)]
 pub enum Caller {
     /// A client of the status address.

@@ -116,8 +116,8 @@ fn on_a_thread(runtime: Runtime, work: impl Future<Output = ()> + Send + 'static
     thread::Builder::new().name("evenkeel-http".into()).spawn(move || runtime.block_on(work)).map(drop)
 }
 
-/// What connections to the status address begin with, by the certificates of the moment. Where there was HTTPS, there
-/// is no plain HTTP later, although a reload has taken the certificates away.
+/// The opening of connections to the status address, by the certificates of the moment. Where there was HTTPS, there is
+/// no plain HTTP later, although a reload has taken the certificates away.
 fn opening(
     wanted: bool,
     https: impl Fn() -> Option<Arc<ServerConfig>> + Send + Sync + 'static,

@@ -11,9 +11,9 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
-/// What Prometheus asks for, and what [`text::encode`] writes.
+/// The format that Prometheus asks for, and that [`text::encode`] writes.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// What other clients get: `curl`, `promtool`, scrapers that know no other.
+/// The format for other clients: `curl`, `promtool`, scrapers that know no other.
 const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Bucket bounds are the powers of two from 2^13 ns (8 µs) to 2^35 ns (34 s): bounds of the server's own finer

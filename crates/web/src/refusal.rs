@@ -13,9 +13,9 @@ use serde_json::json;
 pub struct Refusal {
     /// Name of the reason, for programs.
     pub(crate) kind: &'static str,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
-    /// What to do about it.
+    /// The cure.
     pub cure: String,
     /// HTTP status.
     #[serde(skip)]

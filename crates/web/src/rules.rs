@@ -1,4 +1,4 @@
-//! What every request must pass, and what every answer carries.
+//! The checks on every request, and the headers of every answer.
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
@@ -69,7 +69,7 @@ async fn refuse_foreign_hosts(request: Request, next: Next) -> Response {
     refusal.into_response()
 }
 
-/// What stands before us may go by the one and we by the other (RFC 9112, 3.2).
+/// Refuses a request with two hosts: a proxy before us may go by the one and we by the other (RFC 9112, 3.2).
 async fn refuse_two_hosts(request: Request, next: Next) -> Response {
     if request.headers().get_all(header::HOST).iter().nth(1).is_none() {
         return next.run(request).await;

@@ -54,7 +54,7 @@ pub(crate) struct Bounds {
     pub(crate) silence: Duration,
     /// The whole connection, which then ends behind the answer under way.
     pub(crate) life: Duration,
-    /// What that answer has left.
+    /// The time that the last answer has left.
     pub(crate) last_answer: Duration,
 }
 
@@ -72,7 +72,7 @@ impl Bounds {
     };
 }
 
-/// What a connection begins with.
+/// The opening of a connection.
 pub(crate) enum Opening {
     /// A request.
     Plain,
@@ -143,7 +143,7 @@ async fn charged<T>(pace: &Paced<Origin>, origin: Origin, work: impl Future<Outp
 }
 
 tokio::task_local! {
-    /// Who pays for what a request does on other threads.
+    /// The payer for a request's work on other threads.
     static PAYS: (Pace, Origin);
 }
 
@@ -338,7 +338,7 @@ impl Drop for Share {
     }
 }
 
-/// What a connection is at.
+/// The stage of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     /// The head or the body of a request, or what comes before the first one, since then.

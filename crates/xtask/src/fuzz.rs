@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use evenkeel_labs::base::{build, process};
 
-/// What cargo-fuzz asks of a nightly compiler, as options that the stable one has too: counters at each edge, and what
-/// is compared with what.
+/// cargo-fuzz's options for a nightly compiler that the stable one has too: counters at each edge, and what is compared
+/// with what.
 const INSTRUMENTED: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
@@ -23,7 +23,7 @@ const MAX_INPUT_S: u64 = 10;
 const MAX_MEMORY_MB: u64 = 1_024;
 /// Bytes of a target's corpus that are kept: twelve such stay below 1 MB.
 const MAX_CORPUS_BYTES: u64 = 80_000;
-/// What a build, or what follows a run, may take.
+/// The longest time of a build, or of what follows a run.
 const LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// Arguments of `cargo xtask fuzz`.
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     targets: Vec<String>,
 }
 
-/// What came of one target.
+/// The result of one target.
 struct Outcome {
     target: String,
     /// Processor time.

@@ -36,7 +36,7 @@ enum Task {
     Compare(compare::Args),
     /// Makes a package for Debian and its relatives.
     Deb(deb::Args),
-    /// What runs inside the virtual machine of a lab.
+    /// The part of a lab that runs inside the virtual machine.
     #[command(hide = true)]
     Guest(guest::Args),
 }

@@ -41,7 +41,7 @@ pub(crate) struct Args {
     suite: Option<Vec<String>>,
 }
 
-/// What is done to a line.
+/// The change of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// `a < b` becomes `a >= b`.
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(survivors.is_empty())
 }
 
-/// What came of a mutation.
+/// The verdict on a mutation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
     Caught { by: String },

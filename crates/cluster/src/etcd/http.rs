@@ -27,13 +27,13 @@ pub(crate) enum Error {
     /// It says something that etcd does not say.
     #[error("{endpoint} does not answer like etcd ({why}); is it one, of version 3.4 or later?")]
     Answer { endpoint: Endpoint, why: String },
-    /// What was to be watched has been compacted away.
+    /// The wanted revision has been compacted away.
     #[error("{endpoint} has forgotten the changes since revision {revision}")]
     Compacted { endpoint: Endpoint, revision: i64 },
 }
 
 impl Error {
-    /// Whether a lease or key is not there.
+    /// True if a lease or key is not there.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if *code == NOT_FOUND)
     }
@@ -54,7 +54,7 @@ impl Traffic {
     }
 }
 
-/// What etcd's gateway says when it refuses.
+/// A refusal of etcd's gateway.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Refusal {

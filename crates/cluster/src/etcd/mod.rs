@@ -22,7 +22,7 @@ const MAX_KEYS: u32 = 1_024;
 /// A connection to one etcd server.
 pub(crate) struct Client(Connection);
 
-/// What became of a claim.
+/// Result of a claim.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// The key is ours; the revision at which it was made distinguishes it from later ones.
@@ -59,7 +59,7 @@ enum Since {
     Written(i64),
 }
 
-/// What happened to a key.
+/// Change of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// It has this value now.
@@ -110,7 +110,7 @@ struct Transaction {
 }
 
 impl Transaction {
-    /// What a key holds that was not as it was thought to be.
+    /// The value of a key that was not as expected.
     fn found(&self) -> Option<&Pair> {
         self.responses
             .iter()

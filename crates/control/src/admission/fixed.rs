@@ -1,13 +1,13 @@
-//! A byte throttle: how much may be inside the back end at once.
+//! A byte throttle: how much may be in flight at once.
 //!
 //! With a constant budget this is admission control `fixed`; adaptive answers move the budget of the same throttle.
 
-/// A bound on the cost of all that is inside the back end.
+/// A bound on the cost of all that is in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Throttle {
     /// Cost of all that is inside, in bytes.
     pub(super) inside: u64,
-    /// What may be inside, in bytes; `u64::MAX` = unbounded.
+    /// Bytes that may be in flight; `u64::MAX` = unbounded.
     pub(super) budget: u64,
 }
 
@@ -29,7 +29,7 @@ impl Throttle {
         self.inside = self.inside.saturating_add(cost);
     }
 
-    /// Gives a request's cost back. More than what is inside is a mistake of the caller; a release build then counts
+    /// Gives a request's cost back. More than what is in flight is a mistake of the caller; a release build then counts
     /// from zero, so that requests are admitted again.
     #[inline]
     pub(super) fn release(&mut self, cost: u64) {

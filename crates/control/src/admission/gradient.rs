@@ -49,7 +49,7 @@ impl Gradient {
             self.long_ns *= 0.95;
         }
         let gradient = (TOLERANCE * self.long_ns / latency).clamp(0.5, 1.0);
-        let in_use = done.inside_bytes as f64 * 2.0 >= self.limit * self.cost.bytes();
+        let in_use = done.in_flight_bytes as f64 * 2.0 >= self.limit * self.cost.bytes();
         if in_use {
             self.limit += SMOOTHING * (self.limit * gradient + QUEUE - self.limit);
             self.limit = bounded(self.limit.max(1.0) * self.cost.bytes()) / self.cost.bytes();

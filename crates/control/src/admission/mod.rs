@@ -1,7 +1,7 @@
-//! Admission: how much may be inside the back end?
+//! Admission: how much may be in flight?
 //!
 //! A back end that accepts everything at once takes the choice of what goes next away from the scheduler: a request
-//! that matters waits behind all that was handed over before it. Admission bounds the cost of what is inside, so
+//! that matters waits behind all that was handed over before it. Admission bounds the cost of the requests in flight, so
 //! that the rest queues where it can still be reordered.
 //!
 //! | answer | budget |
@@ -93,7 +93,7 @@ impl Config {
         }
     }
 
-    /// Whether it is one to compare with, for simulations alone.
+    /// True if it is one to compare with, for simulations alone.
     pub const fn is_baseline(&self) -> bool {
         matches!(self, Self::Theta | Self::Wbt { .. } | Self::Vegas | Self::Gradient)
     }
@@ -121,7 +121,7 @@ impl Default for Config {
     }
 }
 
-/// What goes before throughput.
+/// The concern that goes before throughput.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Care {
     /// Nothing.
@@ -140,14 +140,14 @@ pub enum Reason {
     Initial,
     /// The operator chose the budget.
     Configured,
-    /// Nothing completed and nothing is inside: nothing is known, nothing changes.
+    /// Nothing completed and nothing is in flight: nothing is known, nothing changes.
     Idle,
-    /// Nothing completed although something is inside: nothing is known, nothing changes.
+    /// Nothing completed although requests are in flight: nothing is known, nothing changes.
     Stalled {
-        /// Cost of what is inside, in bytes.
-        inside_bytes: u64,
+        /// Cost of the requests in flight, in bytes.
+        in_flight_bytes: u64,
     },
-    /// Even the fastest request of the interval took longer than the target: a standing queue, so the budget shrinks.
+    /// Even the fastest request of the interval took longer than the target: a queue that stays, so the budget shrinks.
     LatencyOverTarget {
         /// Smallest latency of the interval.
         min: Duration,
@@ -163,21 +163,21 @@ pub enum Reason {
     },
     /// The target is met, but a larger budget would change nothing: less than the present one is in use.
     BudgetNotUsed {
-        /// The most that was inside lately, in bytes.
+        /// The most that was in flight lately, in bytes.
         peak_bytes: u64,
     },
     /// The target is met and the budget is the largest allowed.
     BudgetAtMaximum,
     /// A target was drawn around the optimum without a fit: not enough samples yet.
     TargetExplored {
-        /// What the draw centres on.
+        /// The centre of the draw.
         optimum: Duration,
         /// Samples in the history.
         samples: u32,
     },
     /// A target was drawn around the optimum of the fitted throughput-latency curve.
     TargetFitted {
-        /// What the draw centres on.
+        /// The centre of the draw.
         optimum: Duration,
         /// Slope of the curve against ln(latency), in MiB/s.
         slope_mib_per_s: f64,
@@ -221,7 +221,7 @@ pub enum Reason {
     },
     /// The limit follows the estimated queue.
     QueueEstimated {
-        /// Requests that wait inside the back end.
+        /// Requests that wait in the back end.
         requests: f64,
     },
     /// The limit follows the ratio of long-term to present latency.
@@ -231,12 +231,12 @@ pub enum Reason {
     },
 }
 
-/// What the controller decided.
+/// The controller's decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
     /// When it was due.
     pub at: Instant,
-    /// Bytes that may be inside the back end; `u64::MAX` = unbounded.
+    /// Bytes that may be in flight; `u64::MAX` = unbounded.
     pub budget_bytes: u64,
     /// Latency the controller aims at, if it has an aim.
     pub target: Option<Duration>,
@@ -266,12 +266,12 @@ fn bounded(budget: f64) -> f64 {
     budget.min(MAX_BUDGET as f64).max(MIN_BUDGET as f64)
 }
 
-/// What an adaptive answer sees of a request that has left.
+/// A request that has left, as adaptive answers see it.
 #[derive(Clone, Copy)]
 struct Completion {
     now: Instant,
     /// Cost inside, this request included.
-    inside_bytes: u64,
+    in_flight_bytes: u64,
     /// A request waits because it does not fit.
     holding_back: bool,
     cost_bytes: u64,
@@ -317,7 +317,7 @@ enum Law {
 /// (at most three, O(history)).
 pub struct Admission {
     throttle: Throttle,
-    /// Whether the last answer of [`Admission::fits`] was no. A cell, so that a scheduler can ask from a closure.
+    /// True if the last answer of [`Admission::fits`] was no. A cell, so that a scheduler can ask from a closure.
     holding_back: Cell<bool>,
     law: Law,
     next_tick: Instant,
@@ -345,9 +345,9 @@ impl Admission {
         admission
     }
 
-    /// Whether a request of this cost fits now.
+    /// True if a request of this cost fits now.
     ///
-    /// It fits if the sum stays within the budget. A request larger than the whole budget fits when what is inside
+    /// It fits if the sum stays within the budget. A request larger than the whole budget fits when what is in flight
     /// does not exceed the budget: it could not enter otherwise. A request that does not fit counts as throttled until
     /// the next one is admitted.
     #[inline]
@@ -374,7 +374,7 @@ impl Admission {
 
     /// Tells whether requests wait for room, where the back end has the throttle and [`Admission::fits`] is not asked.
     #[inline]
-    pub fn hold_back(&self, waiting: bool) {
+    pub fn set_waiting(&self, waiting: bool) {
         self.holding_back.set(waiting);
     }
 
@@ -401,7 +401,7 @@ impl Admission {
         }
         let done = Completion {
             now,
-            inside_bytes: self.throttle.inside,
+            in_flight_bytes: self.throttle.inside,
             holding_back: self.holding_back.get(),
             cost_bytes,
             payload_bytes,
@@ -460,7 +460,7 @@ impl Admission {
     }
 
     /// Cost of all that is inside, in bytes.
-    pub fn inside_bytes(&self) -> u64 {
+    pub fn in_flight_bytes(&self) -> u64 {
         self.throttle.inside
     }
 
@@ -469,7 +469,7 @@ impl Admission {
         &self.config
     }
 
-    /// Changes the settings in force; what is inside stays counted.
+    /// Changes the settings in force; what is in flight stays counted.
     ///
     /// An adaptive answer keeps what it has learned when only its own settings change. Settings that
     /// [`SlowFastConfig::validate`] refuses are moved into range.

@@ -35,7 +35,7 @@ const AGREEMENT: f64 = 1.25;
 /// `settling_exploration`: the spread that always remains, so that a change of the device is noticed.
 const SETTLED_P99_FACTOR: f64 = 1.25;
 
-/// What completed since the fast loop last ran.
+/// Completions since the fast loop last ran.
 struct FastInterval {
     ends_at: Instant,
     length: Duration,
@@ -49,7 +49,7 @@ struct FastInterval {
     violations: u32,
 }
 
-/// What completed since the slow loop last ran.
+/// Completions since the slow loop last ran.
 struct SlowInterval {
     ends_at: Instant,
     completions: u64,
@@ -165,7 +165,7 @@ impl SlowFast {
         }
         let slow = &mut self.slow;
         slow.waited += u64::from(done.holding_back);
-        slow.peak_bytes = slow.peak_bytes.max(done.inside_bytes);
+        slow.peak_bytes = slow.peak_bytes.max(done.in_flight_bytes);
         slow.bytes = slow.bytes.saturating_add(done.payload_bytes);
         slow.completions += 1;
     }
@@ -209,7 +209,7 @@ impl SlowFast {
                 self.fast.ends_at = first_end_after(now, ended_at, self.fast.length);
                 return false;
             }
-            if inside > 0 { Reason::Stalled { inside_bytes: inside } } else { Reason::Idle }
+            if inside > 0 { Reason::Stalled { in_flight_bytes: inside } } else { Reason::Idle }
         } else if min > self.target {
             self.slow.judged += 1;
             self.fast.violations = self.fast.violations.saturating_add(1);

@@ -9,7 +9,7 @@ use crate::time::{Duration, Instant};
 
 /// Weight of the new budget.
 const GAMMA: f64 = 0.5;
-/// What is added at each completion, in bytes: the queue that remains in equilibrium is of this order.
+/// Bytes added at each completion: the queue that remains in equilibrium is of this order.
 const BETA_BYTES: f64 = 102_400.0;
 /// Power when the latency falls faster than time passes, which makes θ + 1 negative or zero.
 const MIN_POWER: f64 = 0.1;

@@ -47,7 +47,7 @@ impl Vegas {
         }
         self.lowest = self.lowest.min(latency);
         let queued = self.limit * (1.0 - self.lowest.as_nanos() as f64 / latency.as_nanos() as f64);
-        let in_use = done.inside_bytes as f64 * 2.0 >= self.limit * self.cost.bytes();
+        let in_use = done.in_flight_bytes as f64 * 2.0 >= self.limit * self.cost.bytes();
         if in_use {
             let step = libm::log10(self.limit).max(1.0);
             self.limit += if queued <= step {

@@ -22,7 +22,7 @@ const SUM_LATE: u64 = 5;
 /// Decisions in a row that have to find a group too finely divided before it is divided more coarsely.
 const SMALLER_FOR: u32 = 10;
 
-/// What a host or a section says of itself.
+/// A host's or section's report of itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Said<C> {
     /// How often its hosts halve the group.
@@ -58,7 +58,7 @@ pub struct Fleet<C> {
     hosts: Exchange<Said<C>>,
     sections: Exchange<Said<C>>,
     section: Section,
-    /// Whether sums of sections decide, and since which period.
+    /// The period since which sums of sections decide, if they do.
     divided: Option<u64>,
     /// A sum that this host publishes if no other has by then.
     untold: Option<(Instant, Sum<C>)>,
@@ -136,7 +136,7 @@ impl<C: Clone + PartialEq> Fleet<C> {
         self.untold = good_bye.map(|sum| (now, sum));
     }
 
-    /// Whether sums of sections decide.
+    /// True if sums of sections decide.
     pub fn is_divided(&self) -> bool {
         self.divided.is_some()
     }
@@ -263,7 +263,8 @@ impl<C: Clone + PartialEq> Fleet<C> {
         self.sections.hosts(now).map(move |(name, _, presence)| (name, presence, hosts(name)))
     }
 
-    /// Whether a period is one to decide, and not decided by the other kind of round already; what follows from its size.
+    /// True if a period is one to decide, and not decided by the other kind of round already; what follows from its
+    /// size.
     fn next(&mut self, period: u64, hosts: u64) -> bool {
         if self.decided.is_some_and(|decided| decided >= period) {
             return false;

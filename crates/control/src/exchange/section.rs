@@ -56,7 +56,7 @@ impl Section {
         first as u16..=(first + (width - 1)) as u16
     }
 
-    /// Whether a host is in it.
+    /// True if a host is in it.
     pub fn holds(&self, host: &str) -> bool {
         Self::of(host, self.bits) == *self
     }
@@ -124,7 +124,7 @@ impl Sizes {
     }
 }
 
-/// What is known of a section in a round.
+/// The state of a section in a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Which.

@@ -3,7 +3,7 @@
 /// A phase or class that waits behind another is owed this fraction of what the other is served: 1/64, by cost.
 pub(super) const FRACTION: i64 = 64;
 
-/// What the one who comes second is owed, as an account: a 64th of the first's service in, what it was served ahead
+/// The debt to the client that comes second, as an account: a 64th of the first's service in, what it was served ahead
 /// of the first out. It may overdraw by one request, and cannot save: at most what the last request earned it is kept.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Claim {

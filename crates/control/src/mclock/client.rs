@@ -44,8 +44,8 @@ const MAX_LEAD_REQUESTS: u64 = 2;
 /// reservation would run up a claim that it collects, alone, once the device recovers.
 const MAX_LAG: Duration = Duration::from_secs(1);
 
-/// What a request without payload (a flush, a trim) takes off a reservation in bytes/s.
-/// If it were nothing, a stream of flushes would be owed service for ever.
+/// Bytes that a request without payload (a flush, a trim) takes off a reservation in bytes/s. If it were nothing, a
+/// stream of flushes would be owed service for ever.
 const EMPTY_REQUEST_BYTES: u32 = 4_096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(super) struct Client {
     policy: Class,
     /// Where a direction has a limit of its own.
     pub(super) lanes: Option<Box<Lanes>>,
-    /// What was put off.
+    /// Changes that were put off.
     later: Option<Box<Later>>,
     reservation: TokenBucket,
     limit: TokenBucket,
@@ -195,7 +195,7 @@ impl Client {
         }
     }
 
-    /// Whether requests wait.
+    /// True if requests wait.
     #[inline]
     pub(super) fn is_active(&self) -> bool {
         self.len() > 0

@@ -14,10 +14,10 @@ use super::slab::Fifo;
 /// One of a client's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// What no limit on a direction is about; everything where there is none.
+    /// Requests that no limit on a direction is about; all where there is no such limit.
     Common,
     Of(Direction),
-    /// What was put off.
+    /// Changes that were put off.
     Later,
 }
 
@@ -31,7 +31,7 @@ struct Lane {
     fifo: Fifo,
     limit: TokenBucket,
     limited: bool,
-    /// Whether a reservation has taken it beyond its limit since [`Lanes::take_beyond`].
+    /// True if a reservation has taken it beyond its limit since [`Lanes::take_beyond`].
     beyond: bool,
 }
 
@@ -65,7 +65,7 @@ impl Lanes {
         self.0.iter_mut().for_each(|lane| lane.limit.set_burst(now, burst));
     }
 
-    /// Whether a direction has a limit.
+    /// True if a direction has a limit.
     pub(super) fn is_limited(&self) -> bool {
         self.0.iter().any(|lane| lane.limited)
     }
@@ -119,7 +119,7 @@ impl Lanes {
         }
     }
 
-    /// Whether a reservation has taken a direction beyond its limit since the last call.
+    /// True if a reservation has taken a direction beyond its limit since the last call.
     pub(super) fn take_beyond(&mut self, direction: Direction) -> bool {
         core::mem::take(&mut self.0[direction as usize].beyond)
     }

@@ -53,7 +53,7 @@ pub struct ClientId {
     generation: u32,
 }
 
-/// What a client was guaranteed.
+/// The QoS policy of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Qos {
     /// Served at least this fast whenever it asks: a request is due while either rate is behind.
@@ -92,7 +92,7 @@ impl Default for CostModel {
 }
 
 impl CostModel {
-    /// What a request costs: at least 1, at most `u32::MAX`.
+    /// The cost of a request: at least 1, at most `u32::MAX`.
     #[inline]
     fn cost(&self, work: &Work) -> u32 {
         let bytes = u64::from(work.bytes);
@@ -115,11 +115,11 @@ pub enum Phase {
 pub enum Pull<R> {
     /// Serve this one now.
     Ready {
-        /// Whose request it is.
+        /// The client of the request.
         client: ClientId,
         /// Why it was chosen.
         phase: Phase,
-        /// What it asks.
+        /// Its work.
         work: Work,
         /// When it was pushed.
         queued_at: Instant,
@@ -137,7 +137,7 @@ pub enum Pull<R> {
     Idle,
 }
 
-/// What is to become of a request whose turn it is.
+/// The caller's wish for a request whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// It is served.
@@ -186,9 +186,9 @@ pub struct Queue<R> {
     ready: [Heap<true>; 2],
     /// The start tag of the last request served by weight, for each class.
     virtual_time: [VirtualTime; 2],
-    /// What the weight phase is owed while reservations take everything.
+    /// The debt to the weight phase while reservations take everything.
     weight_claim: Claim,
-    /// What the background class is owed while normal clients take everything.
+    /// The debt to the background class while normal clients take everything.
     background_claim: Claim,
 }
 
@@ -296,7 +296,7 @@ impl<R> Queue<R> {
         }
     }
 
-    /// Whether a reservation has taken a direction beyond a limit of its own since the last call.
+    /// True if a reservation has taken a direction beyond a limit of its own since the last call.
     pub fn take_beyond_limit_of(&mut self, id: ClientId, direction: Direction) -> bool {
         let lanes = live_mut(&mut self.clients, id).and_then(|client| client.lanes.as_mut());
         lanes.is_some_and(|lanes| lanes.take_beyond(direction))
@@ -472,7 +472,7 @@ impl<R> Queue<R> {
         Pull::Ready { client: id, phase: choice.phase, work, queued_at, free_at, payload }
     }
 
-    /// Whether a client with requests waiting is behind its reservation.
+    /// True if a client with requests waiting is behind its reservation.
     #[inline]
     pub fn is_reservation_due(&self, now: Instant) -> bool {
         self.reserved.peek().is_some_and(|(due, _)| due <= now.as_nanos())
@@ -484,7 +484,7 @@ impl<R> Queue<R> {
         self.requests.len()
     }
 
-    /// Whether nothing is queued.
+    /// True if nothing is queued.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.requests.len() == 0

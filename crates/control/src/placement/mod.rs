@@ -53,7 +53,7 @@ pub enum Config {
 pub struct Moving {
     /// How often the load is looked at; 100 ms to minutes.
     pub interval: Duration,
-    /// What must be gained, as a fraction (0 to 1): of the time that the requests of the connection take, for `lpt` of the
+    /// The least gain, as a fraction (0 to 1): of the time that the requests of the connection take, for `lpt` of the
     /// heaviest worker's load, for `genetic` of the fitness (the paper's δ, whose unit there is 1/bytes).
     pub min_gain: f64,
 }
@@ -107,7 +107,7 @@ impl Config {
     }
 }
 
-/// What a connection has done since it was last asked.
+/// A connection's work since the last sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Time that its worker spent on it: the honest load.
@@ -144,7 +144,7 @@ pub enum Reason {
     NotWorth {
         /// The heaviest worker's load.
         heaviest: f64,
-        /// What would be gained, as [`Moving::min_gain`] counts it.
+        /// The gain, as [`Moving::min_gain`] counts it.
         gain: f64,
     },
     /// The heaviest worker's load is nearly all of one connection, which cannot be split.
@@ -156,16 +156,16 @@ pub enum Reason {
     },
     /// The gain may be chance: it varies by as much from interval to interval.
     Uncertain {
-        /// What would be gained, as [`Moving::min_gain`] counts it.
+        /// The gain, as [`Moving::min_gain`] counts it.
         gain: f64,
-        /// What it must exceed.
+        /// The least gain that is no chance.
         noise: f64,
     },
     /// Connections move.
     Rebalanced {
         /// The heaviest worker's load.
         before: f64,
-        /// What it would have been after the moves.
+        /// Its load after the moves, had they been made before.
         after: f64,
     },
     /// A connection is on a worker for a short time, to see what it does where it need not share a full one.
@@ -197,7 +197,7 @@ impl Reason {
     }
 }
 
-/// What was decided.
+/// A decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
     /// When.
@@ -214,7 +214,7 @@ struct Entry {
     worker: u32,
     /// In the interval under way.
     load: u64,
-    /// What it counts for until the interval ends: what it did before, or as much as others where nothing is known.
+    /// Its load until the interval ends: the one before, or as much as others where nothing is known.
     counts_for: u64,
 }
 
@@ -351,7 +351,7 @@ impl Placement {
         }
     }
 
-    /// What a connection has done since the last time; may come as often as one likes within an interval. O(1).
+    /// Observes a connection's work since the last time; may come as often as one likes within an interval. O(1).
     #[inline]
     pub fn observe(&mut self, slot: u32, sample: Sample) {
         if let Some(Some(entry)) = self.entries.get_mut(slot as usize) {
@@ -423,7 +423,7 @@ impl Placement {
         Some(self.decision)
     }
 
-    /// What was observed of each connection becomes what it counts for.
+    /// Turns the observations of each connection into its load.
     fn end_interval(&mut self, interval_ns: f64) {
         self.carries.fill(0);
         self.entries.iter().flatten().for_each(|entry| self.carries[entry.worker as usize] += entry.load);

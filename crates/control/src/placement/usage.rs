@@ -33,7 +33,7 @@ struct Told {
     each: f64,
 }
 
-/// What an observed load is of its worker's interval.
+/// An observed load as a part of its worker's interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Part {
     /// Load while the worker was not full, and while it was, as shares of the interval.
@@ -55,7 +55,7 @@ impl Part {
 #[derive(Debug, Default)]
 pub(super) struct Usages {
     told: Vec<Told>,
-    /// Whether any worker ever reported.
+    /// True if any worker ever reported.
     known: bool,
 }
 
@@ -76,8 +76,8 @@ impl Usages {
         self.known = true;
     }
 
-    /// What a nanosecond that was observed of a connection of the worker is, where all of them sum up to `sum`. `None`:
-    /// the worker hangs and reports nothing, so what was observed is not all of the interval.
+    /// A nanosecond of an observed connection of the worker, where all of them sum up to `sum`, as a part of the
+    /// interval. `None`: the worker hangs and reports nothing, so what was observed is not all of the interval.
     pub(super) fn part(&self, worker: usize, sum: u64, interval_ns: f64) -> Option<Part> {
         let told = self.told.get(worker).filter(|told| told.times > 0.0);
         let Some(told) = told else {

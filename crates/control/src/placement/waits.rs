@@ -28,7 +28,7 @@ const CERTAIN: f32 = 3.0;
 const TRIAL: usize = 4;
 /// After a trial that failed the next one waits for so many times as long: trials stay below the 99th percentile.
 const RARELY: usize = 100;
-/// What others may lose by a trial that succeeds, as a part of what all gain.
+/// The loss of others by a trial that succeeds, at most, as a part of what all gain.
 const LOSS: f32 = 0.25;
 /// Connections looked at exactly in a decision: those that guarantee most.
 const CANDIDATES: usize = 64;
@@ -39,7 +39,7 @@ const ALL: u32 = u32::MAX;
 
 type Row = [f32; SLOTS];
 
-/// What a connection does in each slot, or all connections of a worker.
+/// The work of a connection, or of all connections of a worker, in each slot.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     /// Load while the worker was not full, as a share of the slot.
@@ -47,7 +47,7 @@ struct Share {
     /// Load while it was, and the work that was waiting then, in slots.
     hidden: Row,
     closed: Row,
-    /// Whether it asks for anything, 0 to 1.
+    /// The part of the time in which it asks for anything, 0 to 1.
     asks: Row,
 }
 
@@ -119,7 +119,7 @@ struct Trial {
     seen: u32,
 }
 
-/// What a move gains, summed over slots: logarithms of waits.
+/// The gain of a move, summed over slots: logarithms of waits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gain {
     /// Of all connections that ask, and its standard error.
@@ -139,13 +139,13 @@ impl Gain {
         self.all - CERTAIN * self.error
     }
 
-    /// Whether connections gain enough, for certain, and throughput does not suffer.
+    /// True if connections gain enough, for certain, and throughput does not suffer.
     fn is_worth(&self, min_gain: f32) -> bool {
         self.sure() > 0.0 && self.all >= min_gain * self.asks && self.work >= -min_gain * self.load
     }
 }
 
-/// What connections did in the slots of the past.
+/// The work of connections in the slots of the past.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
     connections: Vec<Past>,
@@ -181,7 +181,7 @@ impl Waits {
         self.workers.resize(workers, Worker { sum: Share::NONE, logs: [0.0; SLOTS], slopes: [[0.0; SLOTS]; 2] });
     }
 
-    /// What a connection did in the slot, if that is known; its mean load.
+    /// Learns a connection's work in the slot, if that is known; its mean load.
     pub(super) fn learn(&mut self, slot: u32, worker: u32, new: Option<Part>) -> Option<f32> {
         let (past, n) = (&mut self.connections[slot as usize], self.slot);
         if let Some(Part { open, hidden, waiting }) = new {
@@ -360,8 +360,8 @@ impl Placement {
         Some(Reason::Trial { worker: to })
     }
 
-    /// Whether a trial is under way. In the end the connection goes back if all would gain by that, or if others have lost
-    /// much of what it has gained.
+    /// True if a trial is under way. In the end the connection goes back if all would gain by that, or if others have
+    /// lost much of what it has gained.
     fn goes_on_trying(&mut self) -> bool {
         let Some(mut trial) = self.waits.trial.take() else { return false };
         let age = self.waits.seen - trial.began;

@@ -32,7 +32,8 @@ const IDLE_AT_MOST: f64 = 0.1;
 /// Slots that were all taken bound who got less than this part of its limit.
 const NOT_SHORT: f64 = 0.97;
 
-/// What a guarantee is about. Guarantees of different scopes to one tenant are kept independently of each other.
+/// The requests that a guarantee is about. Guarantees of different scopes to one tenant are kept independently of each
+/// other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// All that a tenant does: reads and writes together, and in requests also those that move no data.
@@ -83,7 +84,7 @@ impl Throughputs {
         Self { all: Some(rate), ..Self::NONE }
     }
 
-    /// What was guaranteed of this; a rate of 0 is no guarantee.
+    /// The guarantee for this scope; a rate of 0 is no guarantee.
     pub fn of(&self, scope: Scope) -> Option<Rate> {
         let rate = match scope {
             Scope::All => self.all,
@@ -94,7 +95,7 @@ impl Throughputs {
     }
 }
 
-/// What decides how much a tenant gets.
+/// The cause that decides how much a tenant gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
     /// Its reservation is as high as the smallest limit or higher, and wins.
@@ -118,7 +119,7 @@ impl Binding {
 pub struct Decision {
     /// The limit and why.
     pub limit: Limit,
-    /// What bound in the interval before.
+    /// The cause that bound in the interval before.
     pub binding: Binding,
 }
 
@@ -135,15 +136,15 @@ impl Decided for Decision {
 /// A look at a tenant's guarantee.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// What the guarantee is about.
+    /// The requests that the guarantee is about.
     pub scope: Scope,
-    /// What was guaranteed.
+    /// The guaranteed rate.
     pub guaranteed: Rate,
-    /// What the tenant got in the last interval, per second; `None` before the first.
+    /// The tenant's rate in the last interval, per second; `None` before the first.
     pub measured: Option<f64>,
     /// The limit assigned for it, and why.
     pub limit: Limit,
-    /// What bound in the last interval.
+    /// The cause that bound in the last interval.
     pub binding: Binding,
     /// Decisions lately, oldest first.
     pub records: &'a Log<Decision>,
@@ -171,7 +172,7 @@ pub(super) struct Guaranteed {
     id: throughput::TenantId,
     pub(super) scope: Scope,
     guaranteed: Rate,
-    /// What the tenant had done at the last tick: of what was guaranteed, and in all.
+    /// The tenant's counters at the last tick: of the guaranteed requests, and of all.
     counted: u64,
     counted_in_all: Rates,
     measured: Option<f64>,
@@ -182,7 +183,7 @@ pub(super) struct Guaranteed {
     idle_since: Option<Instant>,
     /// For how long it had nothing since the last tick.
     idle: Duration,
-    /// Whether its slots were all taken since the last tick.
+    /// True if its slots were all taken since the last tick.
     pub(super) blocked: bool,
 }
 
@@ -227,7 +228,7 @@ impl Guaranteed {
     }
 }
 
-/// What a tenant got in an interval, per second: of what was guaranteed, and in all.
+/// A tenant's rates in an interval, per second: of the guaranteed requests, and of all.
 struct Got {
     measured: f64,
     iops: f64,
@@ -235,7 +236,7 @@ struct Got {
 }
 
 impl Tenant {
-    /// What it has done of this, in the unit of a guarantee.
+    /// Its counter for this scope, in the unit of a guarantee.
     fn done(&self, scope: Scope, unit: Rate) -> u64 {
         let (stats, all) = (&self.stats, self.done_in_all());
         match (scope, unit) {
@@ -265,8 +266,8 @@ impl Tenant {
         }
     }
 
-    /// What bound it, if it got so much, and the limit that this was to the guarantee; `None` for the one assigned.
-    /// `beyond`: a reservation took a direction beyond its limit.
+    /// The cause that bound it, if it got so much, and the limit that this was to the guarantee; `None` for the one
+    /// assigned. `beyond`: a reservation took a direction beyond its limit.
     fn bound_by(&self, guaranteed: &Guaranteed, got: &Got, beyond: bool) -> (Binding, Option<InForce>) {
         let (limit, reservation) = self.bounds(guaranteed.guaranteed);
         let assigned = guaranteed.limit.limit.value();
@@ -290,7 +291,7 @@ impl Tenant {
         (Binding::Limit(owner), (owner != Owner::Throughput).then(|| only(limit)))
     }
 
-    /// Whether nothing of this is inside; what waits is not looked at.
+    /// True if nothing of this is inside; what waits is not looked at.
     pub(super) fn has_none_inside(&self, scope: Scope) -> bool {
         match scope {
             Scope::All => self.in_flight == 0,

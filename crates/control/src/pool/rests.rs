@@ -1,6 +1,6 @@
 //! How a tenant is throttled for a target: its slots rest.
 //!
-//! A tenant that is throttled may have as many requests inside the back end as it had when that began, and after each of
+//! A tenant that is throttled may have as many requests in flight as it had when that began, and after each of
 //! them the place it took stays empty for a while. That is the plant for which packet delays were designed: so much in
 //! circulation, which comes back `rest` later. By Little's law `slots` requests that take R each pass at
 //! `slots / (R + rest)`, whether the tenant has four requests waiting or four thousand; a little rest already empties
@@ -22,12 +22,12 @@ use crate::time::{Duration, Instant};
 /// How a tenant is throttled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hold {
-    /// Requests it may have inside the back end, resting ones included.
+    /// Requests it may have in flight, resting ones included.
     pub slots: u64,
     /// Requests that it had inside when it was not throttled.
     pub usual: u64,
     /// How long a place stays empty after a request.
-    pub rest: Duration,
+    pub delay: Duration,
     /// Why so long.
     pub reason: ClientReason,
 }
@@ -36,7 +36,7 @@ pub struct Hold {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rest {
     due: Instant,
-    /// Whose: place and generation.
+    /// The tenant's place and generation.
     index: u32,
     generation: u32,
     /// When its request left.
@@ -86,7 +86,7 @@ fn fewer(slots: u64, rest: Duration, latency: Duration) -> (u64, Duration) {
     (busy, Duration::from_nanos((cycle as u64).saturating_sub(latency)))
 }
 
-/// What the target saw of a tenant at the end of its last interval.
+/// A tenant's figures for the target at the end of its last interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     /// Payload bytes since the pool began: those that count as load, and all.
@@ -94,12 +94,12 @@ pub(super) struct Seen {
     all: u64,
     /// Bytes per second in the interval, were the tenant not throttled; 0 if it did nothing that a throttle slows.
     freed: f64,
-    /// Time that requests spent inside the back end, together.
+    /// Time that requests spent in the back end, together.
     inside: Duration,
     /// Requests that have left the back end, in all; how long those of the interval took in it, on average.
     served: u64,
     latency: Duration,
-    /// Requests inside the back end in the interval, on average.
+    /// Requests in flight in the interval, on average.
     requests: u64,
     /// Reads in the interval: how many, and their latencies together.
     reads: u64,
@@ -230,7 +230,7 @@ impl<R> Pool<R> {
                 let rest = delay.delay.min(Duration::from_nanos(most));
                 let reason = if rest < delay.delay { ClientReason::LongestWait } else { delay.reason };
                 let (usual, (slots, rest)) = (slots, fewer(slots, rest, tenant.seen.latency));
-                Hold { slots, usual, rest, reason }
+                Hold { slots, usual, delay: rest, reason }
             });
             if hold != tenant.hold {
                 changed = true;
@@ -241,7 +241,7 @@ impl<R> Pool<R> {
             let tenants = &self.tenants;
             self.rests.change(|index, generation| {
                 let tenant = tenants.get(index as usize).filter(|tenant| tenant.generation == generation)?;
-                tenant.hold.map(|hold| hold.rest)
+                tenant.hold.map(|hold| hold.delay)
             });
         }
         self.target = Some(target);
@@ -261,7 +261,7 @@ impl<R> Pool<R> {
 }
 
 impl Tenant {
-    /// As many requests as it has inside the back end when it is not throttled.
+    /// As many requests as it has in flight when it is not throttled.
     fn usual_slots(&self, reason: &Reason) -> u64 {
         // A burst that is known is throttled before it has filled the device again.
         let before = if matches!(reason, Reason::KnownBurst { .. }) { self.held_before } else { 0 };

@@ -26,10 +26,10 @@ use crate::mclock::{Pull, Wish};
 use crate::time::Instant;
 use crate::units::{Rates, Work};
 
-/// What a pull answers: see [`Queue::pull_wanted`](crate::mclock::Queue::pull_wanted).
+/// Answer of a pull: see [`Queue::pull_wanted`](crate::mclock::Queue::pull_wanted).
 pub(super) type Pulled<R> = Result<Pull<Entry<R>>, Option<(Instant, Entry<R>)>>;
 
-/// Who shares the budget, and who may have room in its share.
+/// The tenants that share the budget, and those that have space in their shares.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     /// Sum of the weights of the tenants that have anything queued or in flight.
@@ -42,7 +42,7 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// What a tenant of this weight may have in flight beside a budget that is used up.
+    /// The bytes that a tenant of this weight may have in flight beside a budget that is used up.
     fn of(&self, weight: u32, budget_bytes: u64) -> u64 {
         let share = u128::from(budget_bytes) * u128::from(weight) / u128::from(self.weights.max(1));
         u64::try_from(share).unwrap_or(u64::MAX)
@@ -101,7 +101,7 @@ impl<R> Pool<R> {
         wish: impl Fn(&R) -> W,
     ) -> Option<Pulled<R>> {
         let (base, budget) = (u64::from(self.config.base_cost_bytes), self.admission.budget_bytes());
-        let small = (self.admission.inside_bytes() / self.in_flight.max(1)).saturating_sub(1);
+        let small = (self.admission.in_flight_bytes() / self.in_flight.max(1)).saturating_sub(1);
         while let Some(&Reverse((until, index))) = self.shares.throttled.peek()
             && until <= now
         {

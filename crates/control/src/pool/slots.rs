@@ -20,7 +20,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// A target that is missed for hours is reported once in this time.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
-/// What the latency of a tenant is to stay below, as long as it has one.
+/// A latency target of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatencyTarget {
     /// Below this.
@@ -36,7 +36,7 @@ impl LatencyTarget {
     }
 }
 
-/// What a tenant's requests do, so that what they did in a period is a difference of two readings. Sums of instants and of
+/// Sums over a tenant's requests, so that those of a period are a difference of two readings. Sums of instants and of
 /// times inside may wrap around; differences do not mind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
@@ -79,12 +79,12 @@ impl Tally {
         self.spent = self.spent.wrapping_add(latency.as_nanos());
     }
 
-    /// What those waiting now have waited, added up.
+    /// The time that waiting requests have waited, added up.
     fn waited(&self, now: Instant) -> Duration {
         Duration::from_nanos(self.waiting.wrapping_mul(now.as_nanos()).wrapping_sub(self.queued_at))
     }
 
-    /// Request-time inside the device since the tenant joined.
+    /// Request-time in the device since the tenant joined.
     fn occupied(&self, now: Instant) -> u64 {
         self.spent.wrapping_add(self.inside.wrapping_mul(now.as_nanos())).wrapping_sub(self.admitted_at)
     }
@@ -98,13 +98,13 @@ struct Mark {
     completed: u64,
     bytes: u64,
     device_time: Duration,
-    response_time: Duration,
+    latency: Duration,
 }
 
 /// A target that a tenant has missed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Missed {
-    /// Whose it is.
+    /// The tenant.
     pub tenant: TenantId,
     /// The target.
     pub target: LatencyTarget,
@@ -119,7 +119,7 @@ pub struct Missed {
 /// A tenant's target, and what became of it.
 #[derive(Clone, Debug, Default)]
 pub struct Granted {
-    /// What its latency over a second is to stay below.
+    /// The target for its latency over a second.
     pub target: Option<LatencyTarget>,
     /// By how many times the target's figure exceeds the mean; 1 for the mean. A percentile is over the last 5 to 10 s.
     pub times_mean: f64,
@@ -127,11 +127,11 @@ pub struct Granted {
     pub slots: Option<u64>,
     /// The same as it was decided, before rounding.
     pub share: Option<f64>,
-    /// What its target needs, in slots.
+    /// The slots that its target needs.
     pub need: f64,
     /// Why; `None` before the first decision.
     pub reason: Option<Reason>,
-    /// What it did in the last period.
+    /// Its report on the last period.
     pub report: Report,
     /// Seconds in which something completed, since it has the target.
     pub windows: u64,
@@ -155,7 +155,7 @@ pub(super) struct Slots {
     began: Instant,
     next_tick: Instant,
     window_began: Instant,
-    /// Whether other hosts have a say.
+    /// True if other hosts have a say.
     exchanged: bool,
     /// How much of their shares tenants get, from none (their least) to 1.
     ramp: f64,
@@ -186,12 +186,12 @@ pub struct View<'a> {
     pub total: Option<f64>,
     /// By how much all targets could be scaled and still be met; `None` without targets, or where ten times would not do.
     pub tightness: Option<f64>,
-    /// Whether other hosts have a say.
+    /// True if other hosts have a say.
     pub exchanged: bool,
 }
 
 impl<R> Pool<R> {
-    /// What a tenant's latency over a second is to stay below; `None` for no target.
+    /// Sets the target for a tenant's latency over a second; `None` for no target.
     pub fn set_latency_target(&mut self, id: TenantId, target: Option<LatencyTarget>) {
         if let Some(tenant) = self.live_mut(id)
             && tenant.granted.target != target
@@ -253,8 +253,8 @@ impl<R> Pool<R> {
         missed
     }
 
-    /// What the tenants did in the last period, for the other hosts; once for each period. Where other hosts have a say, the
-    /// period ends now.
+    /// The tenants' summary of the last period for the other hosts; once for each period. Where other hosts have a say,
+    /// the period ends now.
     pub fn take_summary(&mut self, now: Instant) -> Option<Summary> {
         if self.slots.as_ref()?.exchanged {
             self.end_period(now);
@@ -389,7 +389,7 @@ impl super::Tenant {
             completed: stats.latency.count(),
             bytes: stats.read_bytes.saturating_add(stats.write_bytes),
             device_time: stats.device_latency.sum(),
-            response_time: stats.latency.sum(),
+            latency: stats.latency.sum(),
         };
     }
 
@@ -405,9 +405,9 @@ impl super::Tenant {
             bytes: after.bytes.saturating_sub(before.bytes),
             queued: self.tally.waiting,
             waited: self.tally.waited(now),
-            inside: Duration::from_nanos(after.occupied.wrapping_sub(before.occupied)),
+            occupied: Duration::from_nanos(after.occupied.wrapping_sub(before.occupied)),
             device_time: less(after.device_time, before.device_time),
-            response_time: less(after.response_time, before.response_time),
+            latency: less(after.latency, before.latency),
         };
         self.granted.times_mean = 1.0;
         if let (Some(shape), Some(LatencyTarget { statistic: Statistic::Percentile(percentile), .. })) =
@@ -421,7 +421,7 @@ impl super::Tenant {
         }
         let (completed, sum) = &mut self.granted.window;
         *completed += report.completed;
-        *sum = Duration::from_nanos(sum.as_nanos().saturating_add(report.response_time.as_nanos()));
+        *sum = Duration::from_nanos(sum.as_nanos().saturating_add(report.latency.as_nanos()));
         self.granted.report = report;
         report
     }
@@ -431,7 +431,7 @@ impl Granted {
     /// Whole slots whose mean over periods is `slots`. Those of a period in which nothing is left waiting cost only what was
     /// used of them: who uses less than a slot's part is never without one.
     fn round(&mut self, slots: f64) -> u64 {
-        let used = self.report.inside.as_secs_f64() / self.report.length.as_secs_f64().max(1e-9);
+        let used = self.report.occupied.as_secs_f64() / self.report.length.as_secs_f64().max(1e-9);
         let (share, whole) = (self.share.unwrap_or(0.0), self.slots.unwrap_or(0) as f64);
         let cost = if self.report.queued > 0 { whole } else { whole.min(used) };
         self.owed = (self.owed + share - cost).clamp(0.0, 1.0);
@@ -444,7 +444,7 @@ impl Granted {
         Some(Duration::from_nanos((target.time.as_nanos() as f64 / self.times_mean) as u64))
     }
 
-    /// Whether the target was missed in the second that ends.
+    /// True if the target was missed in the second that ends.
     fn judge(&mut self) -> bool {
         let (completed, sum) = core::mem::take(&mut self.window);
         if let Some(target) = self.target

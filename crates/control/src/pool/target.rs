@@ -25,13 +25,13 @@ pub enum Statistic {
     Percentile(f64),
 }
 
-/// What makes a tenant a noisy client.
+/// The load that makes a tenant noisy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Load {
-    /// What it writes.
+    /// Its writes.
     #[default]
     Writes,
-    /// What it reads.
+    /// Its reads.
     Reads,
     /// Both.
     All,
@@ -44,7 +44,7 @@ pub struct Config {
     pub response: response::Config,
     /// Which figure the target is for.
     pub statistic: Statistic,
-    /// What makes a tenant a noisy client.
+    /// The load that makes a tenant noisy.
     pub load: Load,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Target {
     /// When the present interval began.
     began: Instant,
     next_tick: Instant,
-    /// Whether anything at all has completed in the interval.
+    /// True if anything at all has completed in the interval.
     moved: bool,
     shape: Shape,
     measured: Option<Duration>,
@@ -218,7 +218,7 @@ impl Target {
         self.delays.get(place)
     }
 
-    /// Whether a tenant's reads count: it is not noisy.
+    /// True if a tenant's reads count: it is not noisy.
     pub(super) fn counts(&self, client: ClientId) -> bool {
         !self.controller.is_noisy(client)
     }

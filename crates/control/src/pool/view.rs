@@ -1,4 +1,4 @@
-//! What a tenant has, and what it received.
+//! The settings and statistics of a tenant.
 
 use super::guarantee::{self, Guaranteed, Scope};
 use super::slots::Granted;
@@ -8,7 +8,7 @@ use crate::limits::LimitSet;
 use crate::mclock::Qos;
 use crate::response::Throttle;
 
-/// What a tenant received since the pool began.
+/// Counters of a tenant since the pool began.
 #[derive(Clone, Default)]
 pub struct TenantStats {
     /// Reads completed.
@@ -41,19 +41,19 @@ pub struct TenantStats {
 pub struct TenantView<'a> {
     /// The guarantee as configured.
     pub qos: &'a Qos,
-    /// Who limits the tenant's IOPS.
+    /// The limits on the tenant's IOPS, by owner.
     pub limit_iops: &'a LimitSet,
-    /// Who limits the tenant's bytes per second.
+    /// The limits on the tenant's bytes per second, by owner.
     pub limit_bytes_per_s: &'a LimitSet,
-    /// Who limits its requests inside the back end.
+    /// The limits on its requests in flight, by owner.
     pub slots: &'a LimitSet,
     /// Requests waiting.
     pub queued: usize,
-    /// Requests inside the back end.
+    /// Requests in flight.
     pub in_flight: u64,
-    /// What it received.
+    /// Its counters.
     pub stats: &'a TenantStats,
-    /// Whether it may be throttled for the pool's target.
+    /// The order in which it is throttled for the pool's target.
     pub throttle: Throttle,
     /// How it is throttled for the pool's target, if it is.
     pub hold: Option<Hold>,

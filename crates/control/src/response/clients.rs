@@ -1,4 +1,4 @@
-//! Who is noisy?
+//! Finds noisy clients.
 
 use alloc::vec::Vec;
 
@@ -28,7 +28,7 @@ pub(super) struct Client {
     pub(super) bytes_per_s: f64,
     /// The same of all that it moves, whether or not the throttle slows it.
     pub(super) all_bytes_per_s: f64,
-    /// Whether it is among those that may be throttled.
+    /// True if it is among those that may be throttled.
     pub(super) noisy: bool,
     /// Its share of the load of all noisy clients, and the delay in force, in ms. For the adaptive method.
     pub(super) share: f64,
@@ -141,7 +141,7 @@ impl Clients {
         self.noisy().count() > before
     }
 
-    /// Whether this client is noisy.
+    /// True if this client is noisy.
     pub(super) fn is_noisy(&self, client: ClientId) -> bool {
         self.all.binary_search_by_key(&client, |client| client.id).is_ok_and(|place| self.all[place].noisy)
     }

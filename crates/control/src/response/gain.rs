@@ -1,4 +1,4 @@
-//! What does a millisecond of delay do?
+//! Estimates the effect of a millisecond of delay.
 //!
 //! A client that keeps so much in circulation, waits and asks again obeys Little's law: with load x, latency R and
 //! a delay d that it meets k times for each request, x·(R + k·d) is constant as long as the client does not change. So
@@ -17,8 +17,8 @@
 
 /// Weight of the newest value in every moving average, and part of an error that is mended in an interval.
 pub(super) const NEWEST: f64 = 0.1;
-/// What has been missing for so many of its intervals is gone; a tenth of the usual load is none; means over so many are to
-/// stay below the target.
+/// Intervals of a client after which it is gone if it is missing; a tenth of the usual load is none; means over so many
+/// are to stay below the target.
 pub(super) const PATIENCE: f64 = 10.0;
 /// Where estimation begins, k and its variance (a standard deviation of 2.5): packet delays were measured to be met 1, 2, 4 and
 /// 5 times by a request, the rest of a slot once.
@@ -41,8 +41,8 @@ impl Point {
     }
 }
 
-/// What k and its variance are after two moments between which nothing but the delay changed, with latencies that are
-/// good to `deviation_ms`.
+/// Learns k and its variance from two moments between which nothing but the delay changed, with latencies that are good
+/// to `deviation_ms`.
 pub(super) fn learn((k, variance): (f64, f64), before: &Point, after: &Point, deviation_ms: f64) -> (f64, f64) {
     let load = 0.5 * (before.load + after.load);
     let moved_ms = (after.load_delay - before.load_delay) / load;

@@ -41,7 +41,7 @@ const SIGNAL_LOST_AFTER_INTERVALS: u64 = 10;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// Whether a tenant is throttled for latency targets of others.
+/// The order in which a tenant is throttled for latency targets of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
@@ -69,12 +69,12 @@ impl Throttle {
     }
 }
 
-/// What one client did in an interval.
+/// One client's load in an interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClientSample {
-    /// Who.
+    /// The client.
     pub client: ClientId,
-    /// Whether it may be throttled. [`Method::Pid`] takes [`Throttle::Last`] as [`Throttle::Never`].
+    /// The order in which it is throttled. [`Method::Pid`] takes [`Throttle::Last`] as [`Throttle::Never`].
     pub throttle: Throttle,
     /// Load that the throttle slows, in bytes per second, 0 or more; what is not a number counts as 0.
     pub bytes_per_s: f64,
@@ -85,7 +85,7 @@ pub struct ClientSample {
     pub paid: f64,
 }
 
-/// What happened on a pool since the last sample.
+/// A pool's figures since the last sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sample<'a> {
     /// Mean latency of the reads that completed; `None` when none did.
@@ -110,7 +110,7 @@ pub enum Method {
 pub struct Config {
     /// How delays are chosen.
     pub method: Method,
-    /// What the mean latency of reads is to stay below (10 us to 100 s).
+    /// The target for the mean latency of reads (10 us to 100 s).
     pub target: Duration,
     /// How often the caller observes and ticks (1 ms to 10 s).
     pub interval: Duration,
@@ -189,7 +189,7 @@ pub enum Reason {
     UnderTarget {
         /// Mean latency of reads, smoothed.
         measured: Duration,
-        /// What the controller aims at.
+        /// The controller's aim.
         target: Duration,
     },
     /// Reads take too long, but there is no client to throttle: no client's load is above the threshold, or all are on the
@@ -197,29 +197,29 @@ pub enum Reason {
     NoNoisy {
         /// Mean latency of reads, smoothed.
         measured: Duration,
-        /// What the controller aims at.
+        /// The controller's aim.
         target: Duration,
     },
     /// Reads take too long: the delay grows.
     ReadsOverTarget {
         /// Mean latency of reads, smoothed.
         measured: Duration,
-        /// What the controller aims at.
+        /// The controller's aim.
         target: Duration,
     },
     /// Reads are faster than need be: the delay shrinks.
     ReadsUnderTarget {
         /// Mean latency of reads, smoothed.
         measured: Duration,
-        /// What the controller aims at.
+        /// The controller's aim.
         target: Duration,
     },
     /// The delay was changed just now, and what is measured is not its effect yet.
     AwaitingEffect {
-        /// What the controller aims at.
+        /// The controller's aim.
         target: Duration,
     },
-    /// These noisy clients are known: the delay that held them back before is in force again.
+    /// These noisy clients were throttled before: their delay is in force again.
     KnownBurst {
         /// The delay that held, a mean weighted by load.
         held: Duration,
@@ -228,7 +228,7 @@ pub enum Reason {
     Unachievable {
         /// Mean latency of reads, smoothed.
         measured: Duration,
-        /// What the controller aims at.
+        /// The controller's aim.
         target: Duration,
     },
     /// Reads are slow although all are throttled as far as allowed, and what that does is not known: for some seconds
@@ -265,7 +265,7 @@ impl Reason {
         }
     }
 
-    /// What was measured, smoothed, and what was aimed at, where the reason has them.
+    /// The measured figure, smoothed, and the aim, where the reason has them.
     pub const fn figures(&self) -> (Option<Duration>, Option<Duration>) {
         match *self {
             Self::UnderTarget { measured, target }
@@ -305,7 +305,7 @@ pub enum ClientReason {
 /// A client that is throttled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClientDelay {
-    /// Who.
+    /// The client.
     pub client: ClientId,
     /// How long what is sent to it is delayed; above zero, a multiple of the step, at most the maximum.
     pub delay: Duration,
@@ -313,14 +313,14 @@ pub struct ClientDelay {
     pub reason: ClientReason,
 }
 
-/// What to do until the next decision.
+/// The decision until the next one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision<'a> {
     /// Why.
     pub reason: Reason,
     /// Mean delay of the noisy clients, weighted by their load.
     pub mean_delay: Duration,
-    /// Who is throttled, in order of client; no other is.
+    /// The throttled clients in order; no other is throttled.
     pub delays: &'a [ClientDelay],
 }
 
@@ -330,7 +330,7 @@ pub struct Controller {
     inner: Inner,
     /// When the last sample came.
     sampled_at: Option<Instant>,
-    /// Whether a sample has come since the last tick.
+    /// True if a sample has come since the last tick.
     fresh: bool,
 }
 
@@ -365,7 +365,7 @@ impl Controller {
         self.fresh = true;
     }
 
-    /// What to do now. Without a new sample the last decision stands until the signal counts as lost.
+    /// Decides. Without a new sample the last decision stands until the signal counts as lost.
     pub fn tick(&mut self, now: Instant) -> Decision<'_> {
         self.decide(now);
         self.decision()
@@ -417,7 +417,7 @@ impl Controller {
         }
     }
 
-    /// Whether a client was noisy at the last decision: its reads wait behind its own requests.
+    /// True if a client was noisy at the last decision: its reads wait behind its own requests.
     pub fn is_noisy(&self, client: ClientId) -> bool {
         match &self.inner {
             Inner::Pid(pid) => pid.is_noisy(client),

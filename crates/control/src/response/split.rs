@@ -1,4 +1,4 @@
-//! Whose delay makes up the mean?
+//! Divides the mean delay among clients.
 //!
 //! The effect of delays is that of their mean, weighted by load (see [`super::gain`]). That leaves free who has how much.
 //! Here each noisy client's delay is in proportion to its share of the load, so that the one who causes most of it gives up

@@ -33,7 +33,7 @@ impl Trial {
     /// Intervals of a block. In the first of them requests are still in flight that met the other state.
     const BLOCK: u32 = PATIENCE as u32 / 2;
 
-    /// Whether the delay is in force in the next interval.
+    /// True if the delay is in force in the next interval.
     pub(super) fn holds(&self) -> bool {
         // Held, lifted, lifted, held, and so on.
         matches!(self.intervals / Self::BLOCK % 4, 0 | 3)

@@ -36,7 +36,7 @@ impl Method {
         }
     }
 
-    /// Whether a host needs to hear of the others: the others of these need nothing but their own figures.
+    /// True if a host needs to hear of the others: the others of these need nothing but their own figures.
     pub const fn needs_exchange(self) -> bool {
         matches!(self, Self::Drg | Self::Needs)
     }

@@ -7,7 +7,7 @@ const WORTH: f64 = 0.1;
 /// Nor is one below this: a length that is to be halfway between two whole numbers would change for ever.
 const WORTH_AT_LEAST: f64 = 0.75;
 
-/// What lengths a device's queues can have. A device has one, or several of one length each, which share its slots.
+/// The possible lengths of a device's queues. A device has one, or several of one length each, which share its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {
     /// How many queues have this length.

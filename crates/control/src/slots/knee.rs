@@ -2,8 +2,8 @@
 
 use crate::time::Duration;
 
-/// What has to be known for what is assumed of a device, give or take 0.2, to count half: counts vary by half of what chance
-/// makes of them.
+/// The weight of knowledge at which the assumption about a device, give or take 0.2, counts half: counts vary by half
+/// of what chance makes of them.
 pub(super) const DOUBT: f64 = 12.0;
 /// The elasticity while nothing is known of it.
 const ASSUMED: f64 = 0.1;

@@ -77,18 +77,18 @@ const HORIZON_PERIODS: f64 = 2.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkloadId(pub u64);
 
-/// What one workload is, and did.
+/// One workload and its report.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Workload {
     /// Which.
     pub id: WorkloadId,
-    /// What its mean latency is to stay below.
+    /// The target for its mean latency.
     pub target: Option<Duration>,
     /// Its worth where not all targets can be met, and its share by weight (above 0, at most 1e6).
     pub weight: f64,
     /// Requests per second that it was guaranteed while it asks for them; 0 for none.
     pub guaranteed_iops: f64,
-    /// What it did.
+    /// Its report.
     pub report: Report,
 }
 
@@ -132,20 +132,20 @@ impl Reason {
     }
 }
 
-/// What one workload gets.
+/// One workload's share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     /// Which.
     pub id: WorkloadId,
     /// I/Os that it may have out; a fraction is a slot for part of the time. `None`: no bound.
     pub slots: Option<f64>,
-    /// What its target needs, in slots; 0 without a target.
+    /// The slots that its target needs; 0 without a target.
     pub need: f64,
     /// Why.
     pub reason: Reason,
 }
 
-/// What holds until the next decision.
+/// The plan until the next decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan<'a> {
     /// All slots of the group together; `None`: no bound.
@@ -156,7 +156,7 @@ pub struct Plan<'a> {
     pub shares: &'a [Share],
 }
 
-/// What is remembered of a workload.
+/// The controller's memory of a workload.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     workload: Workload,
@@ -188,13 +188,13 @@ pub struct Controller {
     aim_s: f64,
     /// Latency of the device for the whole group, lately.
     latency_s: Option<f64>,
-    /// What counts as the target of those that have none, in seconds.
+    /// The assumed target of those that have none, in seconds.
     no_target_s: f64,
     tightness: Option<f64>,
     knee: Knee,
     /// The elasticity of throughput by what the group knows; 1 while alone.
     elasticity: f64,
-    /// Whether more of that is seen than assumed.
+    /// True if more of that is seen than assumed.
     is_sure: bool,
     /// Others load the device, of whom nothing is heard.
     alone: bool,
@@ -236,9 +236,9 @@ impl Controller {
         &self.config
     }
 
-    /// Whether nothing is heard of the others that load the device. Then it forgets how many slots the group has together, and
-    /// finds out anew how many the device can take, from the least, by latency alone: what the others do cannot be told apart
-    /// from what the device does. What is known of its workloads stays, and so do fixed totals.
+    /// True if nothing is heard of the others that load the device. Then it forgets how many slots the group has
+    /// together, and finds out anew how many the device can take, from the least, by latency alone: what the others do
+    /// cannot be told apart from what the device does. What is known of its workloads stays, and so do fixed totals.
     pub fn set_alone(&mut self, alone: bool) {
         if alone && !self.alone {
             self.forget();
@@ -255,13 +255,13 @@ impl Controller {
         }
     }
 
-    /// Whether it is; see [`Self::set_alone`].
+    /// True if it is; see [`Self::set_alone`].
     pub fn is_alone(&self) -> bool {
         self.alone
     }
 
-    /// What the workloads of this host did in a period; who is missing is gone. Returns the summary for the other hosts.
-    /// O(n) where the order is that of the call before.
+    /// Observes the workloads of this host over a period; those that are missing are gone. Returns the summary for the
+    /// other hosts. O(n) where the order is that of the call before.
     pub fn observe(&mut self, workloads: &[Workload]) -> &Summary {
         let before = core::mem::take(&mut self.known);
         for (place, workload) in workloads.iter().enumerate() {
@@ -370,8 +370,9 @@ impl Controller {
         });
     }
 
-    /// Whether there is anything to bound slots for: without a latency that is to be met and without targets that count, fewer
-    /// slots would cost throughput and bring nothing. A host that is alone does not know the others' targets.
+    /// True if there is anything to bound slots for: without a latency that is to be met and without targets that
+    /// count, fewer slots would cost throughput and bring nothing. A host that is alone does not know the others'
+    /// targets.
     fn is_bounded(&self, group: &Summary) -> bool {
         group.targets > 0.0 || self.config.latency.is_some() || self.alone
     }
@@ -515,7 +516,7 @@ impl Known {
         let report = &workload.report;
         let arrivals = report.arrival_rate();
         // By Little's law: what is inside tells of its latency before it comes out.
-        let latency = (report.completed > 0).then(|| report.inside.as_secs_f64() / report.completed as f64);
+        let latency = (report.completed > 0).then(|| report.occupied.as_secs_f64() / report.completed as f64);
         let Some(before) = before else {
             let latency_s = latency.unwrap_or(0.0);
             let raw_s = report.device_latency_s().unwrap_or(0.0);

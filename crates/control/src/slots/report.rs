@@ -1,8 +1,8 @@
-//! What one workload did in one period.
+//! One workload's report on one period.
 
 use crate::time::Duration;
 
-/// What one workload (a tenant on a device) did in one period, in whole numbers that add up.
+/// The report of one workload (a tenant on a device) on one period, in whole numbers that add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Length of the period.
@@ -15,20 +15,20 @@ pub struct Report {
     pub bytes: u64,
     /// Requests waiting at the host when the period ended: q⁰.
     pub queued: u64,
-    /// What they had waited by then, added up: D⁰.
+    /// The time that they had waited by then, added up: D⁰.
     pub waited: Duration,
-    /// The time that its requests spent inside the device during the period, added up.
-    pub inside: Duration,
+    /// The time that its requests spent in the device during the period, added up.
+    pub occupied: Duration,
     /// The whole time inside of those that completed, added up.
     pub device_time: Duration,
     /// From arrival to completion of those that completed, added up.
-    pub response_time: Duration,
+    pub latency: Duration,
 }
 
 impl Report {
-    /// Mean number of requests inside the device: the slots that were used.
+    /// Mean number of requests in flight: the slots that were used.
     pub fn used(&self) -> f64 {
-        over(self.inside, self.length)
+        over(self.occupied, self.length)
     }
 
     /// Arrivals per second.
@@ -41,19 +41,19 @@ impl Report {
         per_second(self.completed, self.length)
     }
 
-    /// Mean time inside the device in seconds; `None` when nothing completed.
+    /// Mean time in the device in seconds; `None` when nothing completed.
     pub fn device_latency_s(&self) -> Option<f64> {
         mean_s(self.device_time, self.completed)
     }
 
     /// Mean latency in seconds; `None` when nothing completed.
-    pub fn response_time_s(&self) -> Option<f64> {
-        mean_s(self.response_time, self.completed)
+    pub fn latency_s(&self) -> Option<f64> {
+        mean_s(self.latency, self.completed)
     }
 
-    /// Whether nothing arrived, completed, waited or was inside.
+    /// True if nothing arrived, completed, waited or was inside.
     pub fn is_idle(&self) -> bool {
-        self.arrived == 0 && self.completed == 0 && self.queued == 0 && self.inside == Duration::ZERO
+        self.arrived == 0 && self.completed == 0 && self.queued == 0 && self.occupied == Duration::ZERO
     }
 }
 

@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 /// One claim on slots.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Claim {
-    /// What is asked; infinite for a target that cannot be met.
+    /// The need; infinite for a target that cannot be met.
     pub need: f64,
-    /// What it is worth (above 0).
+    /// The weight (above 0).
     pub weight: f64,
-    /// What it can use of what is left, relative to the others (0 or more).
+    /// Its use for what is left, relative to the others (0 or more).
     pub use_for: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What a group of workloads adds up to: all that hosts need to know of each other.
+//! The sum over a group of workloads: all that hosts need to know of each other.
 //!
 //! Everything here is a sum (or a smallest), so that figures of hosts add up to figures of a rack, those to the whole, and
 //! what a host sends does not grow with its workloads.
@@ -26,7 +26,7 @@ pub fn scale(n: usize) -> f64 {
 pub struct Class {
     /// Their weights together.
     pub weight: f64,
-    /// What they need for their targets, in slots.
+    /// The slots that their targets need.
     pub need: f64,
 }
 
@@ -48,7 +48,7 @@ impl Fit {
     }
 }
 
-/// What a group of workloads did in a period, and what it needs in the next.
+/// The sum over a group of workloads in a period, and its need in the next.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     /// Workloads that are not idle.
@@ -65,7 +65,7 @@ pub struct Summary {
     pub targets: f64,
     /// Requests completed in the period.
     pub completed: f64,
-    /// Their time inside the device, in seconds, added up.
+    /// Their time in the device, in seconds, added up.
     pub device_s: f64,
     /// The largest part of a target that the device takes: its latency for a workload over that workload's target.
     pub device_part: f64,

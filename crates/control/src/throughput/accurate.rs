@@ -29,7 +29,7 @@ const NEWEST_WEIGHT: f64 = 0.05;
 const REPAY: f64 = 0.05;
 /// ... and at most this part of the guarantee.
 const REPAY_MOST: f64 = 0.25;
-/// What is owed is remembered up to the guarantee of this many seconds; more is forgotten.
+/// The longest memory of a debt, as time at the guarantee; more is forgotten.
 const REMEMBERED_S: f64 = 5.0;
 /// A limit is at least this part of the guarantee, however far ahead a stream is: no stream is stopped.
 const LEAST: f64 = 0.1;
@@ -48,12 +48,12 @@ const EXPLAINED: (f64, f64) = (1.5, 0.1);
 /// Owed more than the guarantee of this many seconds is worth a reason of its own.
 const MUCH_OWED_S: f64 = 0.5;
 
-/// What is remembered of a stream.
+/// The memory of a stream.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
     /// Part of the time during which the limit could not be used, over the last windows.
     lost: f64,
-    /// What is owed, in units; below zero what was given too much.
+    /// The debt in units; below zero the excess.
     pub(super) owed: f64,
     window: Window,
     /// Rate and bytes per second at the slow device over the last windows, for what is short.

@@ -1,4 +1,4 @@
-//! What the slow device gives: estimated while it is busy, never while it is idle.
+//! Estimates the rate of the slow device while it is busy, never while it is idle.
 
 use alloc::vec::Vec;
 
@@ -14,7 +14,7 @@ const TRUSTED_FROM: usize = 3;
 /// An estimate whose last busy interval is older than this is shown but not trusted: caches and wear change devices.
 const TRUSTED_FOR: Duration = Duration::from_secs(600);
 
-/// What the slow device has done since some beginning (`/proc/diskstats`); every field only grows.
+/// The slow device's counters since some beginning (`/proc/diskstats`); every field only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowDevice {
     /// Bytes and requests, of all that use it.
@@ -23,12 +23,12 @@ pub struct SlowDevice {
     pub busy: Duration,
 }
 
-/// What the slow device is taken to give.
+/// The assumed rate of the slow device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Bandwidth {
     /// Bytes per second; `None` before it was seen busy.
     pub bytes_per_s: Option<f64>,
-    /// Whether decisions rest on it: set by the operator, or seen busy often and lately enough.
+    /// True if decisions rest on it: set by the operator, or seen busy often and lately enough.
     pub trusted: bool,
 }
 

@@ -8,7 +8,7 @@ use crate::time::Duration;
 /// How limits are assigned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
-    /// What was guaranteed, whatever comes of it.
+    /// The guarantee, whatever comes of it.
     Static,
     /// The published equations.
     Saat,

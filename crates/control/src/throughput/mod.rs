@@ -87,7 +87,7 @@ impl Rate {
     }
 }
 
-/// What was guaranteed in one direction.
+/// The guarantee for one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// The throughput, above 0.
@@ -104,7 +104,7 @@ impl Bounds {
     }
 }
 
-/// What a tenant was guaranteed. A direction without bounds gets no limit from here.
+/// The guarantee of a tenant. A direction without bounds gets no limit from here.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Guarantee {
     /// For reads.
@@ -115,7 +115,7 @@ pub struct Guarantee {
     pub weight: f64,
 }
 
-/// What a tenant or device has done since some beginning; every field only grows.
+/// Counters of a tenant or device since some beginning; every field only grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes read.
@@ -133,7 +133,7 @@ impl Counters {
     pub const ZERO: Self = Self { read_bytes: 0, written_bytes: 0, reads: 0, writes: 0 };
 }
 
-/// Whether a tenant had requests waiting.
+/// A tenant's demand: all the time, or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Demand {
     /// Not known: inferred from what it did.
@@ -154,19 +154,19 @@ pub struct InForce {
     pub write: Option<u64>,
 }
 
-/// What is known of a tenant now.
+/// The present figures of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TenantSample {
-    /// Who.
+    /// The tenant.
     pub tenant: TenantId,
-    /// What it has done on the cached device (its cgroup's row of `io.stat`; zero if there is none yet).
+    /// Its counters on the cached device (its cgroup's row of `io.stat`; zero if there is none yet).
     pub cached: Counters,
-    /// What of it reached the slow device (the same file's row of that device): the misses. `None` if that is not known.
+    /// Its counters on the slow device (the same file's row of that device): the misses. `None` if that is not known.
     pub slow: Option<Counters>,
     /// The limits that were found in force since the last sample. `None`: those that were assigned. Others than those
     /// assigned were set by another program: what they yield is not learned from.
     pub in_force: Option<InForce>,
-    /// Whether it had requests waiting since the last sample.
+    /// Its demand since the last sample.
     pub demand: Demand,
 }
 
@@ -180,7 +180,7 @@ impl TenantSample {
 /// The limit of one direction until the next decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limit {
-    /// What to set, in the unit of the guarantee; above 0 and at most the ceiling.
+    /// The limit in the unit of the guarantee; above 0 and at most the ceiling.
     pub limit: Rate,
     /// Why.
     pub reason: Reason,
@@ -189,7 +189,7 @@ pub struct Limit {
 /// The limits of one tenant until the next decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Assignment {
-    /// Who.
+    /// The tenant.
     pub tenant: TenantId,
     /// For reads, if a guarantee was given.
     pub read: Option<Limit>,
@@ -198,16 +198,16 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    /// Whether a guarantee to this tenant cannot be kept at the present miss rate.
+    /// True if a guarantee to this tenant cannot be kept at the present miss rate.
     pub fn unachievable(&self) -> bool {
         [self.read, self.write].iter().flatten().any(|limit| matches!(limit.reason, Reason::Unachievable { .. }))
     }
 }
 
-/// What to do until the next decision.
+/// The decision until the next one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision<'a> {
-    /// What the slow device is taken to give.
+    /// The assumed rate of the slow device.
     pub slow_device: Bandwidth,
     /// Bytes per second of the slow device that were no tenant's in the last interval: write-back, promotion, others.
     pub background_bytes_per_s: f64,
@@ -237,7 +237,7 @@ pub struct Controller {
     assignments: Vec<Assignment>,
     /// When the last sample came.
     sampled_at: Option<Instant>,
-    /// Whether a sample has come since the last decision.
+    /// True if a sample has come since the last decision.
     fresh: bool,
 }
 
@@ -278,7 +278,7 @@ impl Controller {
         Ok(TenantId(index as u32))
     }
 
-    /// Lets go of a tenant; its number may be given to another. An unknown number changes nothing.
+    /// Forgets a tenant; its number may be given to another. An unknown number changes nothing.
     pub fn leave(&mut self, tenant: TenantId) {
         if let Some(slot) = self.tenants.get_mut(tenant.0 as usize) {
             *slot = None;
@@ -336,8 +336,8 @@ impl Controller {
         self.fresh = true;
     }
 
-    /// What to do now. Without a new sample the last decision stands until the signal counts as lost; then the limits are
-    /// what was guaranteed. O(tenants).
+    /// Decides. Without a new sample the last decision stands until the signal counts as lost; then the limits are what
+    /// was guaranteed. O(tenants).
     pub fn tick(&mut self, now: Instant) -> Decision<'_> {
         let patience =
             Duration::from_nanos(self.config.interval.as_nanos().saturating_mul(SIGNAL_LOST_AFTER_INTERVALS));

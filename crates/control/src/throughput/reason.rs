@@ -11,61 +11,61 @@ pub enum Reason {
     Idle,
     /// The tenant asked for less than it may have: the limit stays, nothing is learned and nothing is owed.
     AppLimited {
-        /// What it got.
+        /// The tenant's rate.
         measured: f64,
         /// The limit that it did not use.
         limit: f64,
     },
     /// Misses cost throughput: the limit stands as far above the guarantee as makes up for them.
     Compensating {
-        /// What the tenant got in the last interval.
+        /// The tenant's rate in the last interval.
         measured: f64,
-        /// What it was guaranteed.
+        /// The guaranteed rate.
         guaranteed: f64,
         /// Part of its bytes that came from or went to the slow device, 0 to 1.
         miss_rate: f64,
     },
     /// The tenant is owed more than an interval can hide: the limit also repays that.
     Repaying {
-        /// What the tenant got in the last interval.
+        /// The tenant's rate in the last interval.
         measured: f64,
-        /// What it was guaranteed.
+        /// The guaranteed rate.
         guaranteed: f64,
-        /// What it is owed, in units (bytes or requests).
+        /// The debt to the tenant, in units (bytes or requests).
         owed: f64,
     },
     /// The tenant got more than it was guaranteed: the limit takes that back.
     GivingBack {
-        /// What the tenant got in the last interval.
+        /// The tenant's rate in the last interval.
         measured: f64,
-        /// What it was guaranteed.
+        /// The guaranteed rate.
         guaranteed: f64,
-        /// What it got too much, in units (bytes or requests).
+        /// The excess of the tenant, in units (bytes or requests).
         ahead: f64,
     },
     /// At the present miss rate the slow device cannot keep what was guaranteed; what it gives is shared by weight. What is
     /// not had meanwhile is not owed afterwards.
     Unachievable {
-        /// What the tenant got in the last interval.
+        /// The tenant's rate in the last interval.
         measured: f64,
-        /// What it was guaranteed.
+        /// The guaranteed rate.
         guaranteed: f64,
-        /// What it can have.
+        /// The rate that it can have.
         attainable: f64,
     },
     /// The limit is as high as it may be, and the tenant still gets less than it was guaranteed.
     AtCeiling {
-        /// What the tenant got in the last interval.
+        /// The tenant's rate in the last interval.
         measured: f64,
-        /// What it was guaranteed.
+        /// The guaranteed rate.
         guaranteed: f64,
     },
     /// The published equation has no solution here (the guarantee is unachievable at this miss rate, or the slow device did more
     /// than it can): the limit is the guarantee.
     NoSolution {
-        /// What the tenant got in the last interval.
+        /// The tenant's rate in the last interval.
         measured: f64,
-        /// What it was guaranteed.
+        /// The guaranteed rate.
         guaranteed: f64,
     },
     /// The published method needs the bandwidth of the slow device or the miss rate, and does not know it: the limit stays.
@@ -82,7 +82,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Whether the guarantee is not kept although its tenant waits.
+    /// True if the guarantee is not kept although its tenant waits.
     pub const fn is_missed(&self) -> bool {
         matches!(self, Self::AtCeiling { .. } | Self::Unachievable { .. })
     }
@@ -107,7 +107,7 @@ impl Reason {
         }
     }
 
-    /// What was measured and what was aimed at, per second, where the reason has them.
+    /// The measured figure and the aim, per second, where the reason has them.
     pub const fn figures(&self) -> (Option<f64>, Option<f64>) {
         match *self {
             Self::Compensating { measured, guaranteed, .. }

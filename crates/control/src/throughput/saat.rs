@@ -63,7 +63,7 @@ pub(super) fn decide(device: &Device, mut streams: Vec<&mut Stream>) {
     }
 }
 
-/// What a stream did, and its miss rate, if it takes part.
+/// A stream's figures and its miss rate, if it takes part.
 fn usable(stream: &Stream) -> Option<(Seen, f64)> {
     let Interval::Seen(seen) = stream.interval else { return None };
     Some((seen, seen.miss_rate()?)).filter(|_| seen.rate > 0.0)

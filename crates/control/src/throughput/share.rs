@@ -1,4 +1,4 @@
-//! What is short is shared by weight.
+//! Shares a shortage by weight.
 //!
 //! When the slow device has been saturated for long and tenants that miss get less than they were guaranteed, their guarantees
 //! are unachievable at their present miss rates, and no limit changes that. Left alone, the tenant with most requests out gets

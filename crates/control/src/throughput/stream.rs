@@ -7,7 +7,7 @@ use super::{Bandwidth, Bounds, Counters, Demand, Limit, Rate, Reason, TenantSamp
 /// A limit that differs from the assigned one by more than this part was set by another program; less is rounding.
 const SAME_LIMIT: f64 = 0.001;
 
-/// What is known of the device.
+/// The state of the device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Device {
     pub(super) bandwidth: Bandwidth,
@@ -40,15 +40,15 @@ impl Device {
     }
 }
 
-/// What a stream did in an interval. Rates are in the unit of the guarantee, per second.
+/// A stream's figures in an interval. Rates are in the unit of the guarantee, per second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) seconds: f64,
-    /// What it got.
+    /// Its rate.
     pub(super) rate: f64,
     /// Bytes in one unit: 1, or the mean size of a request.
     pub(super) unit_bytes: f64,
-    /// What of it reached the slow device, in bytes per second; `None` if that is not known.
+    /// The part of it that reached the slow device, in bytes per second; `None` if that is not known.
     pub(super) slow_bytes_per_s: Option<f64>,
     pub(super) demand: Demand,
     /// The limit that another program had set; infinite for none.
@@ -63,7 +63,7 @@ impl Seen {
     }
 }
 
-/// What the last interval was.
+/// The kind of the last interval.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Interval {
     /// There has been none, or it has been dealt with.
@@ -121,7 +121,7 @@ impl Stream {
         self.reason = reason;
     }
 
-    /// What was learned is void.
+    /// Forgets everything learned.
     pub(super) fn forget(&mut self) {
         self.memory = accurate::Memory::default();
         self.interval = Interval::None;
@@ -161,7 +161,7 @@ impl Stream {
     }
 }
 
-/// What a tenant did between two samples.
+/// A tenant's counters between two samples.
 pub(super) struct Change {
     seconds: f64,
     demand: Demand,

@@ -41,7 +41,7 @@ pub(crate) struct Connect {
 }
 
 impl Connect {
-    /// Whether a server is named, or the one of this folder is meant.
+    /// True if a server is named, or the one of this folder is meant.
     pub(crate) fn is_given(&self) -> bool {
         self.control.is_some() || self.config.is_some() || self.data_dir.is_some()
     }
@@ -165,7 +165,7 @@ pub(crate) struct Create {
     /// The tenant of its connections [default: the tenant named like it, else `default`]
     #[arg(long)]
     tenant: Option<String>,
-    /// What holds the data: file, block, memory, emulate, nbd, rbd [default: file]
+    /// Storage of the data: file, block, memory, emulate, nbd, rbd [default: file]
     #[arg(long)]
     backend: Option<String>,
     /// File or block device, in DATA_DIR or in what server.volume_dirs names [default for a file: DATA_DIR/NAME.img]
@@ -192,7 +192,7 @@ pub(crate) struct Create {
     /// That user's keyring [default: as the configuration says]
     #[arg(long, value_parser = absolute())]
     ceph_keyring: Option<PathBuf>,
-    /// Whether I/O goes around the page cache: direct, buffered [default: direct]
+    /// Way of I/O: direct goes around the page cache; direct, buffered [default: direct]
     #[arg(long)]
     cache: Option<String>,
     /// Shown to clients that list exports
@@ -278,7 +278,7 @@ pub(crate) struct SetTenant {
     /// Bytes per second of writes alone; 0 = no guarantee
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["guarantee_iops", "guarantee_bytes_per_s"])]
     guarantee_write_bytes_per_s: Option<Bytes>,
-    /// What its latency is to stay below on pools with slots, for example 10ms or 10ms@99 (percentile); "none" = no target
+    /// Latency target on pools with slots, for example 10ms or 10ms@99 (percentile); "none" = no target
     #[arg(long, value_parser = parse_latency, value_name = "TIME[@PERCENTILE]")]
     latency: Option<Value>,
     /// Share of what reservations leave, relative to other tenants
@@ -287,13 +287,14 @@ pub(crate) struct SetTenant {
     /// How much unused limit may be saved up, for example 50ms
     #[arg(long, value_name = "TIME")]
     limit_burst: Option<Duration>,
-    /// Whether it is served before others: background is served when no normal tenant can be
+    /// Priority: background is served when no normal tenant can be
     #[arg(long, value_parser = PossibleValuesParser::new(["normal", "background"]))]
     priority: Option<String>,
-    /// Whether it is throttled for latency targets of others
+    /// Throttle for latency targets of others
     #[arg(long, value_parser = PossibleValuesParser::new(["never", "last", "normal", "always"]))]
     throttle: Option<String>,
-    /// Who belongs to it: volume:db-*, address:10.1.0.0/16, uid:1000, certificate:NAME; may be given several times
+    /// Clients and volumes that belong to it: volume:db-*, address:10.1.0.0/16, uid:1000, certificate:NAME; may be
+    /// given several times
     #[arg(long = "match", value_name = "ENTRY")]
     matches: Vec<Match>,
     /// Make a new tenant if there is none of this name
@@ -353,10 +354,10 @@ pub(crate) struct SetPool {
     /// Bytes per second the pool lets through at most, for example 500MB; 0 = no limit
     #[arg(long, value_name = "BYTES")]
     limit_bytes_per_s: Option<Bytes>,
-    /// What a request costs on top of its payload, for example 4000
+    /// Cost of a request on top of its payload, for example 4000
     #[arg(long)]
     base_cost: Option<Bytes>,
-    /// What the latency of reads is to stay below, for example 20ms or 20ms@99 (percentile); "none" = no target
+    /// Latency target for reads, for example 20ms or 20ms@99 (percentile); "none" = no target
     #[arg(long, value_parser = parse_latency, value_name = "TIME[@PERCENTILE]")]
     latency: Option<Value>,
     /// A parameter of the emulated device, KEY=VALUE (bandwidth=50MB, iops=2000, stall_every=10s); may be given several times
@@ -403,7 +404,7 @@ fn parse_admission(text: &str) -> Result<(String, Value), String> {
     }
 }
 
-/// What the server is to merge into the pool's admission: a kind by itself, or settings of the present kind.
+/// The change of the pool's admission for the server to merge: a kind by itself, or settings of the present kind.
 fn admission(given: Vec<(String, Value)>) -> anyhow::Result<Option<Value>> {
     let (kinds, settings): (Vec<_>, Vec<_>) =
         given.into_iter().partition(|(key, value)| value.is_null() || key == "fixed");

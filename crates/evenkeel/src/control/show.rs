@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use evenkeel_policy::figures::{aligned, bytes, count, megabytes, ms, short, uptime};
+use evenkeel_policy::figures::{aligned, bytes, count, counted, megabytes, ms, short, uptime};
 use evenkeel_policy::state::{
     GuaranteeState, LatencyState, LimitState, PoolState, RemoteState, State, TenantState, VolumeState,
 };
@@ -55,7 +55,7 @@ pub(super) fn state(state: &State) -> String {
     text
 }
 
-/// What a server is and how it does, short ones first.
+/// Facts about a server, short ones first.
 pub(crate) fn head(state: &State) -> Vec<String> {
     let busy = state.workers.iter().fold(0.0, |sum, worker| sum + worker.busy);
     let workers = state.workers.len();
@@ -63,8 +63,8 @@ pub(crate) fn head(state: &State) -> Vec<String> {
         format!("evenkeel serve {}", state.version),
         format!("up {}", uptime(state.uptime_s)),
         state.engine.clone(),
-        format!("{workers} workers {:.0} % busy", 100.0 * busy / workers.max(1) as f64),
-        format!("{} clients", state.connections),
+        format!("{} {:.0} % busy", counted(workers as u64, "worker"), 100.0 * busy / workers.max(1) as f64),
+        counted(state.connections, "client"),
     ];
     if state.read_only {
         head.push("read-only".into());
@@ -72,7 +72,7 @@ pub(crate) fn head(state: &State) -> Vec<String> {
     head
 }
 
-/// What concerns all of a server.
+/// Troubles of all of a server.
 pub(crate) fn troubles(state: &State) -> Vec<String> {
     let mut troubles = Vec::new();
     if state.draining {
@@ -97,7 +97,7 @@ pub(crate) fn troubles(state: &State) -> Vec<String> {
     troubles
 }
 
-/// What a pool is set to and how it does, with names.
+/// Settings and figures of a pool, with names.
 pub(crate) fn pool_facts(pool: &PoolState) -> Vec<(&'static str, String)> {
     let admission = &pool.admission;
     let mut facts = vec![
@@ -140,7 +140,7 @@ pub(crate) fn pool_facts(pool: &PoolState) -> Vec<(&'static str, String)> {
 pub(crate) fn guarantee(of: &GuaranteeState) -> String {
     let rate = |value: f64| match of.unit.as_str() {
         "bytes" => megabytes(value) + " MB/s",
-        unit => format!("{} {unit}/s", count(value)),
+        _ => count(value) + " IOPS",
     };
     let (guaranteed, got) = (rate(of.guaranteed_per_s as f64), of.measured_per_s.map_or_else(|| "-".into(), rate));
     format!("{guaranteed}{}, got {got}; what binds: {}; {}", of.of_what(), of.binding, of.because)
@@ -243,8 +243,9 @@ pub(crate) fn remote(remote: &RemoteState) -> String {
     if remote.reconnects_total > 0 {
         let _ = write!(
             text,
-            ", reconnected {} times, {} requests sent again",
-            remote.reconnects_total, remote.resent_total
+            ", reconnected {}, {} sent again",
+            counted(remote.reconnects_total, "time"),
+            counted(remote.retransmits_total, "request")
         );
     }
     if let Some(error) = &remote.last_error {
@@ -264,8 +265,8 @@ mod tests {
         let throttled =
             ThrottledState { slots: 64, slots_owner: "response".into(), delay_ms: 24.2, because: "it is noisy".into() };
         let mut tenant = TenantState { name: "backup".into(), throttled: Some(throttled), ..TenantState::default() };
-        let line = "backup is throttled by response: 64 slots, 24.2 ms delay; throttled for the pool's latency target \
-                    (response): it is noisy\n";
+        let line = "backup is throttled by response: 64 slots, 24.2 ms delay; throttled for the pool's latency target: it is \
+                    noisy\n";
         let shown = |tenant: &TenantState| pool(&PoolState { tenants: vec![tenant.clone()], ..PoolState::default() });
         assert!(shown(&tenant).contains(line), "{}", shown(&tenant));
         tenant.lately = Some(Lately { throttled_by: for_target(&tenant), ..Lately::default() });
@@ -290,7 +291,7 @@ mod tests {
         };
         let text = "14.6 MB/s, got 9.50 MB/s; what binds: throughput; why";
         assert_eq!(of("bytes", 14_600_000, Some(9.5e6)), text);
-        assert_eq!(of("requests", 12_500, None), "12.5k requests/s, got -; what binds: throughput; why");
+        assert_eq!(of("requests", 12_500, None), "12.5k IOPS, got -; what binds: throughput; why");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Status addresses as people write them; for HTTPS, whom to believe there and what to show.
+//! Status addresses as people write them; for HTTPS, the authority and the certificates.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ impl FromStr for Site {
 /// Certificates for such an address.
 #[derive(clap::Args)]
 pub(crate) struct Certificates {
-    /// PEM file with the authorities to believe, for a status address that is https://
+    /// PEM file with the authorities to trust, for a status address that is https://
     #[arg(long, value_name = "FILE", requires = "status")]
     ca: Option<PathBuf>,
 
@@ -74,7 +74,9 @@ impl Certificates {
             Site::Secure(host, port) => (host.clone(), port.unwrap_or(usual)),
         };
         let Some(ca) = &self.ca else {
-            bail!("whom to believe at https://{host}:{port}? Name the authority of its certificate with --ca FILE");
+            bail!(
+                "no CA certificate for {host}: pass --ca FILE, the certificate of the authority that signed the one of https://{host}:{port}"
+            );
         };
         let own = self.cert.as_deref().zip(self.key.as_deref()).map(|(cert, key)| (("--cert", cert), ("--key", key)));
         Ok(Place::Secure(host, port, tls::client(("--ca", ca), own)?))

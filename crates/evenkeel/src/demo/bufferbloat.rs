@@ -29,8 +29,8 @@ pub(super) struct Args {
     /// 40 % after the first measurement and makes it 2.5 times as fast after the second
     #[arg(long, value_name = "FACTOR,...", value_delimiter = ',', default_value = "1", value_parser = speed)]
     speeds: Vec<f64>,
-    /// What the bulk writer sends, one after the other as the speeds do: 64Kx64,256Kx32,4Kx512 changes from 64
-    /// writes of 64 KiB in flight to 32 of 256 KiB, then to 512 of 4 KiB. The shorter list stays at its last value
+    /// The bulk writer's load, one after the other as the speeds do: 64Kx64,256Kx32,4Kx512 changes from 64 writes of 64
+    /// KiB in flight to 32 of 256 KiB, then to 512 of 4 KiB. The shorter list stays at its last value
     #[arg(long, value_name = "SIZExDEPTH,...", value_delimiter = ',', default_value = "64Kx64")]
     bulk: Vec<Bulk>,
     /// Print the result as one JSON document

@@ -25,7 +25,7 @@ pub(crate) mod show;
 /// The default port of the status address.
 const PORT: u16 = 9810;
 
-/// What to do.
+/// Subcommands.
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
     /// Measure, decide and throttle until it is stopped
@@ -88,7 +88,7 @@ pub(crate) struct JournalArgs {
     journal: PathBuf,
 }
 
-/// What to do with configurations.
+/// Commands on configurations.
 #[derive(clap::Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Print a configuration that shows every key, commented
@@ -156,12 +156,12 @@ fn evidence() -> Evidence {
     Evidence::read(&Roots::default(), &modules_folder())
 }
 
-/// What this kernel offers.
+/// The features of this kernel.
 pub(crate) fn judged() -> Preflight {
     preflight::judge(&evidence())
 }
 
-/// What can be measured here.
+/// The measurements that are possible here.
 pub(crate) fn abilities() -> Abilities {
     Abilities { tracepoints: evidence().tracepoints }
 }

@@ -9,7 +9,8 @@ use evenkeel_guard::loops::record::{
     At, CgroupState, ClientState, GroupState, OsdState, PacketsState, PoolState, QueueDepthState, QueueState, State,
 };
 use evenkeel_guard::sensor::cache::CachedEntry;
-use evenkeel_policy::decision::Decisions;
+use evenkeel_policy::decision::{Decisions, Unit};
+use evenkeel_policy::figures::counted_figure;
 
 use crate::control::table;
 
@@ -63,7 +64,7 @@ pub(super) fn map(map: &Map) -> String {
     text
 }
 
-/// What the agent measures and does.
+/// The agent's measurements and decisions.
 pub(super) fn state(state: &State) -> String {
     let mut text = String::new();
     let _ = writeln!(
@@ -108,9 +109,10 @@ pub(super) fn state(state: &State) -> String {
 /// A pool with a latency target and its clients.
 fn packets(pool: &PoolState, at: &PacketsState) -> String {
     let mut text = String::new();
-    let mut reads = at.read_latency_ms.map_or_else(|| "no reads".into(), |ms| format!("reads take {ms:.2} ms"));
+    let mut reads =
+        at.read_latency_ms.map_or_else(|| "no reads".into(), |ms| format!("reads take {}", Unit::Ms.text(ms)));
     if let Some(ms) = at.read_percentile_ms {
-        let _ = write!(reads, " ({} lately {ms:.2} ms)", at.percentile);
+        let _ = write!(reads, " ({} lately {})", at.percentile, Unit::Ms.text(ms));
     }
     let _ = writeln!(
         text,
@@ -133,7 +135,7 @@ fn packets(pool: &PoolState, at: &PacketsState) -> String {
 fn array(pool: &PoolState, array: &QueueDepthState) -> String {
     let mut text = String::new();
     let total =
-        array.total_slots.map_or_else(|| "no bound on all slots".into(), |all| format!("{all:.1} slots in all"));
+        array.total_slots.map_or_else(|| "no bound on all slots".into(), |all| counted_figure(all, "slot") + " in all");
     let with = if array.exchanged { "decided with other hosts" } else { "decided by this host alone" };
     let _ = writeln!(text, "\n{}: {total} by {}, {with} every {} s", pool.name, pool.method, array.period_s);
     let head = ["volume", "target ms", "latency ms", "in the array ms", "used", "needed", "slots", "queue", "because"];

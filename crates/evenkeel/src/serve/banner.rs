@@ -1,4 +1,4 @@
-//! What a newcomer sees: where the server is, and lines to paste.
+//! The banner for a newcomer: where the server is, and lines to paste.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use evenkeel_policy::Config;
 use evenkeel_policy::config::{Engine, Status, Workers};
 
-/// What the command line says; each flag goes before the file.
+/// The flags of the command line; each goes before the file.
 #[derive(clap::Args)]
 pub(super) struct Flags {
     /// Serve every volume read-only

@@ -19,7 +19,7 @@ const BAD_INPUT: u8 = 2;
 /// Options of `evenkeel sim`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to simulate; - is standard input
+    /// The scenario; - is standard input
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
     /// Put a value over that of the scenario, by its dotted key: pool.tuning.admission=none, client.0.workload.queue_depth=8

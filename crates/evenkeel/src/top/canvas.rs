@@ -4,7 +4,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-/// What the terminal can show.
+/// The abilities of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Look {
     /// Colours, of the sixteen that every terminal has.
@@ -20,17 +20,17 @@ impl Look {
         if self.colour { style.fg(colour) } else { style }
     }
 
-    /// What is as it should be.
+    /// Style of figures that are as they should be.
     pub(super) fn good(self) -> Style {
         self.with(Style::new(), Color::Green)
     }
 
-    /// What is not; bold, so that it stands out without colour, too.
+    /// Style of figures that are not; bold, so that it stands out without colour, too.
     pub(super) fn bad(self) -> Style {
         self.with(Style::new().add_modifier(Modifier::BOLD), Color::Red)
     }
 
-    /// What is throttled.
+    /// Style of throttled rows.
     pub(super) fn held(self) -> Style {
         self.with(Style::new(), Color::Yellow)
     }
@@ -40,18 +40,18 @@ impl Look {
         self.with(Style::new().add_modifier(Modifier::BOLD), Color::Cyan)
     }
 
-    /// What matters less.
+    /// Style of text that matters less.
     pub(super) fn faint(self) -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }
 
-    /// What stands between things in a line.
+    /// The separator within a line.
     pub(super) const fn dot(self) -> &'static str {
         if self.unicode { " · " } else { " - " }
     }
 }
 
-/// What the keys need to know of the screen.
+/// The facts about the screen that keys need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Drawn {
     /// Rows on a page.

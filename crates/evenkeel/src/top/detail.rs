@@ -4,17 +4,17 @@ use evenkeel_guard::loops::record;
 use evenkeel_policy::decision::DecisionRecord;
 use evenkeel_policy::state::{ClientState, LatencyState, PoolState, State, TenantSlotsState, TenantState, VolumeState};
 
-use super::figures::{bytes, ms, rates, uptime};
+use super::figures::{bytes, counted, ms, rates, uptime};
 use super::row::{Id, Tab};
 use super::serve::{client_name, percentiles};
 use super::source::{Answer, More, Wanted};
 use crate::control::show;
 use crate::guard;
 
-/// What the detail view shows.
+/// The content of the detail view.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Detail {
-    /// What it is set to and how it does, with names.
+    /// Its settings and figures, with names.
     pub(super) facts: Vec<(&'static str, String)>,
     /// Decisions, newest first.
     pub(super) decisions: Vec<DecisionRecord>,
@@ -78,8 +78,11 @@ fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
         (
             "requests",
             format!(
-                "{} queued, {} in flight, {} connections, {} errors",
-                tenant.queued_requests, tenant.in_flight_requests, tenant.connections, tenant.errors_total
+                "{} queued, {} in flight, {}, {}",
+                tenant.queued_requests,
+                tenant.in_flight_requests,
+                counted(tenant.connections, "connection"),
+                counted(tenant.errors_total, "error")
             ),
         ),
     ];
@@ -162,7 +165,10 @@ fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static
         Tab::Guarded => {
             let (pool, packets) = state.packets().find(|(pool, _)| pool.name == id.name)?;
             let devices: Vec<&str> = packets.devices.iter().map(|device| device.name.as_str()).collect();
-            facts.push(("devices", format!("{}, {} requests in flight", devices.join(" "), packets.in_flight)));
+            facts.push((
+                "devices",
+                format!("{}, {} in flight", devices.join(" "), counted(packets.in_flight, "request")),
+            ));
             facts.push(("clients", packets.clients.len().to_string()));
             facts.push(("packets", packets.packets.clone()));
             facts.push(("why", pool.because.clone()));

@@ -7,7 +7,7 @@ use evenkeel_guard::loops::record::{
 use evenkeel_policy::decision::Unit;
 use evenkeel_policy::verdict::{self, AT_LIMIT, Kind, Target};
 
-use super::figures::{bytes, count, megabytes, ms, short, uptime};
+use super::figures::{bytes, count, counted, megabytes, ms, short, uptime};
 use super::row::{Hold, Row, Sample, Tab, Table};
 use crate::guard::show;
 
@@ -69,7 +69,7 @@ fn troubles(state: &State) -> Vec<String> {
     troubles
 }
 
-/// The agent does not own the queue: what it measures is the time inside the devices, the wait at the target left out.
+/// The agent does not own the queue: what it measures is the time in the devices, the wait at the target left out.
 fn of_pool(pool: &PoolState, packets: &PacketsState) -> Row {
     let figure = if packets.percentile == "mean" { packets.read_latency_ms } else { packets.read_percentile_ms };
     let held = packets.clients.iter().filter(|client| client.delay_ms > 0.0).count();
@@ -84,7 +84,7 @@ fn of_pool(pool: &PoolState, packets: &PacketsState) -> Row {
             verdict: verdict::latency(packets.target_ms, figure, &pool.reason),
         }),
         hold: (held > 0).then(|| Hold {
-            by: format!("{held} clients throttled"),
+            by: counted(held as u64, "client") + " throttled",
             how: format!("mean {} ms", ms(packets.mean_delay_ms)),
         }),
         trouble: (pool.reason == "signal_lost").then(|| "SIGNAL LOST".into()),
@@ -124,7 +124,7 @@ fn of_groups(pool: &PoolState, at: &CgroupState) -> Vec<Row> {
 
 fn of_group(pool: &PoolState, tenant: &GroupState, direction: &str, state: &DirectionState) -> Row {
     let in_bytes = state.unit == Unit::BytesPerS;
-    let rate = |value: f64| if in_bytes { megabytes(value) + " MB/s" } else { count(value) + "/s" };
+    let rate = |value: f64| if in_bytes { megabytes(value) + " MB/s" } else { count(value) + " IOPS" };
     let at_limit = state.measured >= AT_LIMIT * state.limit && tenant.foreign_limit.is_none();
     let foreign = show::foreign(tenant);
     Row {

@@ -1,10 +1,10 @@
-//! What keys do.
+//! The meaning of keys.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::model::{Model, Pane, Sort};
 
-/// What follows a key.
+/// The consequence of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
     /// On with the loop.

@@ -62,7 +62,7 @@ const ONCE_WIDTH: u16 = 120;
 /// Names of views for `--view`.
 const VIEWS: [&str; 7] = ["pools", "tenants", "volumes", "clients", "groups", "queues", "osds"];
 
-/// What to look at, and how.
+/// Arguments of `top`.
 #[derive(clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Args {
@@ -189,7 +189,7 @@ fn places(args: &Args) -> anyhow::Result<Vec<Place>> {
     Ok(places)
 }
 
-/// What the environment says of the terminal.
+/// The terminal's abilities by the environment.
 fn look() -> Look {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let charset = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default().to_lowercase();
@@ -219,7 +219,7 @@ fn text(buffer: &Buffer) -> String {
     lines.map(line).collect()
 }
 
-/// What is shown, and on what.
+/// The screen and its terminal.
 struct Screen {
     model: Model,
     look: Look,
@@ -267,7 +267,7 @@ impl Screen {
         Ok(())
     }
 
-    /// Whether to go on.
+    /// True to go on.
     fn take(&mut self, event: Event, terminal: &mut DefaultTerminal) -> anyhow::Result<bool> {
         match event {
             Event::Told(Ok(answer)) => self.model.take(answer),

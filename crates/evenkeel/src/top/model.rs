@@ -1,4 +1,4 @@
-//! What is shown: the newest sample, what came before it, and where the user is. Pure: answers and keys go in.
+//! The model of the screen: the newest sample, those before it, and where the user is. Pure: answers and keys go in.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -37,7 +37,7 @@ impl History {
     }
 }
 
-/// Whether answers come.
+/// The state of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Link {
     /// Not yet.
@@ -49,7 +49,7 @@ pub(super) enum Link {
     Lost {
         /// How often it was tried again.
         tries: u32,
-        /// What was said the last time.
+        /// The error of the last time.
         error: String,
     },
 }
@@ -63,7 +63,7 @@ pub(super) struct Tally {
     pub(super) throttled: usize,
 }
 
-/// What lies over or in place of the table.
+/// The pane over or in place of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Pane {
     /// The table.
@@ -71,7 +71,7 @@ pub(super) enum Pane {
     Table,
     /// All about the row that is selected, from this line on.
     Detail(usize),
-    /// What keys and columns mean.
+    /// The meaning of keys and columns.
     Help,
 }
 
@@ -80,11 +80,11 @@ pub(super) enum Pane {
 pub(super) struct Model {
     /// Where the answers come from.
     pub(super) place: String,
-    /// Whether they do.
+    /// The state of the connection.
     pub(super) link: Link,
     /// The newest.
     pub(super) sample: Sample,
-    /// What lies where the table is.
+    /// The pane in place of the table.
     pub(super) pane: Pane,
     /// New answers are not taken.
     pub(super) paused: bool,
@@ -92,7 +92,7 @@ pub(super) struct Model {
     pub(super) filter: String,
     /// The filter is being written.
     pub(super) editing: bool,
-    /// What rows are sorted by.
+    /// The column by which rows are sorted.
     pub(super) sort: Sort,
     /// The newest answer, and what the connections of a server did lately.
     answer: Option<Answer>,
@@ -101,7 +101,7 @@ pub(super) struct Model {
     history: HashMap<(Tab, Id), History>,
     tab: Option<Tab>,
     selected: HashMap<Tab, Id>,
-    /// Whose rows are shown alone, and where that was chosen; the innermost last.
+    /// The rows whose parts are shown alone, and where each was chosen; the innermost last.
     scope: Vec<(Tab, Id)>,
     /// About what is shown in detail: the newest answer and the one before.
     more: Option<(Wanted, Option<More>, Option<More>)>,
@@ -198,7 +198,7 @@ impl Model {
         }
     }
 
-    /// Whose rows are shown alone.
+    /// The row whose parts are shown alone.
     pub(super) fn scope(&self) -> Option<&(Tab, Id)> {
         self.scope.last()
     }
@@ -297,7 +297,7 @@ impl Model {
         }
     }
 
-    /// What more to ask for.
+    /// The further request to the server.
     pub(super) fn wanted(&self) -> Option<Wanted> {
         let id = self.selected.get(&self.tab())?.clone();
         matches!(self.pane, Pane::Detail(_)).then(|| Wanted { tab: self.tab(), id })
@@ -314,7 +314,7 @@ impl Model {
         Some((wanted, row, detail))
     }
 
-    /// What a row did over time.
+    /// The history of a row.
     pub(super) fn history(&self, tab: Tab, id: &Id) -> Option<&History> {
         self.history.get(&(tab, id.clone()))
     }

@@ -1,4 +1,4 @@
-//! What every view shows of everything: rate, latency, target, and what throttles it.
+//! The columns that every view shows: rate, latency, target, and the throttle.
 
 use std::cmp::Ordering;
 
@@ -19,7 +19,7 @@ pub(super) enum Tab {
     Clients,
     /// Pools whose clients an agent throttles for a latency target.
     Guarded,
-    /// Who reaches them.
+    /// Clients that reach them.
     Initiators,
     /// Control groups with guarantees.
     Groups,
@@ -29,17 +29,17 @@ pub(super) enum Tab {
     Osds,
 }
 
-/// What is said of a view.
+/// The words of a view.
 pub(super) struct About {
     /// As it is headed, and as `--view` takes it, which ignores case.
     pub(super) title: &'static str,
-    /// What one of its rows is called.
+    /// The name of one of its rows.
     pub(super) one: &'static str,
-    /// What the owner of a row is called; `None` where a row has none.
+    /// The name of a row's owner; `None` where a row has none.
     pub(super) owner: Option<&'static str>,
     /// The view of what belongs to a row.
     pub(super) below: Option<Tab>,
-    /// What it shows, from left to right.
+    /// The columns, from left to right.
     pub(super) columns: &'static [Column],
 }
 
@@ -62,7 +62,7 @@ impl Tab {
         About { title, one, owner, below, columns }
     }
 
-    /// Whether a row belongs to one of this view.
+    /// True if a row belongs to one of this view.
     pub(super) fn holds(self, one: &Id, row: &Row) -> bool {
         match self {
             Self::Tenants => row.tenant == one.name,
@@ -104,9 +104,9 @@ pub(super) struct Row {
     pub(super) device_ms: Option<f64>,
     /// The target: one that is missed, if there are several.
     pub(super) target: Option<Target>,
-    /// What throttles it, if anything does.
+    /// The throttle, if there is one.
     pub(super) hold: Option<Hold>,
-    /// What is wrong with it.
+    /// The fault.
     pub(super) trouble: Option<String>,
     /// The newest reason on record, as a sentence.
     pub(super) why: String,
@@ -139,13 +139,13 @@ impl Row {
 /// Names a row among those of its view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Id {
-    /// What it belongs to.
+    /// Its owner.
     pub(super) of: String,
     /// Its own name.
     pub(super) name: String,
 }
 
-/// What rows are sorted by.
+/// The order of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     Name,
@@ -156,7 +156,7 @@ pub(super) enum Column {
     Device,
     Target,
     Hold,
-    /// What it belongs to.
+    /// Its owner.
     Owner,
     Tenant,
 }
@@ -214,11 +214,11 @@ impl Column {
 /// Everything that was shown of a server or an agent at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Sample {
-    /// What it is and how it does, short ones first.
+    /// Facts about it, short ones first.
     pub(super) head: Vec<String>,
     /// For how long it has been running.
     pub(super) uptime_s: f64,
-    /// What concerns all of it.
+    /// Troubles of all of it.
     pub(super) troubles: Vec<String>,
     /// The views.
     pub(super) tables: Vec<Table>,

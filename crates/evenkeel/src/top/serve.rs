@@ -5,17 +5,17 @@ use std::collections::HashMap;
 use evenkeel_policy::state::{ClientState, LatencyState, PoolState, State, TenantState, VolumeState};
 use evenkeel_policy::verdict::Lately;
 
-use super::figures::bytes;
+use super::figures::{bytes, counted};
 use super::row::{Hold, Row, Sample, Tab, Table};
 use crate::control::show::{head, troubles};
 
 /// Times of the same count differ by so much at most: the server works them out anew for each answer.
 const SAME_S: f64 = 0.01;
 
-/// What connections did between the last two times that their workers counted.
+/// Rates of connections between the last two times that their workers counted.
 pub(super) type Paces = HashMap<String, Pace>;
 
-/// What a connection did lately.
+/// Recent rates of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     counted_at_s: f64,
@@ -78,8 +78,11 @@ fn of_client(client: &ClientState, paces: &Paces) -> Row {
         iops: pace.iops,
         bytes_per_s: pace.bytes_per_s,
         why: format!(
-            "uses {} for tenant {} on worker {}, {} requests in flight",
-            client.volume, client.tenant, client.worker, client.in_flight_requests
+            "uses {} for tenant {} on worker {}, {} in flight",
+            client.volume,
+            client.tenant,
+            client.worker,
+            counted(client.in_flight_requests, "request")
         ),
         ..Row::default()
     }
@@ -106,12 +109,12 @@ fn of_volume(volume: &VolumeState, paces: &[Pace]) -> Row {
         bytes_per_s: sum(|pace| pace.bytes_per_s),
         trouble,
         why: format!(
-            "{}, {}, {}, tenant {}, {} connections",
+            "{}, {}, {}, tenant {}, {}",
             bytes(volume.size_bytes),
             volume.backend,
             if volume.read_only { "read-only" } else { "read and write" },
             volume.tenant,
-            volume.connections
+            counted(volume.connections, "connection")
         ),
         ..Row::default()
     }
@@ -140,7 +143,7 @@ fn of(name: &str, of: &str, lately: Option<&Lately>) -> Row {
         device_ms: lately.device_latency_ms,
         target: worst.cloned(),
         hold: throttled_by.map(|throttled| Hold { by: throttled.by.clone(), how: throttled.how.clone() }),
-        trouble: (lately.errors > 0).then(|| format!("{} requests FAILED just now", lately.errors)),
+        trouble: (lately.errors > 0).then(|| counted(lately.errors, "request") + " FAILED just now"),
         why: lately.because.clone(),
         ..row
     }
@@ -148,7 +151,7 @@ fn of(name: &str, of: &str, lately: Option<&Lately>) -> Row {
 
 fn of_pool(pool: &PoolState) -> Row {
     let row = of(&pool.name, "", pool.lately.as_ref());
-    let overdue = (!pool.overdue.is_empty()).then(|| format!("{} requests OVERDUE", pool.overdue.len()));
+    let overdue = (!pool.overdue.is_empty()).then(|| counted(pool.overdue.len() as u64, "request") + " OVERDUE");
     Row { trouble: overdue.or(row.trouble), ..row }
 }
 

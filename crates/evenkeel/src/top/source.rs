@@ -17,10 +17,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Decisions asked for at once; more would not be read.
 const DECISIONS: usize = 64;
 
-/// What the user wants to know more about.
+/// The row that the user wants details of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// What it is.
+    /// The tab.
     pub(super) tab: Tab,
     /// Which one.
     pub(super) id: Id,
@@ -40,7 +40,7 @@ pub(super) enum Answer {
 pub(super) enum More {
     /// The server, with all about one tenant and nothing of others.
     Serve(Box<State>),
-    /// What an agent has decided.
+    /// The decisions of an agent.
     Guard(Decisions),
 }
 
@@ -49,7 +49,7 @@ pub(super) enum More {
 pub(super) struct Source {
     /// Places that may answer; the first that does is asked from then on.
     places: Vec<Place>,
-    /// Whether an agent answers there; `None` before the first answer.
+    /// True if an agent answers there; `None` before the first answer.
     agent: Option<bool>,
 }
 
@@ -133,5 +133,5 @@ impl Source {
 }
 
 fn parse<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
-    serde_json::from_str(text).context("who answers speaks another version of the API")
+    serde_json::from_str(text).context("the server speaks another version of the API: use an evenkeel of its version")
 }

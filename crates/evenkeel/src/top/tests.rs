@@ -213,10 +213,7 @@ fn tenants_show_rates_times_targets_and_who_throttles() {
     }
     // Of the pool's target, the reservation and the guarantee.
     shows(&screen, &["targets: 1 met, 1 MISSED, 1 UNACHIEVABLE, 0 idle", "throttled: 2", "[Tenants 3]", "live"]);
-    shows(
-        &screen,
-        &["backup: [response 4 slots, 12.5 ms delay] throttled for the pool's latency target (response): 91 %"],
-    );
+    shows(&screen, &["backup: [response 4 slots, 12.5 ms delay] throttled for the pool's latency target: 91 %"]);
     shows(&screen, &["far: AWAY: nbd://far: refused", "evenkeel serve 0.1.0", "up 101 s"]);
     let wide = text(terminal(&model, PLAIN, 100, 24).0.backend().buffer());
     shows(&wide, &["0 idle - throttled: 2", "at ./control.sock"]);
@@ -487,7 +484,7 @@ fn agents_show_pools_clients_groups_and_queues() {
     let shown = screen(&model);
     shows(&shown, &["evenkeel guard 0.1.0", "acting", "[Pools 1] Clients 2  Groups 1  Queues 1"]);
     shows(&shown, &["targets: 2 met, 1 MISSED, 0 idle", "throttled: 3", "reads take 15.00 ms, below 19.00 ms"]);
-    shows(line_with(&shown, ">vg0"), &["5.00", "15.0", "met mean<20ms", "1 clients throttled"]);
+    shows(line_with(&shown, ">vg0"), &["5.00", "15.0", "met mean<20ms", "1 client throttled"]);
     key(&mut model, KeyCode::Right);
     let shown = screen(&model);
     shows(line_with(&shown, "10.0.0.2"), &["10.0", "vg0", "response 34.5 ms"]);

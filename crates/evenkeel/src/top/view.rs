@@ -62,7 +62,7 @@ fn title(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     put_right(buf, area, right, 0, &text, style);
 }
 
-/// What users look for first: does a tenant not get what was guaranteed?
+/// The first line: whether a tenant gets less than its guarantee.
 fn summary(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     let tally = model.tally();
     let mut x = put(buf, area, 1, 1, "targets: ", Style::new());
@@ -278,7 +278,7 @@ fn cell(row: &Row, column: Column, owners: bool, look: Look) -> (String, Style) 
     }
 }
 
-/// Whether rows of the view are on several pools or the like, and no column says which.
+/// True if rows of the view are on several pools or the like, and no column says which.
 fn several_owners(model: &Model) -> bool {
     let tab = model.tab();
     if tab.about().columns.contains(&Column::Owner) {

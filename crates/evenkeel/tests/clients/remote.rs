@@ -224,7 +224,7 @@ fn a_killed_server_fails_the_flush_of_what_it_may_have_lost(case: &Case) {
     case.fail(&["qemu-io", "-f", "raw", "-t", "writeback", "-c", "flush", &uri]);
     io_error(case, &["qemu-io", "-f", "raw", "-t", "writeback", "-c", "write -f 0 4k", &uri]);
     let shown = case.succeed(&[EVENKEEL, "state", "--data-dir", &case.file("")]);
-    assert!(shown.contains("FAILED: volume far") && shown.contains("reconnected 1 times"), "{shown}");
+    assert!(shown.contains("FAILED: volume far") && shown.contains("reconnected 1 time,"), "{shown}");
     // A stop says so, too.
     let mut server = server;
     server.signal(rustix::process::Signal::TERM);

@@ -23,13 +23,13 @@ pub struct CephOption {
     option: &'static str,
     /// Before us, as written in the journal.
     before: Option<String>,
-    /// What we set last.
+    /// Our last value.
     ours: Option<String>,
     /// A change was not answered: the option may hold what we set last or before.
     unsure: Option<String>,
 }
 
-/// What a call of [`CephOption::set`] did.
+/// The result of [`CephOption::set`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It was so already.
@@ -51,7 +51,7 @@ impl CephOption {
         self.option
     }
 
-    /// What we set last, if anything.
+    /// Our last value, if there is one.
     pub fn ours(&self) -> Option<&str> {
         self.ours.as_deref()
     }

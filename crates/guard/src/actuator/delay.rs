@@ -67,7 +67,7 @@ impl Settings {
     }
 }
 
-/// What would be done, before anything is.
+/// The plan, before anything is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     settings: Settings,
@@ -148,7 +148,7 @@ impl Plan {
         }
     }
 
-    /// What is noted in the journal on the way comes to `knobs`.
+    /// Makes the plan; settings noted in the journal on the way come to `knobs`.
     fn make(&self, qdiscs: &Qdiscs, journal: &mut Journal, knobs: &mut Vec<Knob>) -> Result<Departures, Error> {
         for device in &self.devices {
             // Of an agent whose journal is another one, or lost: it delays nothing any more, and every packet pays for it.
@@ -229,7 +229,7 @@ fn device_name(index: u32) -> String {
     name.unwrap_or_else(|_| format!("device {index}"))
 }
 
-/// What a call of [`PacketDelay::set`] did.
+/// The result of [`PacketDelay::set`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// The holds were written; otherwise they were as wanted and not yet due for renewal.
@@ -304,7 +304,7 @@ impl PacketDelay {
         self.departures.held()
     }
 
-    /// Whether the kernel ends all holds by itself when this process ends; otherwise they last until their timeout.
+    /// True if the kernel ends all holds by itself when this process ends; otherwise they last until their timeout.
     pub fn ends_with_process(&self) -> bool {
         self.departures.ends_with_process()
     }

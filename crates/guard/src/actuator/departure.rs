@@ -58,7 +58,7 @@ const NEXT: i32 = -1;
 /// The priority by which HTB knows what is to wait.
 const WAITS: i32 = CLASS as i32;
 const PROTOCOL_TCP: i32 = 6;
-/// What stands for a length of 0, which only segments too long for the field have.
+/// The code for a length of 0, which only segments too long for the field have.
 const LONG: i32 = 65_535;
 /// Elements are renewed when this part of their timeout has passed, so that a tick or two may be late,
 const RENEW_AFTER: u32 = 3;
@@ -237,7 +237,7 @@ fn clock_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// What lets the program see what leaves by a device.
+/// The attachment through which the program sees packets that leave by a device.
 #[derive(Debug)]
 enum Attached {
     Link(OwnedFd),
@@ -249,13 +249,13 @@ enum Attached {
 pub(crate) struct Departures {
     map: Map,
     program: Program,
-    /// What attaches the program, and outlives this process; without them links do, which end with it.
+    /// The filters that attach the program, and outlive this process; without them links do, which end with it.
     filters: Option<Filters>,
     /// Devices that it is to see, each with what attaches it: nothing while no client is throttled.
     devices: Vec<(u32, Option<Attached>)>,
     /// When a client was throttled last.
     needed: Option<Instant>,
-    /// What the map holds, in the order of clients, and when each was written.
+    /// The entries of the map in the order of clients, and when each was written.
     held: Vec<(Client, Hold, Instant)>,
 }
 
@@ -267,7 +267,7 @@ impl Departures {
         Ok(Self { map, program, filters: None, devices: Vec::new(), needed: None, held: Vec::new() })
     }
 
-    /// Whether the kernel has links to attach the program by, tried on this device.
+    /// True if the kernel has links to attach the program by, tried on this device.
     pub(crate) fn has_links(&self, device: u32) -> bool {
         !matches!(self.program.attach_to_egress(device), Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP))
     }
@@ -277,7 +277,7 @@ impl Departures {
         self.filters = Some(filters);
     }
 
-    /// Whether what attaches it ends with this process; else the sentinel has to remove it.
+    /// True if its attachment ends with this process; else the sentinel has to remove it.
     pub(crate) fn ends_with_process(&self) -> bool {
         self.filters.is_none()
     }
@@ -390,7 +390,7 @@ impl Departures {
         Ok(written)
     }
 
-    /// What is in force.
+    /// The holds in force.
     pub(crate) fn held(&self) -> Holds {
         self.held.iter().map(|(client, hold, _)| (*client, *hold)).collect()
     }

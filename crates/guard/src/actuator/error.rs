@@ -1,4 +1,4 @@
-//! What can go wrong when something is to be set.
+//! Errors of setting something.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ pub enum Error {
     Settings {
         /// Name of the setting.
         key: &'static str,
-        /// What is wrong with it, and what would be right.
+        /// The fault, and what would be right.
         problem: String,
     },
     /// There is no network device of this name.
@@ -62,7 +62,7 @@ pub enum Error {
          CAP_SYS_ADMIN; before 5.11 also with `ulimit -l unlimited`)"
     )]
     NotAllowed {
-        /// What was tried.
+        /// The attempt.
         doing: &'static str,
     },
     /// Another agent is running.
@@ -80,7 +80,7 @@ pub enum Error {
     /// Any other refusal of the kernel.
     #[error("cannot {doing}: {cause}")]
     Kernel {
-        /// What was tried.
+        /// The attempt.
         doing: &'static str,
         /// The kernel's answer.
         cause: Errno,
@@ -88,7 +88,7 @@ pub enum Error {
     /// A file could not be read or written.
     #[error("cannot {doing} {path}: {cause}")]
     File {
-        /// What was tried.
+        /// The attempt.
         doing: &'static str,
         /// Which file.
         path: PathBuf,
@@ -123,7 +123,7 @@ pub enum Error {
         path: PathBuf,
         /// From 1.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         problem: String,
     },
     /// Settings are not as before the agent.

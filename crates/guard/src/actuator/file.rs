@@ -9,13 +9,13 @@ use crate::journal::{Journal, Knob};
 #[derive(Debug)]
 pub struct FileKnob {
     path: PathBuf,
-    /// What the file held after our last write.
+    /// The file's content after our last write.
     ours: Option<String>,
-    /// What was there before us.
+    /// The value before us.
     before: Option<String>,
 }
 
-/// What a call of [`FileKnob::set`] did.
+/// The result of [`FileKnob::set`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Written {
     /// It was so already.
@@ -24,7 +24,7 @@ pub enum Written {
     Changed,
     /// Another program changed it since our last write. It stays as that program set it.
     Foreign {
-        /// What it holds.
+        /// The value found.
         found: String,
     },
 }

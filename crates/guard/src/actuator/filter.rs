@@ -40,7 +40,7 @@ pub(crate) enum Refused {
     Missing(&'static str),
     /// The older `ingress` stands where `clsact` would.
     Ingress,
-    /// What else the kernel says.
+    /// Another error of the kernel.
     Other(Errno),
 }
 
@@ -112,7 +112,7 @@ impl Filters {
         Ok(Self { socket: Socket::open()?, qdiscs: Qdiscs::open()? })
     }
 
-    /// Whether a device has `clsact`, ours or another.
+    /// True if a device has `clsact`, ours or another.
     pub(crate) fn has_clsact(&self, device: u32) -> Result<bool, Errno> {
         Ok(self.qdiscs.list(device)?.iter().any(|q| q.kind == "clsact"))
     }
@@ -140,7 +140,7 @@ impl Filters {
         gone(self.socket.tell(&remove_filter(device)))
     }
 
-    /// Whether our filter is there.
+    /// True if our filter is there.
     pub(crate) fn is_attached(&self, device: u32) -> Result<bool, Errno> {
         Ok(self.list(device, EGRESS)?.iter().any(Filter::is_ours))
     }
@@ -181,7 +181,7 @@ impl Filters {
     }
 }
 
-/// What was to be taken away and had gone meanwhile is no error.
+/// Treats an object that had gone before it was taken away as success.
 fn gone(result: Result<(), Errno>) -> Result<bool, Errno> {
     match result {
         Ok(()) => Ok(true),

@@ -1,11 +1,11 @@
-//! What is throttled, and how: the vocabulary of the packet delay.
+//! The vocabulary of the packet delay: clients and their holds.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Whose packets.
+/// The client of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Client {
@@ -113,7 +113,7 @@ impl Holds {
         hold.filter(|hold| !hold.delay.is_zero())
     }
 
-    /// Who is held, and how, in order.
+    /// The clients with their holds, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&Client, &Hold)> {
         self.0.iter().filter(|(_, hold)| !hold.delay.is_zero()).map(|(client, hold)| (client, hold))
     }
@@ -123,7 +123,7 @@ impl Holds {
         self.iter().count()
     }
 
-    /// Whether no client is throttled.
+    /// True if no client is throttled.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }

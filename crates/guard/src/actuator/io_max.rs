@@ -96,7 +96,7 @@ impl std::str::FromStr for Limits {
     }
 }
 
-/// What became of a change.
+/// The result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It was so already: nothing was written.
@@ -114,13 +114,13 @@ pub enum Change {
 pub struct IoMax {
     path: PathBuf,
     device: DeviceNumber,
-    /// What was there before us.
+    /// The limits before us.
     before: Option<Limits>,
-    /// What was there after our last write.
+    /// The limits after our last write.
     ours: Option<Limits>,
-    /// Whether another program has set it since.
+    /// True if another program has set it since.
     foreign: bool,
-    /// What was found by the last look, until something is set.
+    /// The limits found by the last look, until something is set.
     found: Option<Limits>,
 }
 
@@ -130,12 +130,12 @@ impl IoMax {
         Self { path: group.join("io.max"), device, before: None, ours: None, foreign: false, found: None }
     }
 
-    /// Whether another program has changed it since our last write. It is left alone then.
+    /// True if another program has changed it since our last write. It is left alone then.
     pub fn is_foreign(&self) -> bool {
         self.foreign
     }
 
-    /// What was there before us, once something was set.
+    /// The limits before us, once something was set.
     pub fn before(&self) -> Option<Limits> {
         self.before
     }
@@ -144,7 +144,7 @@ impl IoMax {
         Knob::IoMax { path: self.path.clone(), device: self.device.to_string() }
     }
 
-    /// What holds now; `None` if the group is gone. Notices whether it is what we set.
+    /// Reads the limits; `None` if the group is gone. Notices whether it is what we set.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -247,8 +247,8 @@ fn row(path: &Path, device: DeviceNumber) -> Result<Option<Limits>, Error> {
     })
 }
 
-/// Whether the group is gone. A kernel without the controller has no such file either, which is found out before; and the
-/// kernel's answer is the same when the device is gone, while the group is there.
+/// True if the group is gone. A kernel without the controller has no such file either, which is found out before; and
+/// the kernel's answer is the same when the device is gone, while the group is there.
 fn gone(error: &Error) -> bool {
     let Error::File { path, cause, .. } = error else { return false };
     cause.kind() == std::io::ErrorKind::NotFound || cause.raw_os_error() == Some(libc::ENODEV) && !path.exists()

@@ -1,4 +1,4 @@
-//! What is done about it: plan, apply, restore.
+//! Actuators: plan, apply, restore.
 //!
 //! Packets to a client wait until a departure time that a BPF program sets; none is dropped (`departure.rs`). Queueing disciplines and program are made once; a tick changes the program's map only.
 

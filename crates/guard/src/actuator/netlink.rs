@@ -145,7 +145,7 @@ pub(crate) fn text(value: &[u8]) -> &str {
     std::str::from_utf8(&value[..end]).unwrap_or_default()
 }
 
-/// What an error message of the kernel says: `Ok` is an acknowledgement.
+/// The result in an error message of the kernel: `Ok` is an acknowledgement.
 pub(super) fn outcome(body: &[u8]) -> Result<(), Errno> {
     let code = body.get(..4).and_then(|b| b.try_into().ok()).map_or(0, i32::from_ne_bytes);
     match code {

@@ -21,7 +21,7 @@ const ROOT: u32 = u32::MAX;
 pub(crate) const MAJOR: u32 = 0x7ee1 << 16;
 /// Packets that may wait. `fq` has room for 10,000 by itself, and 100 of a connection.
 const LIMIT: u32 = 100_000;
-/// What HTB lets a class have, 100 GBit/s: it must never be what throttles a packet.
+/// The rate of an HTB class, 100 GBit/s: it must never be what throttles a packet.
 const RATE: u64 = 12_500_000_000;
 /// Burst of a class at that rate, in units of 64 ns: 10 ms.
 const BURST: u32 = 156_250;
@@ -151,7 +151,7 @@ pub(crate) struct Qdiscs {
 /// Which message of the kernel refused, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// What was to be made.
+    /// The object to be made.
     pub(crate) what: &'static str,
     pub(crate) error: Errno,
 }

@@ -17,7 +17,7 @@ pub struct QueueLength {
     knob: FileKnob,
     value: Option<u32>,
     before: Option<u32>,
-    /// What holds now is what we set.
+    /// True if the present value is ours.
     ours: bool,
     foreign: Option<String>,
     changes: u64,
@@ -30,22 +30,22 @@ impl QueueLength {
         Self { queue, knob, value: None, before: None, ours: false, foreign: None, changes: 0 }
     }
 
-    /// Whose it is.
+    /// The queue.
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
 
-    /// What the last look found.
+    /// The value found by the last look.
     pub fn value(&self) -> Option<u32> {
         self.value
     }
 
-    /// What was there before us.
+    /// The value before us.
     pub fn before(&self) -> Option<u32> {
         self.before
     }
 
-    /// What another program has set since our last change. It is left alone as long as it is so.
+    /// The value that another program has set since our last change. It is left alone as long as it is so.
     pub fn foreign(&self) -> Option<&str> {
         self.foreign.as_deref()
     }
@@ -60,7 +60,7 @@ impl QueueLength {
         u64::from(self.value.unwrap_or(0)) * u64::from(self.queue.queues.get())
     }
 
-    /// Whether the disk is still there.
+    /// True if the disk is still there.
     pub fn is_there(&self) -> bool {
         self.queue.path.exists()
     }

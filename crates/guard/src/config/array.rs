@@ -32,13 +32,13 @@ pub struct ArrayConfig {
 pub struct ArrayVolume {
     /// The device, by path or name: a disk, or what stands on disks of this array alone (multipath, LVM).
     pub device: String,
-    /// What its mean latency is to stay below.
+    /// The target for its mean latency.
     pub latency: Option<Latency>,
     /// Its worth where not all targets can be met, and its share by weight.
     pub weight: f64,
     /// It never has more slots than this; none: as many as the device had before.
     pub ceiling: Option<u32>,
-    /// What no bound takes.
+    /// The part that no bound takes.
     pub owed: Owed,
 }
 
@@ -52,7 +52,7 @@ impl ArrayConfig {
         self.method.control(period, self.latency, self.most)
     }
 
-    /// What is wrong with it: keys below `[pools.NAME]`, and what would be right.
+    /// The faults: keys below `[pools.NAME]`, and what would be right.
     pub(super) fn faults(
         &self,
         name: &str,

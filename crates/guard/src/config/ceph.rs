@@ -7,7 +7,8 @@ use evenkeel_policy::tenant::fits;
 use evenkeel_policy::units::Duration;
 use serde::{Deserialize, Serialize};
 
-/// What doubling the budget of an OSD has to bring: its throughput bends slowly, and 2.5 % of it cost half of the latency.
+/// The least gain of doubling the budget of an OSD: its throughput bends slowly, and 2.5 % of it cost half of the
+/// latency.
 const TOLERANCE: f64 = 0.045;
 
 /// How the OSDs of this host are asked and set.
@@ -18,7 +19,7 @@ pub struct CephSettings {
     pub sample_every: Duration,
     /// An answer that takes longer counts as none.
     pub answer_within: Duration,
-    /// Whether the throttle of deferred writes keeps its proportion to that of all bytes.
+    /// True if the throttle of deferred writes keeps its proportion to that of all bytes.
     pub deferred: bool,
     /// Admin sockets, or folders that hold some, beside the usual places.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -60,7 +61,7 @@ pub struct CephConfig {
     pub sample_every: Duration,
     /// An answer that takes longer counts as none.
     pub answer_within: Duration,
-    /// Whether the throttle of deferred writes keeps its proportion to that of all bytes.
+    /// True if the throttle of deferred writes keeps its proportion to that of all bytes.
     pub deferred: bool,
     /// OSDs by name, with `*` and `?`; none: all.
     pub only: Vec<String>,
@@ -81,7 +82,7 @@ impl CephConfig {
         Admission::Elastic(ElasticConfig { tolerance: TOLERANCE })
     }
 
-    /// Whether the OSD of this name is wanted.
+    /// True if the OSD of this name is wanted.
     pub fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|wanted| fits(wanted, name))
     }

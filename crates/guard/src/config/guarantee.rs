@@ -32,7 +32,7 @@ pub struct GuaranteeConfig {
     pub write: Direction,
     /// Share of what is short, beside other tenants.
     pub weight: u32,
-    /// What no limit takes: the reservation.
+    /// The part that no limit takes: the reservation.
     pub owed: Owed,
 }
 

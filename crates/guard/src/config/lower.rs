@@ -33,15 +33,15 @@ use crate::loops::owed::Owed;
 
 /// More pools, or devices of one, than a host has; each costs work at every tick.
 const MAX_ENTRIES: usize = 1_000;
-/// What begins the name of an OSD in a pool's devices.
+/// The prefix of an OSD's name in a pool's devices.
 const OSD: &str = "osd:";
 
-/// What a file comes to.
+/// The result of lowering a file.
 pub(super) struct Lowered {
     pub(super) config: Config,
-    /// What keeps the file from being used.
+    /// The faults that keep the file from being used.
     pub(super) faults: Vec<Problem>,
-    /// What is doubtful.
+    /// The doubts.
     pub(super) doubts: Vec<Problem>,
 }
 
@@ -96,7 +96,7 @@ fn allows(pool: &Pool, point: Enforcement) -> bool {
     pool.enforce.as_ref().is_none_or(|points| points.contains(&point))
 }
 
-/// What no throttle of this host takes from a tenant.
+/// The part that no throttle of this host takes from a tenant.
 fn owed(tenant: &Tenant) -> impl Iterator<Item = (Precedence, String)> + use<> {
     let owed = |(of, _): &(Precedence, String)| matches!(of, Precedence::Reservation | Precedence::Guarantee);
     settings_of(tenant).into_iter().filter(owed)
@@ -109,13 +109,13 @@ fn devices_of(pool: &Pool) -> (Vec<&str>, Vec<&str>) {
     (osds.into_iter().map(|osd| &osd[OSD.len()..]).collect(), devices)
 }
 
-/// Whether the queues of a pool's devices are kept short here, if a tenant names them.
+/// True if the queues of a pool's devices are kept short here, if a tenant names them.
 fn has_slots(pool: &Pool) -> bool {
     let said = || pool.enforce.as_ref().is_some_and(|points| points.contains(&Enforcement::QueueDepth));
     (pool.tuning.slots != Slots::None || said()) && allows(pool, Enforcement::QueueDepth)
 }
 
-/// Whether an entry names clients of targets.
+/// True if an entry names clients of targets.
 const fn is_client(entry: &Match) -> bool {
     matches!(entry, Match::Initiator(_) | Match::Client(Who::Address(_)))
 }
@@ -169,7 +169,7 @@ impl<'f> Lowering<'f, '_> {
         if self.document.has(&own) { own.to_vec() } else { vec!["tenants", tenant, key] }
     }
 
-    /// What is wrong with the policy wherever it is enforced.
+    /// Finds faults of the policy wherever it is enforced.
     fn policy(&mut self) {
         if self.pools.len() > MAX_ENTRIES {
             self.fault(&["pools"], format!("are more than {MAX_ENTRIES}; name those that matter"));
@@ -504,12 +504,12 @@ impl<'f> Lowering<'f, '_> {
         self.lowered.config.packets.insert(name.to_owned(), packets);
     }
 
-    /// Whether a pool is that of volumes of `evenkeel serve`, and nothing says that it is more.
+    /// True if a pool is that of volumes of `evenkeel serve`, and nothing says that it is more.
     fn is_served(&self, name: &str, pool: &Pool) -> bool {
         pool.devices.is_empty() && pool.enforce.is_none() && self.served.contains(name)
     }
 
-    /// What a pool says and this host does not enforce.
+    /// Notes the parts of a pool that this host does not enforce.
     fn note_pool(&mut self, name: &str, pool: &Pool) {
         let config = &self.lowered.config;
         let (osds, devices) = devices_of(pool);
@@ -529,7 +529,7 @@ impl<'f> Lowering<'f, '_> {
             } else if has_slots(pool) {
                 "no tenant names a device of it (match = [\"device:PATH\"])"
             } else if pool.enforce.is_some() {
-                "what enforce names does not apply to it"
+                "no point of enforce applies to it"
             } else if self.is_served(name, pool) {
                 "`evenkeel serve` has volumes on it, and it has no devices"
             } else if pool.devices.is_empty() {
@@ -571,7 +571,7 @@ impl<'f> Lowering<'f, '_> {
         }
     }
 
-    /// What a tenant says and this host does not enforce.
+    /// Notes the parts of a tenant that this host does not enforce.
     fn note_tenant(&mut self, name: &str, tenant: &Tenant) {
         let unseen = |entry: &&Match| match entry {
             Match::Volume(_) => true,

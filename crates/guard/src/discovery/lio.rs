@@ -36,11 +36,11 @@ pub struct Group {
 pub struct Lun {
     /// `lun_0`.
     pub name: String,
-    /// What holds the data.
+    /// The storage of the data.
     pub backing: Backing,
 }
 
-/// What holds the data of a volume.
+/// The storage of a volume's data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backing {
     /// The block device, if the kernel shows it.

@@ -17,7 +17,7 @@ use crate::sensor::diskstats::DeviceNumber;
 /// Links listed at most; a host with more has a fault in its configuration.
 const MAX_LINKS: usize = 100_000;
 
-/// What serves a volume.
+/// The server of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Server {
@@ -92,7 +92,7 @@ pub struct Connection {
 /// One volume, and one client of it if there is one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Link {
-    /// What serves it.
+    /// The server.
     pub server: Server,
     /// Name of the target, or number of the server's process.
     pub target: String,
@@ -122,10 +122,10 @@ pub struct Link {
 /// Something that an operator should know about the map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Note {
-    /// What it is, for programs: `ambiguous_address`, `several_names`, `several_addresses`, `unknown_device`,
+    /// The kind, for programs: `ambiguous_address`, `several_names`, `several_addresses`, `unknown_device`,
     /// `unknown_client`, `other_namespace`, `other_namespaces`, `old_map`, `unreadable`.
     pub kind: String,
-    /// What it is, what follows, what to do.
+    /// The message: what is uncertain, what follows, what to do.
     pub message: String,
 }
 
@@ -153,7 +153,7 @@ pub struct Map {
     /// Ceph's OSDs, if they were looked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub osds: Vec<OsdEntry>,
-    /// What is uncertain or could not be found out.
+    /// Uncertain or missing facts.
     pub notes: Vec<Note>,
 }
 

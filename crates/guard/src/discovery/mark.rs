@@ -43,7 +43,7 @@ const PROGRAM_HEADER_BYTES: usize = 56;
 const CLASS_64: u8 = 2;
 const NOTE: u32 = 4;
 
-/// Whether the program in this file has the note. What cannot be read has none.
+/// True if the program in this file has the note. What cannot be read has none.
 pub(super) fn is_marked(program: &Path) -> bool {
     let regular = |file: &File| file.metadata().is_ok_and(|metadata| metadata.is_file());
     File::open(program).is_ok_and(|mut file| regular(&file) && has_note(&mut file).unwrap_or(false))
@@ -94,7 +94,7 @@ fn has_note(file: &mut (impl Read + Seek)) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether ours is among these notes.
+/// True if ours is among these notes.
 fn tells(mut notes: &[u8]) -> bool {
     while let (Some(owner_bytes), Some(description_bytes), Some(kind)) =
         (word(notes, 0), word(notes, 4), word(notes, 8))

@@ -54,7 +54,7 @@ pub struct Survey {
     pub processes: Vec<processes::Process>,
     /// Network namespaces other than ours in which processes run.
     pub other_namespaces: usize,
-    /// What could not be read: the rest stands without it.
+    /// Files that could not be read: the rest stands without them.
     pub problems: Vec<String>,
 }
 

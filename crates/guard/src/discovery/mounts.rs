@@ -12,7 +12,7 @@ pub struct Mount {
     pub device: DeviceNumber,
     /// Where it is mounted.
     pub point: PathBuf,
-    /// What it was mounted from, `/dev/sda1` for example.
+    /// The source, `/dev/sda1` for example.
     pub source: PathBuf,
 }
 

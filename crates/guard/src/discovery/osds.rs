@@ -70,7 +70,8 @@ fn number(path: &Path) -> Option<u32> {
     rest.split('.').next()?.parse().ok().filter(|_| plain)
 }
 
-/// What distinguishes OSDs of one number: the cluster's id is the name of the folder, or the cluster's name stands in front.
+/// The distinction of OSDs of one number: the cluster's id is the name of the folder, or the cluster's name stands in
+/// front.
 fn cluster(path: &Path) -> String {
     let text = |name: Option<&std::ffi::OsStr>| name.and_then(std::ffi::OsStr::to_str).unwrap_or_default().to_owned();
     let file = text(path.file_name());

@@ -20,7 +20,8 @@ pub enum Program {
 }
 
 impl Program {
-    /// What a command line runs; `marked` says whether its program has our mark, and is asked only of what may be ours.
+    /// The program of a command line; `marked` says whether its program has our mark, and is asked only of what may be
+    /// ours.
     fn of(command: &[String], marked: impl FnOnce() -> bool) -> Option<Self> {
         let program = Path::new(command.first()?).file_name().and_then(|name| name.to_str());
         let serves = || command.iter().skip(1).any(|word| word == "serve");
@@ -38,7 +39,7 @@ impl Program {
 pub struct Process {
     /// Its number.
     pub id: u32,
-    /// What it is.
+    /// The program.
     pub program: Program,
     /// Established connections that it holds.
     pub connections: Vec<Socket>,
@@ -50,7 +51,7 @@ pub struct Process {
     pub elsewhere: bool,
 }
 
-/// What was found among all processes.
+/// The result of a search among all processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// The servers.
@@ -111,7 +112,7 @@ fn socket_inode(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok().filter(|&inode| inode > 0)
 }
 
-/// Whether a descriptor's link can be a volume: a file or block device, not a log, not what has been deleted.
+/// True if a descriptor's link can be a volume: a file or block device, not a log, not what has been deleted.
 fn may_hold_data(link: &Path) -> bool {
     const NO_DATA: [&str; 5] = ["log", "pid", "lock", "sock", "conf"];
     const NO_VOLUMES: [&str; 8] =

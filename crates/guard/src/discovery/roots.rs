@@ -39,7 +39,7 @@ impl Roots {
     }
 }
 
-/// What a file holds, as text; bytes that are no UTF-8 are replaced.
+/// The content of a file as text; bytes that are no UTF-8 are replaced.
 pub(crate) fn text(path: &Path) -> Result<String, Error> {
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(|cause| Error::read(path, cause))?;
@@ -75,7 +75,7 @@ pub(crate) fn link(path: &Path) -> Option<PathBuf> {
     fs::read_link(path).ok()
 }
 
-/// What is not there, or ceased to exist while being read, is no error.
+/// Treats a file that is not there, or ceased to exist while being read, as no error.
 pub(crate) fn optional<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Ok(found) => Ok(Some(found)),

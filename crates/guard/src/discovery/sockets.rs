@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::error::Fault;
 
-/// What a socket is doing, as far as it matters here.
+/// The state of a socket, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketState {
     /// Connected.
@@ -22,7 +22,7 @@ pub struct Socket {
     pub local: SocketAddr,
     /// The other end.
     pub remote: SocketAddr,
-    /// What it is doing.
+    /// The state.
     pub state: SocketState,
     /// By which `/proc/PID/fd` names it; 0 for sockets of the kernel itself.
     pub inode: u64,

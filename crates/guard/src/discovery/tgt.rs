@@ -15,7 +15,7 @@ use crate::error::Fault;
 pub struct Target {
     /// Its name.
     pub name: String,
-    /// Who is logged in.
+    /// The sessions that are logged in.
     pub sessions: Vec<Session>,
     /// Volumes: number and path.
     pub luns: Vec<(u32, PathBuf)>,

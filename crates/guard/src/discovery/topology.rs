@@ -40,7 +40,7 @@ impl Device {
     }
 }
 
-/// What saturates as one.
+/// A set of devices that saturates as one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Pool {
     /// An LVM volume group, by its name.
@@ -61,7 +61,7 @@ impl Pool {
         }
     }
 
-    /// What kind of thing it is, in words.
+    /// The kind in words.
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::VolumeGroup(_) => "volume group",

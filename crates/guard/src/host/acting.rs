@@ -68,12 +68,12 @@ impl Acting {
         Arc::clone(&self.journal)
     }
 
-    /// What is in force.
+    /// The holds in force.
     pub fn held(&self) -> Holds {
         self.delay.as_ref().map(PacketDelay::held).unwrap_or_default()
     }
 
-    /// Whether the kernel ends all delays by itself when this process ends; `None` if packets are not delayed.
+    /// True if the kernel ends all delays by itself when this process ends; `None` if packets are not delayed.
     pub fn ends_with_process(&self) -> Option<bool> {
         self.delay.as_ref().map(PacketDelay::ends_with_process)
     }

@@ -9,7 +9,7 @@ use crate::actuator::{self, Holds, Settings};
 use crate::config::Config;
 use crate::journal::Journal;
 
-/// What decisions lead to.
+/// The target of decisions.
 pub(super) enum Actor {
     /// Nothing: why.
     Watching(String),

@@ -1,4 +1,4 @@
-//! What was set, put back: by hand, after the agent's death, and at its end.
+//! Restores settings: by hand, after the agent's death, and at its end.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What measures at every tick.
+//! The sensors of every tick.
 
 use std::path::{Path, PathBuf};
 

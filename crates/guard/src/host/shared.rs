@@ -1,4 +1,4 @@
-//! What the loop and those who ask about it share.
+//! The state that the loop and its readers share.
 
 use std::fmt::Display;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ const OLD_MAP: u32 = 3;
 /// The state of an exchange with other hosts, when it is asked for.
 type Exchange = Box<dyn Fn() -> ExchangeState + Send>;
 
-/// What the loop and the API share.
+/// The state that the loop and the API share.
 pub struct Shared {
     /// All that is enforced.
     pub agent: Agent,
@@ -41,7 +41,7 @@ pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// What is known, decided and in force.
+    /// The measurements, decisions and settings in force.
     pub fn state(&self) -> State {
         let age = self.map_at.elapsed();
         let mut state = State {
@@ -56,7 +56,7 @@ impl Shared {
         };
         if self.map_due.is_some_and(|due| age > OLD_MAP * due) {
             let message = format!(
-                "who reaches which device was last found out {:.0} s ago: a target's tool or a file in /proc does not answer; clients that came since are not throttled",
+                "clients and their devices were last found out {:.0} s ago: a target's tool or a file in /proc does not answer; clients that came since are not throttled",
                 age.as_secs_f64()
             );
             state.notes.push(Note { kind: "old_map".into(), message });

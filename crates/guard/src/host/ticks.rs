@@ -122,17 +122,17 @@ impl Host {
         })
     }
 
-    /// What the loop shares with those who ask.
+    /// The state that the loop shares with its readers.
     pub fn shared(&self) -> Arc<Mutex<Shared>> {
         Arc::clone(&self.shared)
     }
 
-    /// What takes newer policies.
+    /// The receiver of newer policies.
     pub fn policies(&self) -> Policies {
         Policies { shared: self.shared(), newer: self.newer.clone(), ticking: thread::current() }
     }
 
-    /// What was guarded at the start, and how.
+    /// The guarded devices at the start, and how they are guarded.
     pub fn guarded(&self) -> &str {
         &self.guarded
     }

@@ -62,19 +62,19 @@ impl Decided for Decision {
     }
 }
 
-/// What a group with a guarantee is called.
+/// The names of a group with a guarantee.
 #[derive(Debug)]
 struct Names {
     tenant: String,
     group: String,
 }
 
-/// What was found out about a tenant.
+/// The facts found out about a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Who.
+    /// The tenant.
     pub tenant: TenantId,
-    /// What its group has done; `None` if that could not be read now.
+    /// Its group's counters; `None` if they could not be read now.
     pub usage: Option<Usage>,
     /// Its limits in `io.max`, if they were looked at.
     pub limits: Option<Limits>,
@@ -95,7 +95,7 @@ struct Tenant {
     newest: [Newest; 2],
 }
 
-/// What a group did in the last period, per second.
+/// A group's rates in the last period, per second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moved {
     cached: [f64; 4],
@@ -168,7 +168,7 @@ impl Guarantees {
         Ok(Some(id))
     }
 
-    /// Lets go of a group that is gone.
+    /// Forgets a group that is gone.
     pub fn leave(&mut self, tenant: TenantId) {
         self.controller.leave(tenant);
         if let Some(known) = self.tenants.get_mut(tenant.0 as usize) {
@@ -240,7 +240,7 @@ impl Guarantees {
         })
     }
 
-    /// What is known of the groups; the files of the point know the rest.
+    /// The state of the groups; the files of the point know the rest.
     pub fn state(&self) -> CgroupState {
         let mut groups: Vec<_> = self.tenants.iter().flatten().map(|tenant| tenant.state(&self.config)).collect();
         groups.sort_by(|a, b| a.group.cmp(&b.group));
@@ -325,7 +325,7 @@ impl Tenant {
         limits
     }
 
-    /// What it got in the last period, in the unit of `rate`.
+    /// Its rate in the last period, in the unit of `rate`.
     fn measured(&self, direction: Direction, rate: Rate) -> f64 {
         self.moved.cached[place(direction, rate)]
     }

@@ -7,7 +7,7 @@ use evenkeel_control::{Duration, Instant};
 pub struct Due(Option<Instant>);
 
 impl Due {
-    /// Whether a period is over at `now`; then the next one begins. The first period ends with the first call.
+    /// True if a period is over at `now`; then the next one begins. The first period ends with the first call.
     pub fn is_over(&mut self, now: Instant, period: Duration) -> bool {
         let due = *self.0.get_or_insert(now);
         if now < due {

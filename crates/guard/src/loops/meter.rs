@@ -1,4 +1,4 @@
-//! What the volumes of an array did in a period, from the kernel's statistics of their disks.
+//! Measures the volumes of an array over a period, from the kernel's statistics of their disks.
 //!
 //! The statistics add up the time that requests took, from when the block layer took them up. By Little's law that sum over
 //! an interval is how many there were in the mean. As many as the queue has places were inside the array; the others waited
@@ -20,7 +20,7 @@ const TAKEN_TO_WAIT: f64 = 0.25;
 pub struct Places {
     /// So many there are in all.
     pub all: u64,
-    /// Whether the time that requests wait for one shows in the statistics.
+    /// True if the time that requests wait for one shows in the statistics.
     pub shows_waiting: bool,
 }
 
@@ -60,7 +60,7 @@ impl Meter {
         self.most_inside = self.most_inside.max(sample.in_flight);
     }
 
-    /// What was done since the last call; `places` are those of the end of the period.
+    /// The work since the last call; `places` are those of the end of the period.
     pub fn end_period(&mut self, places: Places) -> Report {
         let seconds = self.length.as_secs_f64();
         let mean = |sum: f64| if seconds > 0.0 { sum / seconds } else { 0.0 };
@@ -85,9 +85,9 @@ impl Meter {
             bytes: self.bytes,
             queued,
             waited: of_seconds(waited),
-            inside: inside_time,
+            occupied: inside_time,
             device_time: inside_time.min(self.time),
-            response_time: self.time,
+            latency: self.time,
         };
         *self = Self { before: (queued, inside), ..Self::default() };
         report
@@ -126,7 +126,7 @@ mod tests {
         assert!((report.used() - 8.0).abs() < 1e-6, "{report:?}");
         // 8 / 400 per second: 20 ms; 50 ms in all.
         assert!((report.device_latency_s().unwrap_or_default() - 0.02).abs() < 1e-6, "{report:?}");
-        assert!((report.response_time_s().unwrap_or_default() - 0.05).abs() < 1e-6, "{report:?}");
+        assert!((report.latency_s().unwrap_or_default() - 0.05).abs() < 1e-6, "{report:?}");
         // Each waits for 30 ms, those that wait now have waited for half of that: 12 times 15 ms.
         assert!((report.waited.as_secs_f64() - 0.18).abs() < 1e-6, "{report:?}");
         assert_eq!(report.arrived, 400 + 12 + 8);
@@ -137,8 +137,7 @@ mod tests {
         for places in [SHOWN, HIDDEN] {
             let report = period(sample(40, 10, 4), places);
             assert_eq!((report.queued, report.waited), (0, Duration::ZERO));
-            let [device_s, all_s] =
-                [report.device_latency_s(), report.response_time_s()].map(Option::unwrap_or_default);
+            let [device_s, all_s] = [report.device_latency_s(), report.latency_s()].map(Option::unwrap_or_default);
             assert!((device_s - all_s).abs() < 1e-9, "{report:?}");
         }
     }

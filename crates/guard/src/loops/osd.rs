@@ -26,7 +26,7 @@ use crate::sensor::osd::Counters;
 
 /// Requests that the controller observes for one sample at most; with more of them each stands for several. It needs 16 in a block.
 const MAX_TOLD: u64 = 2_000;
-/// What a sample leaves of those before in the ratio of bytes written to cost: some 250 samples.
+/// The weight that a sample leaves those before in the ratio of bytes written to cost: some 250 samples.
 const RATIO_MEMORY: f64 = 1.0 - 1.0 / 256.0;
 /// Intervals over which the time that requests waited is averaged: some commits of a slow device.
 const WAITS: usize = 8;
@@ -38,7 +38,7 @@ const STEADY_LATENCIES: u64 = 3;
 /// Samples as old as so many intervals cannot be compared with the next one.
 const MAX_GAP_INTERVALS: u64 = 25;
 
-/// What became of a sample.
+/// The result of taking a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// It was the first, or the first after a gap: nothing to compare it with.
@@ -109,7 +109,7 @@ impl Mind {
     /// Nothing is known of what happened before `now`; what was learned stays.
     fn forget(&mut self, now: Instant, counters: &Counters) {
         self.before = Some((now, *counters));
-        self.admission.forget(self.admission.inside_bytes());
+        self.admission.forget(self.admission.in_flight_bytes());
         self.order.forget();
         self.waits.clear();
         self.reached = self.cost_reached(counters);
@@ -155,7 +155,7 @@ impl Mind {
         let latency = self.latency(took, before, counters);
         let ratio = self.payload_ratio();
         if told == 0 {
-            self.admission.hold_back(counters.bytes.waiting() > 0);
+            self.admission.set_waiting(counters.bytes.waiting() > 0);
             self.admission.admit(got);
             return;
         }
@@ -164,11 +164,11 @@ impl Mind {
         for index in 0..told {
             self.admission.admit(part(got, index + 1) - part(got, index));
             // Rounding and the moment between two questions must not make it less than nothing.
-            let cost = (part(done, index + 1) - part(done, index)).min(self.admission.inside_bytes());
-            self.admission.hold_back(index < held);
+            let cost = (part(done, index + 1) - part(done, index)).min(self.admission.in_flight_bytes());
+            self.admission.set_waiting(index < held);
             self.admission.observe(now, cost, Kind::Write, (cost as f64 * ratio) as u64, latency);
         }
-        self.admission.hold_back(counters.bytes.waiting() > 0);
+        self.admission.set_waiting(counters.bytes.waiting() > 0);
     }
 
     /// Share of the requests during which others waited at the throttle. All, if a request waits at either end of the interval.
@@ -203,7 +203,7 @@ impl Mind {
         }
     }
 
-    /// What may be inside, in bytes.
+    /// The bytes that may be in flight.
     pub fn budget_bytes(&self) -> u64 {
         throttle(self.admission.decision().budget_bytes)
     }
@@ -218,7 +218,7 @@ impl Mind {
         self.admission.config().name()
     }
 
-    /// What the last interval showed.
+    /// The figures of the last interval.
     pub fn measured(&self) -> Measured {
         self.measured
     }

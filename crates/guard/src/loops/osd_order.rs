@@ -1,4 +1,4 @@
-//! What has reached an OSD's device, in cost.
+//! The cost that has reached an OSD's device.
 //!
 //! BlueStore gives cost back for a whole batch of commits at once, in lumps of a good part of the budget: over the tenth of a
 //! second that a comparison may take, its throughput scatters by 5 to 30 %, the more the larger the budget. How many requests

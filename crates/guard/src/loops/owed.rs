@@ -1,4 +1,4 @@
-//! What a tenant is owed: no throttle of this host takes it below that.
+//! The part that a tenant is owed: no throttle of this host takes it below that.
 //!
 //! A reservation goes before a throughput guarantee, and both go before latency targets. Most enforcement points can give
 //! neither, because other requests are queued where this host cannot reorder them; but none takes them.
@@ -43,7 +43,7 @@ impl Owed {
         Self { reservation: tenant.reservation, ..Self::default() }
     }
 
-    /// Whether it is nothing.
+    /// True if it is nothing.
     pub fn is_nothing(&self) -> bool {
         self.reservation.is_unset() && self.guarantee.sum().is_unset()
     }
@@ -80,7 +80,8 @@ impl Owed {
         of(self.reservation).max(of(self.guarantee.together())).max(of(read.rates()) + of(write.rates()))
     }
 
-    /// What is reserved, in bytes per second or, without `in_bytes`, in requests per second of this mean size; 0 for none.
+    /// The reservation, in bytes per second or, without `in_bytes`, in requests per second of this mean size; 0 for
+    /// none.
     pub fn reserved(&self, in_bytes: bool, mean_bytes: f64) -> f64 {
         let iops = Self { guarantee: Guarantee::default(), ..*self }.iops(mean_bytes);
         if in_bytes { iops * mean_bytes.max(1.0) } else { iops }

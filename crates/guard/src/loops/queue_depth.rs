@@ -71,15 +71,15 @@ pub struct Array {
     workloads: Vec<Workload>,
     due: Due,
     begun: bool,
-    /// Whether other hosts have a say.
+    /// True if other hosts have a say.
     exchanged: bool,
     /// How much of its share this host takes, 0 to 1.
     ramp: f64,
-    /// What has not been reported to other hosts yet.
+    /// The summary that has not been reported to other hosts yet.
     untold: Option<Summary>,
     total: Option<f64>,
     tightness: Option<f64>,
-    /// Whether something was decided since [`Array::take_slots`].
+    /// True if something was decided since [`Array::take_slots`].
     decided: bool,
     decisions: Log<Decision>,
 }
@@ -145,7 +145,7 @@ impl Array {
         true
     }
 
-    /// What this host did, for the others, once for each period. Where they have a say, the period ends now.
+    /// This host's summary for the others, once for each period. Where they have a say, the period ends now.
     pub fn take_summary(&mut self) -> Option<Summary> {
         if self.exchanged { Some(self.end_period().clone()) } else { self.untold.take() }
     }
@@ -208,7 +208,7 @@ impl Array {
     fn record(&mut self, now: Instant) {
         for (at, volume) in self.volumes.iter_mut().enumerate() {
             let Some(reason) = volume.reason else { continue };
-            let (exchanged, latency_s, slots) = (self.exchanged, volume.report.response_time_s(), volume.slots);
+            let (exchanged, latency_s, slots) = (self.exchanged, volume.report.latency_s(), volume.slots);
             let decision = Decision { volume: at, exchanged, reason, latency_s, slots };
             self.decisions.record_of(&mut volume.newest, now, decision);
         }
@@ -219,7 +219,7 @@ impl Array {
         self.controller.config().method.name()
     }
 
-    /// What is known and decided; the files of the point know the queues.
+    /// The measurements and decisions; the files of the point know the queues.
     pub fn state(&self) -> QueueDepthState {
         QueueDepthState {
             period_s: self.controller.config().period.as_secs_f64(),
@@ -281,12 +281,12 @@ impl Volume {
         let (window, report) = (&mut self.window, &self.report);
         window.length = window.length + report.length;
         window.completed += report.completed;
-        window.response_time = window.response_time + report.response_time;
+        window.latency = window.latency + report.latency;
         if window.length < WINDOW {
             return;
         }
         let window = std::mem::take(window);
-        if let (Some(latency), Some(mean)) = (self.config.latency, window.response_time_s()) {
+        if let (Some(latency), Some(mean)) = (self.config.latency, window.latency_s()) {
             self.windows += 1;
             self.violated += u64::from(mean > latency.target.as_secs_f64());
         }
@@ -294,7 +294,7 @@ impl Volume {
 
     fn state(&self) -> VolumeState {
         let report = &self.report;
-        let (response_s, device_s) = (report.response_time_s(), report.device_latency_s());
+        let (response_s, device_s) = (report.latency_s(), report.device_latency_s());
         let seconds = report.length.as_secs_f64();
         let granted = Some(self.granted()).filter(|slots| slots.is_finite());
         VolumeState {

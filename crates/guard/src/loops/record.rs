@@ -1,4 +1,4 @@
-//! What is shown of the agent and of each enforcement point.
+//! The records of the agent and of each enforcement point.
 //!
 //! Units are last in the names. What does not apply is `null`.
 
@@ -21,7 +21,7 @@ pub struct State {
     pub ticks_total: u64,
     /// How often is measured and decided.
     pub interval_ms: f64,
-    /// Whether decisions take effect.
+    /// True if decisions take effect.
     pub acting: bool,
     /// Why not, or how.
     pub acting_reason: String,
@@ -29,17 +29,17 @@ pub struct State {
     pub late_ticks_total: u64,
     /// Measurements and changes that failed.
     pub errors_total: u64,
-    /// What the last one said.
+    /// The last error.
     pub last_error: Option<String>,
     /// Age of the map of clients and devices; `null` where none is needed.
     #[serde(default)]
     pub map_age_s: Option<f64>,
-    /// What is enforced here, by enforcement point.
+    /// The pools enforced here, by enforcement point.
     pub pools: Vec<PoolState>,
     /// How the exchange with other hosts goes, if there is one.
     #[serde(default)]
     pub exchange: Option<ExchangeState>,
-    /// What is uncertain about the map of clients and devices.
+    /// The uncertain parts of the map of clients and devices.
     pub notes: Vec<Note>,
 }
 
@@ -54,14 +54,14 @@ pub struct PoolState {
     pub reason: String,
     /// The same as a sentence.
     pub because: String,
-    /// What is missing or wrong, and what to do about it.
+    /// Missing or wrong things, and what to do about them.
     pub notes: Vec<String>,
     /// The rest, by enforcement point.
     #[serde(flatten)]
     pub at: At,
 }
 
-/// What an enforcement point knows of a pool.
+/// An enforcement point's figures of a pool.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "point", rename_all = "snake_case")]
 pub enum At {
@@ -110,7 +110,7 @@ impl PoolState {
 /// A pool with a latency target, whose clients' packets may wait.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PacketsState {
-    /// What the latency of reads is to stay below.
+    /// The target for the latency of reads.
     pub target_ms: f64,
     /// Which figure of the latencies that is: `mean`, or for example `p99`.
     pub percentile: String,
@@ -158,13 +158,13 @@ pub struct ClientState {
     pub address: String,
     /// Names that targets know it by.
     pub names: Vec<String>,
-    /// Whether it is throttled for the latency target: `never`, `last`, `normal` or `always`.
+    /// The order in which it is throttled for the latency target: `never`, `last`, `normal` or `always`.
     pub throttle: String,
     /// Why it is never throttled, if not because an operator said so.
     pub exempt_because: Option<String>,
     /// Its load.
     pub bytes_per_s: f64,
-    /// Whether the load is an equal part of what a device shared with others did, because nothing more is known.
+    /// True if the load is an equal part of what a device shared with others did, because nothing more is known.
     pub load_is_estimated: bool,
     /// How long what is sent to it waits.
     pub delay_ms: f64,
@@ -185,19 +185,19 @@ pub struct CgroupState {
     pub fast_number: Option<String>,
     /// Number of the slow device below it.
     pub slow_number: String,
-    /// What the slow device is taken to give; `null` before it was seen busy.
+    /// The assumed rate of the slow device; `null` before it was seen busy.
     pub slow_bytes_per_s: Option<f64>,
-    /// Whether decisions rest on it.
+    /// True if decisions rest on it.
     pub slow_is_trusted: bool,
-    /// What the slow device did in the last period without a guarantee: write-back, promotion, other groups.
+    /// The slow device's rate in the last period without a guarantee: write-back, promotion, other groups.
     pub background_bytes_per_s: f64,
-    /// What the cache reports of itself, where it does.
+    /// The cache's own figures, where it has them.
     pub cache: Option<CacheState>,
     /// Groups with a guarantee.
     pub groups: Vec<GroupState>,
 }
 
-/// What a cache reports of itself since it was set up, of all that use it.
+/// A cache's own figures since it was set up, of all that use it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CacheState {
     /// Reads that the fast device answered; of bcache all requests that it counts.
@@ -210,7 +210,7 @@ pub struct CacheState {
     pub write_misses_total: Option<u64>,
     /// Bytes that are on the fast device alone.
     pub dirty_bytes: Option<u64>,
-    /// What is wrong with it, in its own words.
+    /// The fault, in the cache's own words.
     pub trouble: Option<String>,
 }
 
@@ -234,9 +234,9 @@ pub struct GroupState {
 pub struct DirectionState {
     /// Unit of the three rates below.
     pub unit: Unit,
-    /// What is guaranteed.
+    /// The guaranteed rate.
     pub guaranteed: f64,
-    /// What it got in the last period.
+    /// The rate in the last period.
     pub measured: f64,
     /// Part of its bytes that reached the slow device in the last period, 0 to 1; `null` without I/O.
     pub miss_rate: Option<f64>,
@@ -253,7 +253,7 @@ pub struct DirectionState {
 pub struct QueueDepthState {
     /// How often is decided.
     pub period_s: f64,
-    /// Whether other hosts have a say at present.
+    /// True if other hosts have a say at present.
     pub exchanged: bool,
     /// All slots together, on all hosts; `null` = no bound, or nothing decided yet.
     pub total_slots: Option<f64>,
@@ -296,15 +296,15 @@ pub struct QueueState {
     pub hardware_queues: u32,
     /// The setting's value; `null` before it was read.
     pub value: Option<u32>,
-    /// What it was before us, which is never exceeded.
+    /// The value before us, which is never exceeded.
     pub before: Option<u32>,
     /// Times that it was changed since the start.
     pub changes_total: u64,
-    /// What another program has set since: it is left alone as long as it is so.
+    /// The value that another program has set since: it is left alone as long as it is so.
     pub foreign: Option<String>,
 }
 
-/// What the last sampling interval of an OSD showed.
+/// An OSD's figures in the last sampling interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Measured {
     /// Mean time from passing the throttle to being committed; `null` if nothing was committed.
@@ -329,13 +329,13 @@ pub struct OsdState {
     pub condition: String,
     /// Why, if it is neither controlled nor watched.
     pub problem: Option<String>,
-    /// What may be in flight as the controller wants it.
+    /// The bytes that may be in flight by the controller.
     pub budget_bytes: u64,
-    /// What may be in flight as the OSD says; `null` before it has said so.
+    /// The bytes that may be in flight by the OSD; `null` before it has said so.
     pub throttle_bytes: Option<u64>,
     /// Latency that the controller aims at, if it has an aim.
     pub target_ms: Option<f64>,
-    /// What the last sampling interval showed.
+    /// The figures of the last sampling interval.
     pub measured: Measured,
     /// Samples taken.
     pub samples_total: u64,

@@ -29,7 +29,7 @@ pub enum Unable {
     Device {
         /// Its name in the configuration.
         name: String,
-        /// What is wrong, and what to do.
+        /// The fault, and what to do.
         cause: NotUsable,
     },
     /// A setting is refused.
@@ -239,7 +239,7 @@ impl Cgroup {
         }
     }
 
-    /// Reads what every group did; lets go of those that are gone.
+    /// Reads what every group did; forgets those that are gone.
     fn measure(&mut self, device: &Cached, tick: &mut Tick<'_>) {
         let made = device.made();
         self.found.clear();
@@ -300,7 +300,7 @@ impl Cgroup {
         }
     }
 
-    /// What is known and decided.
+    /// The measurements and decisions.
     pub fn state(&self) -> PoolState {
         let made = self.device.as_ref().map(Cached::made);
         let at = CgroupState {

@@ -12,7 +12,7 @@ pub mod osd;
 pub mod osds;
 pub mod queue_depth;
 
-/// What goes wrong in a tick; the rest of it is done.
+/// An error in a tick; the rest of the tick is done.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Something cannot be read.
@@ -27,22 +27,22 @@ pub enum Error {
     /// A guarantee is refused.
     #[error("guarantee of {tenant}: {problem}")]
     Guarantee {
-        /// Whose.
+        /// The tenant.
         tenant: String,
         /// Why.
         problem: InvalidConfig,
     },
 }
 
-/// What points share in a tick.
+/// The state that points share in a tick.
 pub struct Tick<'a> {
     /// Where settings are noted before they are changed; without it nothing is changed.
     pub journal: Option<&'a mut Journal>,
-    /// What went wrong.
+    /// The errors.
     pub errors: Errors,
 }
 
-/// What went wrong in a tick.
+/// The errors in a tick.
 #[derive(Debug, Default)]
 pub struct Errors(pub Vec<Error>);
 

@@ -20,16 +20,16 @@ use crate::loops::osd::{Budget, Mind, Taken};
 use crate::loops::record::{At, OsdState, PoolState};
 use crate::sensor::osd::{self as sensor, Counters};
 
-/// What may be inside the store.
+/// Bytes that may be in the store.
 pub const BYTES: &str = "bluestore_throttle_bytes";
-/// What may be inside or wait to be written in place, beyond the former.
+/// Bytes that may be in the store or wait to be written in place, beyond the former.
 pub const DEFERRED: &str = "bluestore_throttle_deferred_bytes";
 /// The command that shows counters.
 const PERF_DUMP: &str = "perf dump";
 /// A throttle that shows something else than what we set for so many samples was set by another program.
 const FOREIGN_SAMPLES: u32 = 3;
 
-/// Whether an OSD is controlled.
+/// The condition of an OSD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Condition {
     Starting,
@@ -65,8 +65,8 @@ impl Condition {
 pub struct Osd {
     name: String,
     socket: AdminSocket,
-    /// What is asked in each sample: the store's counters and those of its throttle. Ceph takes one logger in a question, and
-    /// all of them would be much.
+    /// The questions of each sample: the store's counters and those of its throttle. Ceph takes one logger in a
+    /// question, and all of them would be much.
     questions: [Vec<u8>; 2],
     /// The answers to these, kept for their memory.
     answers: [Vec<u8>; 2],
@@ -196,7 +196,7 @@ impl Osd {
         Ok((Counters { store, bytes }, pid))
     }
 
-    /// What was set in the process before is gone with it.
+    /// Forgets the values set in the process before.
     fn started_anew(&mut self, journal: Option<&Mutex<Journal>>) -> Result<(), actuator::Error> {
         self.restarts += 1;
         self.condition = Condition::Starting;
@@ -257,7 +257,7 @@ impl Osd {
         self.deferred.restore(journal)
     }
 
-    /// What is known and decided.
+    /// The measurements and decisions.
     pub fn state(&self) -> PoolState {
         let decision = self.mind.decision();
         let at = OsdState {

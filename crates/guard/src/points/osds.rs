@@ -23,7 +23,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How often what is shown is brought up to date.
 const SHOW_EVERY: Duration = Duration::from_millis(100);
 
-/// What is shown of one OSD. Its thread keeps the OSD itself to itself while it waits for an answer.
+/// The state of one OSD for display. Its thread keeps the OSD itself to itself while it waits for an answer.
 #[derive(Debug)]
 struct Shown {
     state: PoolState,
@@ -36,7 +36,7 @@ pub struct Osds {
     config: CephConfig,
     started: Instant,
     stop: AtomicBool,
-    /// Let go of in the end, so that the sentinel can have it.
+    /// Released in the end, so that the sentinel can have it.
     journal: Mutex<Option<Arc<Mutex<Journal>>>>,
     known: Mutex<Vec<(OsdEntry, Arc<Mutex<Shown>>)>>,
     threads: Mutex<Vec<JoinHandle<()>>>,

@@ -91,7 +91,7 @@ impl QueueDepth {
         self.act(tick);
     }
 
-    /// What the volumes of this host did in the last period, for the other hosts.
+    /// The summary of this host's volumes in the last period, for the other hosts.
     pub fn take_summary(&mut self) -> Option<Summary> {
         self.array.take_summary()
     }
@@ -182,7 +182,7 @@ impl QueueDepth {
         }
     }
 
-    /// What is known and decided.
+    /// The measurements and decisions.
     pub fn state(&self) -> PoolState {
         let mut at = self.array.state();
         for (volume, paths) in at.volumes.iter_mut().zip(&self.volumes) {
@@ -234,7 +234,7 @@ fn places(paths: &[Path]) -> Places {
     }
 }
 
-/// What cannot be bounded finely is said.
+/// A note on a volume that cannot be bounded finely.
 fn coarse(volume: &str, paths: &[Path]) -> Option<String> {
     let least = |queue: &Queue| queue.knob.least() * queue.queues.get();
     let hardware = paths.iter().map(|path| path.length.queue()).filter(|queue| queue.knob == Knob::Requests);

@@ -6,7 +6,7 @@ use crate::sensor::queue::{self, Queue};
 
 use super::{Finding, Presence};
 
-/// What was found for each volume of the arrays of a configuration.
+/// The findings for each volume of the arrays of a configuration.
 pub fn judge(config: &Config, roots: &Roots) -> Vec<Finding> {
     let volumes = config.arrays.iter().flat_map(|(array, settings)| {
         settings.volumes.iter().map(move |(name, volume)| (format!("{array}/{name}"), volume.device.as_str()))
@@ -23,7 +23,7 @@ fn judge_volume(part: String, device: &str, roots: &Roots) -> Finding {
         lost: lost.into(),
         cure,
     };
-    let lost = "what the volume sends cannot be throttled";
+    let lost = "requests of the volume cannot be throttled";
     match queue::find(roots, device) {
         Err(why) => finding(Presence::Missing, device.to_owned(), lost, why.to_string()),
         Ok(queues) => {
@@ -51,7 +51,7 @@ fn length(queue: &Queue) -> Result<String, String> {
     Ok(format!("{disk}: {} {now}{each}, kept within {least} to {now}", knob.name()))
 }
 
-/// What one address of etcd answered: how many hosts are there, or why it does not.
+/// The finding about one address of etcd: how many hosts are there, or why it does not answer.
 pub fn judge_etcd(endpoint: &str, answer: &Result<u64, String>) -> Finding {
     let finding = |presence, evidence, lost: &str, cure| Finding {
         part: endpoint.to_owned(),

@@ -1,4 +1,5 @@
-//! What keeps this host from enforcing the policy, or takes something from it: matched to the rows of the policy.
+//! The lacks that keep this host from enforcing the policy, or take something from it: matched to the rows of the
+//! policy.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,10 +14,10 @@ use crate::discovery::{Map, Roots};
 use crate::sensor::cache::Cached;
 use crate::sensor::cgroup;
 
-/// What was found missing: at which point, for which pool, device or group (all if none), and how much can be lost by it.
+/// A lack: at which point, for which pool, device or group (all if none), and how much can be lost by it.
 type Lack = (Enforcement, Option<String>, Presence, Finding);
 
-/// What is missing for the rows of `config`, which are marked by it. `host`: with what [`super::arrays`] and [`super::osd`]
+/// The lacks for the rows of `config`, which are marked by them. `host`: with what [`super::arrays`] and [`super::osd`]
 /// found; `map`: with OSDs; `groups`: where control groups are; `complain`: [`Document::complain`].
 ///
 /// [`Document::complain`]: evenkeel_policy::document::Document::complain
@@ -52,7 +53,7 @@ pub fn lacks(
     missing
 }
 
-/// What is not on this host, then what else is missing.
+/// The missing devices of this host, then the other lacks.
 fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Path) -> Vec<Lack> {
     use Enforcement::{Cgroup, Osd, Packets, QueueDepth};
     let mut all: Vec<Lack> = Vec::new();

@@ -1,4 +1,4 @@
-//! What the kernel offers, what is missing, and what is lost by it: as data.
+//! The kernel's features, those that are missing, and what is lost by it: as data.
 //!
 //! [`Evidence::read`] reads, [`judge`] concludes; the second is pure. Nothing is loaded, set or tried.
 
@@ -19,7 +19,7 @@ pub use evenkeel_policy::effective::{Finding, Preflight, Presence};
 pub use lacks::lacks;
 pub use parts::judge;
 
-/// What was read, before anything is concluded from it.
+/// The evidence, before anything is concluded from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// Those symbols that show a part and that the running kernel has, built in or as a loaded module.
@@ -28,11 +28,11 @@ pub struct Evidence {
     pub loaded: BTreeSet<String>,
     /// Modules that are installed for the running kernel.
     pub installed: BTreeSet<String>,
-    /// Whether `/proc/diskstats` can be read.
+    /// True if `/proc/diskstats` can be read.
     pub diskstats: bool,
-    /// Whether configfs is mounted at its place.
+    /// True if configfs is mounted at its place.
     pub configfs: bool,
-    /// Whether the block layer's tracepoints are there for this process.
+    /// True if the block layer's tracepoints are there for this process.
     pub tracepoints: bool,
     /// Effective capabilities of this process, as bits.
     pub capabilities: Option<u64>,
@@ -41,8 +41,8 @@ pub struct Evidence {
     /// `net.ipv4.tcp_early_retrans`.
     pub tcp_early_retrans: Option<u64>,
     /// Block devices that keep no statistics.
-    pub silent_devices: Vec<String>,
-    /// Whether cgroup v2 is mounted at its place with the io controller.
+    pub uncounted_devices: Vec<String>,
+    /// True if cgroup v2 is mounted at its place with the io controller.
     pub io_controller: bool,
 }
 
@@ -71,7 +71,7 @@ impl Evidence {
             capabilities: capabilities(&status),
             tcp_rmem_max: sysctl("tcp_rmem").and_then(|text| text.split_whitespace().nth(2)?.parse().ok()),
             tcp_early_retrans: sysctl("tcp_early_retrans").and_then(|text| text.parse().ok()),
-            silent_devices: devices.into_iter().filter(silent).collect(),
+            uncounted_devices: devices.into_iter().filter(silent).collect(),
             io_controller: roots::text(&roots.sys.join("fs/cgroup/cgroup.controllers"))
                 .is_ok_and(|listed| listed.split_ascii_whitespace().any(|name| name == "io")),
         }

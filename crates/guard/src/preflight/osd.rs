@@ -1,4 +1,4 @@
-//! Whether an OSD schedules so that a shorter queue in its store takes effect.
+//! Judges the scheduler of an OSD: a shorter queue in its store takes effect, or not.
 //!
 //! A throttle leaves requests where the scheduler can still choose between them. That is of use only if it does choose: if
 //! reservations are not over-committed, and if not many threads have taken their request out before they wait.
@@ -6,7 +6,7 @@
 use super::{Finding, Presence};
 use crate::admin_socket::{AdminSocket, Error};
 
-/// What an OSD schedules with. Options that a version does not have are `None`.
+/// The scheduler of an OSD. Options that a version does not have are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scheduling {
     /// `mclock_scheduler`, `wpq` or another.
@@ -67,7 +67,7 @@ impl Scheduling {
         })
     }
 
-    /// What hides the effect, each with what to do.
+    /// The obstacles that hide the effect, each with what to do.
     fn obstacles(&self) -> Vec<(String, String)> {
         let mut obstacles = Vec::new();
         if self.queue != "mclock_scheduler" {
@@ -118,14 +118,14 @@ impl Scheduling {
         obstacles
     }
 
-    /// Whether reservations are shares of the capacity (0 to 1) rather than requests per second: they are not whole numbers
-    /// then.
+    /// True if reservations are shares of the capacity (0 to 1) rather than requests per second: they are not whole
+    /// numbers then.
     fn are_shares(&self) -> bool {
         self.reserved.is_some_and(|reserved| reserved.fract() != 0.0)
     }
 }
 
-/// What follows for the OSD called `name`.
+/// The findings for the OSD called `name`.
 pub fn judge(name: &str, asked: &Result<Scheduling, Error>) -> Finding {
     let finding = |presence, evidence: String, lost: String, cure: String| Finding {
         part: name.to_owned(),

@@ -78,7 +78,7 @@ pub(super) const SYMBOLS: [&str; PARTS.len()] = {
 /// Parts without which no client can be throttled, beside one of the ways to show packets to the program.
 pub(super) const TO_ACT: [&str; 3] = ["fq", "htb", "net_admin"];
 
-/// What is lost without one of them.
+/// The loss without one of them.
 const NO_DELAY: &str = "no client can be throttled; only --dry-run works";
 
 /// The bits of capabilities (`linux/capability.h`).
@@ -123,7 +123,7 @@ fn kernel_part(part: &Part, evidence: &Evidence) -> Finding {
     Finding { part: part.name.into(), purpose: part.purpose.into(), presence, evidence: from, lost: lost.into(), cure }
 }
 
-/// Whether a part is there, or would be if it were needed.
+/// True if a part is there, or would be if it were needed.
 pub(super) fn is_usable(finding: &Finding) -> bool {
     matches!(finding.presence, Presence::Present | Presence::Loadable)
 }
@@ -254,7 +254,7 @@ fn network(evidence: &Evidence) -> Vec<Finding> {
 }
 
 fn statistics(evidence: &Evidence) -> Option<Finding> {
-    let silent = &evidence.silent_devices;
+    let silent = &evidence.uncounted_devices;
     if silent.is_empty() {
         return None;
     }

@@ -95,7 +95,7 @@ fn an_installed_module_can_be_loaded() {
 
 #[test]
 fn devices_without_statistics_are_named() {
-    let evidence = Evidence { silent_devices: vec!["sda".into(), "dm-0".into()], ..complete() };
+    let evidence = Evidence { uncounted_devices: vec!["sda".into(), "dm-0".into()], ..complete() };
     assert!(finding(&evidence, "iostats").evidence.contains("sda, dm-0"));
 }
 

@@ -22,7 +22,7 @@ use crate::error::{Error, Fault};
 /// Sectors of the kernel's statistics are 512 bytes, whatever the device's own are.
 const SECTOR_BYTES: u64 = 512;
 
-/// What makes one device of two.
+/// The kind of cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// dm-cache, also as LVM makes it.
@@ -50,17 +50,17 @@ impl Kind {
 /// A cached device and what it is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// What makes one of two.
+    /// The kind of cache.
     pub kind: Kind,
     /// The device that tenants use.
     pub device: DeviceNumber,
     /// The cache.
     pub fast: Option<DeviceNumber>,
-    /// What it caches.
+    /// The device that it caches.
     pub slow: DeviceNumber,
 }
 
-/// What a cache reports of itself since it was set up, of all that use it.
+/// A cache's own figures since it was set up, of all that use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheStatus {
     /// Reads that the fast device answered.
@@ -73,7 +73,7 @@ pub struct CacheStatus {
     pub write_misses: Option<u64>,
     /// Bytes that are on the fast device alone.
     pub dirty_bytes: Option<u64>,
-    /// What is wrong with it, in its own words.
+    /// The fault, in the cache's own words.
     pub trouble: Option<String>,
 }
 
@@ -190,9 +190,9 @@ pub enum NotUsable {
     /// There is no such block device.
     #[error("there is no block device {0}: `lsblk` shows which there are")]
     NoDevice(String),
-    /// What it is made of is not known.
+    /// The parts of the device are not known.
     #[error(
-        "what {device} is made of cannot be found out{because}; name its slow device: tuning.cache.slow = \"/dev/...\""
+        "the devices below {device} cannot be found out{because}; name its slow device: tuning.cache.slow = \"/dev/...\""
     )]
     Unknown {
         /// As it was named.
@@ -259,12 +259,12 @@ impl Cached {
         Ok(Self { made: Made { kind, device: cached, fast, slow }, folder, control: control.ok(), slow_stat })
     }
 
-    /// What it is made of.
+    /// The parts of the device.
     pub fn made(&self) -> Made {
         self.made
     }
 
-    /// What the slow device has done.
+    /// The slow device's counters.
     ///
     /// # Errors
     /// A file that cannot be read, or holds something odd.
@@ -273,7 +273,7 @@ impl Cached {
         parse_block_stat(self.slow_stat.read()?).map_err(|fault| fault.in_file(&path))
     }
 
-    /// What the cache reports; `None` of a kind that reports nothing, or without the right to ask device mapper.
+    /// The cache's own figures; `None` of a kind that reports nothing, or without the right to ask device mapper.
     ///
     /// # Errors
     /// A file that cannot be read, or an answer that is odd.

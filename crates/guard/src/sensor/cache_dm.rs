@@ -1,4 +1,4 @@
-//! What device mapper knows about a mapped device, by ioctl: its table, or the status of its target.
+//! Device mapper's facts about a mapped device, by ioctl: its table, or the status of its target.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,7 +25,7 @@ const NOFLUSH_FLAG: u32 = 1 << 11;
 /// Which text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// What it is made of.
+    /// The parts of the device.
     Table,
     /// How it fares.
     Status,

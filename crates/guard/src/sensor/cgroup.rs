@@ -63,14 +63,14 @@ fn flush(row: &mut Option<(DeviceNumber, Counters, bool)>, each: &mut impl FnMut
     }
 }
 
-/// What a group has done on the parts of a cached device since it appeared; zero where it has done nothing.
+/// A group's counters on the parts of a cached device since it appeared; zero where it has done nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// On the cached device itself.
     pub cached: Counters,
-    /// What of it reached the fast device.
+    /// The part that reached the fast device.
     pub fast: Counters,
-    /// What of it reached the slow device: the misses.
+    /// The part that reached the slow device: the misses.
     pub slow: Counters,
 }
 
@@ -122,7 +122,7 @@ impl GroupFile {
         &self.path
     }
 
-    /// What it holds now, in a buffer that serves for all groups.
+    /// The present content, in a buffer that serves for all groups.
     ///
     /// # Errors
     /// When it cannot be read; [`Error::is_gone`] says that the group is no more.
@@ -186,7 +186,7 @@ pub fn find(root: &Path, pattern: &str) -> Result<Vec<String>, Error> {
     Ok(found)
 }
 
-/// Whether a path names more than itself.
+/// True if a path names more than itself.
 pub fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?'])
 }

@@ -1,4 +1,4 @@
-//! What one initiator moved at one volume, as LIO counts it.
+//! One initiator's traffic at one volume, as LIO counts it.
 
 use std::path::Path;
 

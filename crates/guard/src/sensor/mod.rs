@@ -1,4 +1,4 @@
-//! What is measured: files read again and again, and pure parsers of what they hold.
+//! Sensors: files read again and again, and pure parsers of their content.
 //!
 //! | module | measures |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! What a Ceph OSD counts: how long its store takes, how much it took in, and whether requests wait at its throttle.
+//! The counters of a Ceph OSD: how long its store takes, how much it took in, and whether requests wait at its
+//! throttle.
 //!
 //! Its own `commit_lat` includes the wait at the throttle, which is ours to choose; so the store's latency is put together
 //! from the states that follow it. There is no smallest latency among the counters: the smallest mean over short times takes
@@ -82,7 +83,7 @@ impl Throttle {
     }
 }
 
-/// What is known from the counters that an OSD has.
+/// The features by the counters that an OSD has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// How long the store takes and how many requests it ends: without it nothing can be decided.
@@ -92,7 +93,7 @@ pub struct Features {
 }
 
 impl Store {
-    /// What is known from these counters.
+    /// The features by these counters.
     pub const fn features(&self) -> Features {
         Features {
             latency: self.state_aio_wait_lat.is_some()
@@ -169,12 +170,12 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Logger<'_, T> {
 pub struct Counters {
     /// The store.
     pub store: Store,
-    /// What may be inside.
+    /// The bytes that may be in flight.
     pub bytes: Throttle,
 }
 
 impl Counters {
-    /// Whether these counters continue those; otherwise the OSD was started anew, or they were reset.
+    /// True if these counters continue those; otherwise the OSD was started anew, or they were reset.
     pub fn continue_from(&self, before: &Self) -> bool {
         self.store.committed() >= before.store.committed()
             && self.store.reached_device() >= before.store.reached_device()

@@ -51,7 +51,7 @@ impl Knob {
         }
     }
 
-    /// Whether the time that requests wait for a place counts in the kernel's statistics of the disk.
+    /// True if the time that requests wait for a place counts in the kernel's statistics of the disk.
     pub const fn shows_waiting(self) -> bool {
         matches!(self, Self::QueueDepth)
     }
@@ -146,7 +146,7 @@ impl Search<'_> {
     }
 }
 
-/// Whether `name` is a path of the multipath disk `head`: `nvme0c3n1` of `nvme0n1`.
+/// True if `name` is a path of the multipath disk `head`: `nvme0c3n1` of `nvme0n1`.
 fn is_path_of(name: &str, head: &str) -> bool {
     let split = |name: &'_ str| {
         let (subsystem, namespace) = name.strip_prefix("nvme")?.split_once('n')?;

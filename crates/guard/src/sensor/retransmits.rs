@@ -11,7 +11,7 @@ pub struct Segments {
     /// Segments sent, those sent again not counted.
     pub sent: u64,
     /// Segments sent again.
-    pub resent: u64,
+    pub retransmitted: u64,
 }
 
 /// Finds the two totals in the file.
@@ -28,7 +28,7 @@ pub fn parse(text: &str) -> Result<Segments, Fault> {
         let value = place.and_then(|place| values.split_whitespace().nth(place));
         value.and_then(|value| value.parse().ok()).ok_or_else(|| Fault::new(line, format!("has no count {wanted}")))
     };
-    Ok(Segments { sent: value("OutSegs")?, resent: value("RetransSegs")? })
+    Ok(Segments { sent: value("OutSegs")?, retransmitted: value("RetransSegs")? })
 }
 
 #[cfg(test)]
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn finds_the_totals_by_name() {
-        assert_eq!(parse(TEXT), Ok(Segments { sent: 987_654, resent: 321 }));
+        assert_eq!(parse(TEXT), Ok(Segments { sent: 987_654, retransmitted: 321 }));
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl Source {
         &self.path
     }
 
-    /// What the file holds now. Allocates only when the file has become larger than ever before.
+    /// The present content of the file. Allocates only when the file has become larger than ever before.
     ///
     /// # Errors
     /// When it cannot be read, or holds more than [`MAX_BYTES`].

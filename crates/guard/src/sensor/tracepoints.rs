@@ -36,11 +36,11 @@ const MAX_READS: usize = 32_768;
 /// Devices that can be watched.
 const MAX_DEVICES: usize = 131_072;
 
-/// Sixteen buckets for each doubling, so that each is at most 6.25 % wide;
+/// Sixteen buckets for each doubling, so that each is at most 6.25 % wide.
 const SUB_BITS: i32 = 4;
-/// what takes less than 2^12 ns (4 us) shares the first,
+/// Times below 2^12 ns (4 us) share the first bucket.
 const FLOOR_BITS: i32 = 12;
-/// and what takes 2^38 ns (275 s) or longer the last.
+/// Times of 2^38 ns (275 s) or longer share the last.
 const CEIL_BITS: i32 = 38;
 /// Number of buckets.
 pub const BUCKETS: usize = ((CEIL_BITS - FLOOR_BITS) << SUB_BITS) as usize + 2;
@@ -264,7 +264,7 @@ pub struct ReadTimes {
     devices: Map,
     histograms: Map,
     watched: BTreeMap<DeviceNumber, u32>,
-    /// What each histogram held at the last reading, and room for one.
+    /// The content of each histogram at the last reading, and space for one.
     before: Vec<Vec<u64>>,
     buffer: Vec<u8>,
     _attached: Vec<(Program, OwnedFd)>,

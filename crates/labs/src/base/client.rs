@@ -26,7 +26,7 @@ const FLAG_SEND_FLUSH: u16 = 1 << 2;
 const FLAG_SEND_FUA: u16 = 1 << 3;
 const FLAG_MULTI_CONN: u16 = 1 << 8;
 
-/// What to ask of the server.
+/// Requests to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Command {
     Read = 0,
@@ -142,12 +142,12 @@ impl Client {
         }
     }
 
-    /// Whether FLUSH and FUA are offered; without them the server guarantees no durability.
+    /// True if FLUSH and FUA are offered; without them the server guarantees no durability.
     pub(crate) fn promises_durability(&self) -> bool {
         self.flags & FLAG_SEND_FLUSH != 0 && self.flags & FLAG_SEND_FUA != 0
     }
 
-    /// Whether a FLUSH covers writes completed on other connections.
+    /// True if a FLUSH covers writes completed on other connections.
     pub(crate) fn multi_conn(&self) -> bool {
         self.flags & FLAG_MULTI_CONN != 0
     }

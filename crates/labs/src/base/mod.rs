@@ -1,4 +1,4 @@
-//! What everything here is done with: programs, folders, servers, a client, packages.
+//! The common base of labs: programs, folders, servers, a client, packages.
 
 pub mod build;
 pub(crate) mod client;

@@ -1,4 +1,4 @@
-//! What the tests need from the distribution: the same package names on Debian 12, 13 and Ubuntu.
+//! The packages that the tests need from the distribution: the same names on Debian 12, 13 and Ubuntu.
 
 use std::collections::BTreeSet;
 use std::process::Command;

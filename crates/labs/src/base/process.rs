@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// What a child that is asked to end may take: a lab ends its own children and removes gigabytes of files.
+/// The time that a child has to end when asked: a lab ends its own children and removes gigabytes of files.
 const GRACE: Duration = Duration::from_secs(10);
 /// Lines of a child that may wait to be read; a pipe holds about as many.
 const LINES_AHEAD: usize = 1_000;
 
 /// Process groups that are ended when this program is.
 static GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
-/// Whether a signal is ending this program. Changes under the lock of `GROUPS`.
+/// True if a signal is ending this program. Changes under the lock of `GROUPS`.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
 fn groups() -> MutexGuard<'static, BTreeSet<i32>> {
@@ -124,7 +124,7 @@ impl Running {
         self.child.stdin.take().context("standard input was not piped")
     }
 
-    /// Whether the child has ended.
+    /// True if the child has ended.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }

@@ -53,7 +53,7 @@ impl Server {
         Self::Nbdkit,
     ];
 
-    /// Whether it is this project's, in any form.
+    /// True if it is this project's, in any form.
     pub(crate) fn is_evenkeel(&self) -> bool {
         matches!(self, Self::Evenkeel | Self::EvenkeelNoQos | Self::EvenkeelEpoll | Self::EvenkeelTls)
     }
@@ -83,7 +83,7 @@ impl FromStr for Server {
     }
 }
 
-/// What is behind the export.
+/// The storage behind the export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Storage {
     /// Memory of the given size in bytes; QEMU has its null device instead.
@@ -121,14 +121,14 @@ impl Address {
     }
 }
 
-/// What a server is started with.
+/// The setup of a server.
 #[derive(Debug)]
 pub(crate) struct Setup<'a> {
     /// Which server.
     pub(crate) server: &'a Server,
     /// Evenkeel's binary.
     pub(crate) binary: &'a Path,
-    /// What is behind the export.
+    /// The storage behind the export.
     pub(crate) storage: &'a Storage,
     /// Where it listens.
     pub(crate) address: &'a Address,

@@ -61,7 +61,7 @@ pub struct Harness {
     announced: Option<u64>,
     named_failures: Vec<String>,
     program: String,
-    /// Whether a program has summed up.
+    /// True if a program has summed up.
     summed_up: bool,
 }
 

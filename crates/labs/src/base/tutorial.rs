@@ -16,7 +16,7 @@ const PATIENCE: &str = "180";
 /// Stands for anything in an answer.
 const ANYTHING: &str = "...";
 
-/// What a tutorial tells its reader to do.
+/// A step of a tutorial.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Step {
     /// A block of TOML whose first line is `# NAME`: a file of this name.
@@ -53,7 +53,7 @@ pub(crate) fn steps(page: &str) -> Result<Vec<Step>> {
     Ok(steps)
 }
 
-/// Whether `text` is `pattern`, in which [`ANYTHING`] stands for anything. How many blanks there are does not count.
+/// True if `text` is `pattern`, in which [`ANYTHING`] stands for anything. How many blanks there are does not count.
 pub(crate) fn fits(pattern: &str, text: &str) -> bool {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (pattern, text) = (words(pattern), words(text));
@@ -67,7 +67,7 @@ pub(crate) fn fits(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// Whether a line is the word of a shell about a job that a signal ended: `bash: line 7: 4711 Killed  COMMAND`.
+/// True if a line is the word of a shell about a job that a signal ended: `bash: line 7: 4711 Killed  COMMAND`.
 fn is_notice(line: &str) -> bool {
     let number = |text: &str| text.parse::<u32>().is_ok();
     let mut words = line.strip_prefix("bash: line ").unwrap_or_default().split_whitespace();

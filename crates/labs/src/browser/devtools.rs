@@ -118,7 +118,7 @@ impl Browser {
         }
     }
 
-    /// What it tells unasked.
+    /// Takes a message that was not asked for.
     fn hear(&mut self, message: &Value) {
         let params = &message["params"];
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);

@@ -20,16 +20,16 @@ use crate::check::run::{Lab, Options};
 
 /// First paint on an idle machine takes a tenth of a second.
 const PAINTED: Duration = Duration::from_secs(5);
-/// What sorting a thousand tenants takes the page.
+/// Longest time that the page may take to sort a thousand tenants.
 const SORTED_MS: f64 = 1_000.0;
-/// What the server spends on one viewer, and `evenkeel top` on a look a second, of a core: far less where it is built
-/// for speed.
+/// Processor time of the server for one viewer, and of `evenkeel top` for a look a second, as a part of a core: far
+/// less where it is built for speed.
 const COST: f64 = 0.10;
 /// Far more than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// What `evenkeel top` draws in a few seconds, in bytes.
+/// Bytes that `evenkeel top` draws in a few seconds, at least.
 const DRAWN: usize = 1_000;
-/// What a verdict has to settle, and the looks after it, most of which must show it.
+/// Time that a verdict has to settle, and the looks after it, most of which must show it.
 const SETTLING: Duration = Duration::from_secs(5);
 const LOOKS: usize = 5;
 const LOOK: Duration = Duration::from_millis(1_100);
@@ -153,7 +153,7 @@ fn percent(part: f64) -> String {
     format!("{:.2} %", 100.0 * part)
 }
 
-/// What is shown of tenants with load.
+/// Checks the figures of tenants with load.
 fn figures(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     let title = browser.text("document.title")?;
     lab.check("it_has_a_title", title.ends_with("Evenkeel"), &title);
@@ -184,7 +184,7 @@ fn figures(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.wait_for("document.getElementById('subject').textContent === 'Pool main'").map(drop)
 }
 
-/// What most looks at a tenant's target say once it has settled; it must be this verdict. The last of them.
+/// Checks that most looks at a tenant's target show this verdict once it has settled. The last of them.
 fn judged(browser: &mut Browser, tenant: &str, verdict: &str) -> Result<String> {
     let target = format!("(() => {{ {ROW} return row('{tenant}').cells[5].textContent; }})()");
     let mut looks = Vec::new();
@@ -347,7 +347,7 @@ fn silence(lab: &mut Lab, browser: &mut Browser, page: &str) {
     lab.check("the_console_stays_empty", complaints.is_empty(), &complaints);
 }
 
-/// What a name says is never markup. A configuration accepts no such name, so one is slipped into the answers.
+/// Checks that a name is never markup. A configuration accepts no such name, so one is slipped into the answers.
 fn hostile(lab: &mut Lab, browser: &mut Browser, server: &Server) -> Result<()> {
     let script = format!(
         "const real = fetch; window.fetch = async (...asked) => {{ const answer = await real(...asked); const text = await answer.text(); return new Response(text.replaceAll('\"database\"', {}), answer); }};",

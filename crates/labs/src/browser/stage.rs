@@ -1,5 +1,5 @@
-//! What the browser visits: a server with tenants of every kind and load, and one with a thousand tenants, some of
-//! them under load.
+//! The servers that the browser visits: one with tenants of every kind and load, and one with a thousand tenants, some
+//! of them under load.
 
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -57,7 +57,7 @@ hopeless = { backend = "emulate", size = "64MiB", pool = "small" }
 capped = { backend = "emulate", size = "64MiB", pool = "capped" }
 "#;
 
-/// What each tenant of the small server does: `database` 15 times what is reserved for it.
+/// The load of each tenant of the small server: `database` does 15 times what is reserved for it.
 const CLIENTS: [(&str, &[&str]); 6] = [
     ("database", &["--op", "mix", "--rate", "900", "--queue-depth", "8"]),
     ("shop", &["--op", "mix", "--block-size", "16k", "--queue-depth", "8"]),

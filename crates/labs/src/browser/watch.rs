@@ -1,4 +1,4 @@
-//! What watching costs: the server its thread for HTTP, and `evenkeel top` itself, in a terminal of its own.
+//! The cost of watching: the server its thread for HTTP, and `evenkeel top` itself, in a terminal of its own.
 
 use std::fs::File;
 use std::io::Read;
@@ -35,7 +35,8 @@ pub(super) struct Spent {
     pub(super) serving: f64,
 }
 
-/// What is spent by a server, and by a process that watches it, while that is left alone: the medians of some times.
+/// The processor time of a server, and of a process that watches it, while that is left alone: the medians of some
+/// times.
 pub(super) fn spent(options: &Options, server: u32, watcher: Option<u32>) -> Result<Spent> {
     let now = || -> Result<[u64; 3]> {
         let asking = watcher.map_or(Ok(0), process::cpu_ns)?;

@@ -14,10 +14,10 @@ use crate::check::steps::{self, Plan};
 use crate::machine::guard::{self, Guard};
 use crate::machine::guest::{follow_tutorial, keep_in_memory, until};
 
-/// What one tenant alone is guaranteed: more than three times what the slow device gives, so that a burst of misses takes longer than the
-/// kernel's throttle lets it catch up afterwards.
+/// The guarantee of one tenant alone: more than three times the rate of the slow device, so that a burst of misses
+/// takes longer than the kernel's throttle lets it catch up afterwards.
 const GUARANTEED: u64 = 35_000_000;
-/// What two tenants are guaranteed that share the device.
+/// The guarantees of two tenants that share the device.
 const GUARANTEED_TO_TWO: [u64; 2] = [26_000_000, 8_000_000];
 /// Twice what the slow device gives: a dm-writecache writes to it whatever it takes in, so that a burst of what it does
 /// not hold costs it twice.
@@ -29,7 +29,7 @@ const SETTLE: [usize; 2] = [20, 30];
 const SETTLE_STATIC: [usize; 2] = [5, 30];
 /// Longest load of a tenant beside the tutorial.
 const LOAD_SECONDS: u64 = 80;
-/// What must be missing without correction, and may be missing with it.
+/// The shortage without correction, at least, and with it, at most.
 const STATIC_ABOVE_PERCENT: f64 = 10.0;
 const OURS_BELOW_PERCENT: f64 = 2.0;
 
@@ -81,7 +81,7 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
 /// The agent under way.
 struct Agent {
     guard: Guard,
-    /// What it made guarantees about: `read` or `write`.
+    /// The direction of its guarantees: `read` or `write`.
     direction: &'static str,
 }
 
@@ -185,7 +185,7 @@ fn watch(
     agent: Option<&Path>,
     [settle, seconds]: [usize; 2],
 ) -> Result<Vec<Kept>> {
-    /// What else happens while the load runs.
+    /// Further events while the load runs.
     const MORE_SECONDS: usize = 20;
     let mut tenants = guaranteed.iter().map(|&rate| Tenant::make(cached, rate)).collect::<Result<Vec<_>>>()?;
     for tenant in &tenants {

@@ -30,7 +30,7 @@ const FAST_MIB: u64 = 64;
 const SLOW_MIB: u64 = 16 << 10;
 /// Of the slow device, in MiB per second (a setting of null_blk).
 const SLOW_MB_PER_S: u64 = 10;
-/// What is read again and again; it fits into the cache.
+/// The part that is read again and again; it fits into the cache.
 const HOT_MIB: u64 = 60;
 const HOT_WRITTEN_MIB: u64 = 20;
 const BLOCK: u64 = 64 << 10;
@@ -41,7 +41,7 @@ const COLD_BURST_S: f64 = 0.105;
 const DM_NAME: &str = "hyb";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// What joins the two devices.
+/// The driver that joins the two devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     DmCache,
@@ -59,12 +59,13 @@ impl Kind {
         }
     }
 
-    /// What its tenants do, are guaranteed and are limited in.
+    /// The direction of its tenants' requests, guarantees and limits.
     pub(super) fn direction(self) -> &'static str {
         if self == Self::DmWritecache { "write" } else { "read" }
     }
 
-    /// What is used again and again, in MiB. What a dm-writecache takes in pushes out what came first, used again or not.
+    /// The part that is used again and again, in MiB. What a dm-writecache takes in pushes out what came first, used
+    /// again or not.
     fn hot_mib(self) -> u64 {
         if self == Self::DmWritecache { HOT_WRITTEN_MIB } else { HOT_MIB }
     }
@@ -77,7 +78,7 @@ pub(super) struct Cached {
     pub(super) path: PathBuf,
     /// As `MAJOR:MINOR`.
     pub(super) number: String,
-    /// What it is made of and goes with it.
+    /// The disks that it is made of, and that go with it.
     disks: Vec<String>,
 }
 
@@ -175,7 +176,7 @@ impl Cached {
         Ok(())
     }
 
-    /// Takes it apart; bcache stays until the machine ends, because it lets go of nothing before all is written back.
+    /// Takes it apart; bcache stays until the machine ends, because it releases nothing before all is written back.
     pub(super) fn remove(self) -> Result<()> {
         let used = match self.kind {
             Kind::DmCache => &self.disks[..],
@@ -235,8 +236,8 @@ impl Random {
     }
 }
 
-/// What fio replays: bursts in the hot part `hot_mib` and in the cold rest, as long as they take at `rate` bytes per second,
-/// for so many seconds; reads or writes.
+/// The load for fio: bursts in the hot part `hot_mib` and in the cold rest, as long as they take at `rate` bytes per
+/// second, for so many seconds; reads or writes.
 fn bursts(device: &Path, operation: &str, seed: u64, hot_mib: std::ops::Range<u64>, rate: u64, seconds: u64) -> String {
     let device = device.display();
     let blocks_of = |seconds: f64| (seconds * rate as f64 / BLOCK as f64) as u64;
@@ -262,7 +263,7 @@ fn bursts(device: &Path, operation: &str, seed: u64, hot_mib: std::ops::Range<u6
 /// A tenant: a group, and fio in it.
 pub(super) struct Tenant {
     pub(super) group: PathBuf,
-    /// What it was guaranteed, in bytes per second.
+    /// Its guarantee, in bytes per second.
     pub(super) guaranteed: u64,
     number: String,
     /// `read` or `write`.

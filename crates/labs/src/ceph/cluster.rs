@@ -16,7 +16,7 @@ use crate::check::run::Options;
 const FSID: &str = "6d7c5b2e-0f0c-4c7e-9d5a-7d1f4b7e2a10";
 /// Placement groups of a pool: enough to have requests of several at once on one OSD.
 const GROUPS: &str = "32";
-/// What holds an OSD's data, sparse, in memory.
+/// The file with an OSD's data, sparse, in memory.
 const DEVICE_BYTES: u64 = 6 << 30;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
@@ -29,7 +29,7 @@ pub(crate) fn missing() -> Option<String> {
     (!Path::new(scratch::MEMORY).is_dir()).then(|| format!("there is no {} for the devices", scratch::MEMORY))
 }
 
-/// What a cluster is to be.
+/// The plan of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan<'a> {
     /// Of the lab: part of the names of files.
@@ -53,7 +53,7 @@ pub(crate) struct Cluster {
     /// By number; `None` while one is dead.
     osds: Vec<Option<Running>>,
     _monitor: Running,
-    /// What OSDs find in their environment.
+    /// The environment of OSDs.
     environment: Vec<(&'static str, PathBuf)>,
     /// Holds the devices, in memory.
     devices: Scratch,

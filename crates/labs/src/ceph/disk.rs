@@ -11,8 +11,8 @@ use super::judge::Verdict;
 use super::stage::{Stage, Window, cell, median, progress};
 use crate::check::run::{Lab, Options};
 
-/// What BlueStore does on a device that rotates, for a file that does not: it charges 670,000 bytes for each write, and defers
-/// those of less than 64 KiB.
+/// The settings by which BlueStore treats a file as a device that rotates: it charges 670,000 bytes for each write, and
+/// defers those of less than 64 KiB.
 const SETTINGS: &str = "bluestore_debug_enforce_settings = hdd
 osd_mclock_scheduler_client_res = 1
 ";

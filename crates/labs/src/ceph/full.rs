@@ -78,7 +78,7 @@ fn compare(lab: &mut Lab, options: &Options, stage: &Stage, begun: Instant) -> R
     report(lab, &repeats)
 }
 
-/// What the agent makes of each speed of the device, which changes while it runs.
+/// Checks the agent's budget for each speed of the device, which changes while it runs.
 fn controlled(
     stage: &Stage,
     (method, settings): (&str, &str),
@@ -155,8 +155,8 @@ fn report(lab: &mut Lab, repeats: &[[Vec<Window>; 3]]) -> Result<()> {
     Ok(())
 }
 
-/// What the agent takes of a core, and what a dry run takes of the OSD's throughput: on the paced device, and on memory, where
-/// the processors limit the OSD.
+/// Measures the agent's part of a core, and the loss of the OSD's throughput by a dry run: on the paced device, and on
+/// memory, where the processors limit the OSD.
 fn cost(lab: &mut Lab, options: &Options, stage: &Stage) -> Result<()> {
     stage.set_speed(SPEED)?;
     let guard = stage.start_guard("", &[])?;
@@ -200,7 +200,7 @@ impl fmt::Display for Lost {
     }
 }
 
-/// What a dry run takes, pair by pair, in a turning order.
+/// The loss by a dry run, pair by pair, in a turning order.
 fn lost(stage: &Stage) -> Result<Lost> {
     let mut lost = Vec::new();
     for pair in 0..PAIRS {

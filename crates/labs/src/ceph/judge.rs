@@ -1,4 +1,4 @@
-//! What the throttle of an OSD is held against: the fixed budget that would have been the best for this device.
+//! The measure of an OSD's throttle: the fixed budget that would have been the best for this device.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ pub(crate) const LEAST_KEPT: f64 = 0.9;
 /// How long the light clients may wait under the agent, in 99th percentiles under the best fixed budget.
 pub(crate) const MOST_P99: f64 = 1.3;
 
-/// What the agent may make of the median latency of the light clients without a throttle, on the device that it starts on and
-/// on a slower one.
+/// The agent's median latency of the light clients, at most, as a part of that without a throttle, on the device that
+/// it starts on and on a slower one.
 pub(crate) const MOST_P50: f64 = 0.6;
 
 /// Prints what a method makes of no throttle, from one short window.
@@ -48,7 +48,7 @@ impl Verdict {
         })
     }
 
-    /// Whether both bars are met.
+    /// True if both bars are met.
     pub(crate) fn holds(&self) -> bool {
         self.kept >= LEAST_KEPT && self.p99 <= MOST_P99
     }

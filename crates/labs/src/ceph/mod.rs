@@ -26,7 +26,7 @@ pub(crate) const SPEED: u64 = 40 << 20;
 /// How long the agent may learn, and how long after a change of the device it is given, before it is judged.
 pub(crate) const LEARNING: Duration = Duration::from_secs(30);
 pub(crate) const AFTER_CHANGE: Duration = Duration::from_secs(10);
-/// What a small throttle must make of the light clients' latency without one.
+/// A small throttle, which must shorten the light clients' latency.
 pub(crate) const SMALL_KIB: u64 = 256;
 pub(crate) const SMALL_MOST: f64 = 0.6;
 /// No throttle.
@@ -124,7 +124,7 @@ fn tutorial(lab: &mut Lab, stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// What fixed budgets give on a device of this speed; the throttle is as it was afterwards.
+/// The figures of fixed budgets on a device of this speed; the throttle is as it was afterwards.
 pub(crate) fn sweep(stage: &Stage, speed: u64, budgets_kib: &[u64], time: Duration) -> Result<Vec<Window>> {
     stage.set_speed(speed)?;
     let mut windows = Vec::new();

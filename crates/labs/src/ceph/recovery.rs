@@ -38,7 +38,7 @@ const PEERING: Duration = Duration::from_secs(3);
 /// How long a recovery may take.
 const LONGEST: Duration = Duration::from_secs(180);
 
-/// What a throttle makes of it.
+/// The recovery under a throttle.
 struct Row {
     name: String,
     calm: Window,

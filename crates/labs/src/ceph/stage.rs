@@ -1,4 +1,4 @@
-//! What the Ceph lab plays on: a monitor and OSDs, their devices, clients and the agent.
+//! The stage of the Ceph lab: a monitor and OSDs, their devices, clients and the agent.
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener};
@@ -26,7 +26,7 @@ const PACE: &str = "pace";
 pub(crate) const OBJECT_BYTES: u64 = 64 << 10;
 /// Light clients, each with one request at a time: several, so that there are enough samples for a 99th percentile.
 const LIGHT_CLIENTS: &str = "4";
-/// What the light clients run before they are measured, and what starting them takes.
+/// The time that the light clients run before they are measured, and that starting them takes.
 const RAMP: &str = "2";
 
 /// Why the lab cannot run on this machine, if so.
@@ -37,7 +37,7 @@ pub(crate) fn missing() -> Option<String> {
     })
 }
 
-/// What both kinds of clients got for a while.
+/// The figures of both kinds of clients for a while.
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
     pub(crate) case: String,
@@ -92,7 +92,7 @@ impl Stage {
         &mut self.cluster
     }
 
-    /// What is set in the first of the running OSDs of what the agent sets.
+    /// The settings of the agent in the first of the running OSDs.
     pub(crate) fn overrides(&self) -> Result<Vec<String>> {
         let diff = self.cluster.ask(0, &["config", "diff"])?;
         let options = ["bluestore_throttle_bytes", "bluestore_throttle_deferred_bytes"];
@@ -176,7 +176,7 @@ impl Stage {
         self.counted("op_w_in_bytes")
     }
 
-    /// What all OSDs have counted since they were started.
+    /// The sum of a counter over all OSDs since they were started.
     pub(crate) fn counted(&self, counter: &str) -> Result<u64> {
         (0..self.cluster.osds()).map(|osd| self.admin(osd).counter("osd", counter)).sum()
     }
@@ -288,7 +288,7 @@ impl Stage {
         Ok(format!("{commands} commands of docs/guide/tutorial-ceph.md"))
     }
 
-    /// What the agent says of each OSD; nothing if it does not run.
+    /// The agent's state of each OSD; nothing if it does not run.
     fn state(&self) -> Vec<Value> {
         let url = format!("http://{}/api/v1/state", self.status);
         let answer = process::output(process::program("curl").args(["--silent", "--fail", "--max-time", "5", &url]));
@@ -310,7 +310,7 @@ impl Stage {
         self.state().iter().filter_map(|osd| osd["restarts_total"].as_u64()).sum()
     }
 
-    /// What the agent says about its budgets.
+    /// The agent's reasons for its budgets.
     pub(crate) fn why(&self) -> Result<String> {
         let state = self.state();
         ensure!(!state.is_empty(), "the agent does not answer");
@@ -329,7 +329,7 @@ impl Stage {
         Ok(told.collect::<Vec<_>>().join("; "))
     }
 
-    /// What a process takes of a core in a while, in per cent.
+    /// A process's part of a core in a while, in per cent.
     pub(crate) fn cost_of(&self, process: &Running, time: Duration) -> Result<f64> {
         let before = process::cpu_ns(process.id())?;
         thread::sleep(time);

@@ -18,7 +18,7 @@ enum Side {
 }
 
 impl Side {
-    /// Whether `value` is within `limit`; what is not a number is within none.
+    /// True if `value` is within `limit`; what is not a number is within none.
     fn holds(self, value: f64, limit: f64) -> bool {
         match self {
             Self::AtMost => value <= limit,

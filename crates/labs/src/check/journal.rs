@@ -46,7 +46,7 @@ impl Journal {
         Ok(journal)
     }
 
-    /// What was acknowledged between the mark before `mark` and `mark`.
+    /// The writes acknowledged between the mark before `mark` and `mark`.
     pub(crate) fn before(&self, mark: u64) -> &[Durable] {
         self.before_mark.get(&mark).map_or(&[], Vec::as_slice)
     }

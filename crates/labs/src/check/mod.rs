@@ -1,4 +1,4 @@
-//! What labs look at, and how they tell what they saw.
+//! The checks of labs, and their output.
 
 pub(crate) mod figures;
 pub(crate) mod journal;

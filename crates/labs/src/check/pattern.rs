@@ -7,7 +7,7 @@
 pub(crate) const SECTOR: usize = 512;
 const MAGIC: u64 = 0x4576_656e_6b65_656c;
 
-/// What a sector holds.
+/// The content of a sector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Content {
     /// Only zeros: never written, generation 0.
@@ -39,7 +39,7 @@ pub(crate) fn fill(data: &mut [u8], first: u64, generation: u64) {
     }
 }
 
-/// What one sector holds, judged whole.
+/// The content of one sector, judged whole.
 pub(crate) fn read(sector: &[u8], number: u64) -> Content {
     if sector.iter().all(|&b| b == 0) {
         return Content::Zero;

@@ -43,7 +43,7 @@ impl Plan {
         arguments
     }
 
-    /// What a short run does, and what a full one.
+    /// The choice between a short run and a full one.
     pub(crate) fn either<T>(&self, short: T, full: T) -> T {
         if self.full { full } else { short }
     }

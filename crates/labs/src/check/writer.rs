@@ -28,7 +28,7 @@ const MARK_EVERY: Duration = Duration::from_millis(150);
 /// A guest without hardware virtualisation takes its time to start a server.
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
-/// What to write to, and where to keep the record.
+/// The target of writes, and where to keep the record.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Options {
     /// Unix socket of the server.

@@ -11,11 +11,11 @@ use super::{Case, Contender, MEMORY_BYTES};
 use crate::base::process;
 use crate::base::servers::{Address, EXPORT};
 
-/// What `nbdcopy` asks for at once, and how much of it.
+/// The requests of `nbdcopy` at once, and their size.
 const REQUESTS: u32 = 8;
 const REQUEST_BYTES: u64 = 128 << 10;
 
-/// What is used of the report of `evenkeel load --json`.
+/// The used part of the report of `evenkeel load --json`.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) requests: f64,

@@ -32,7 +32,7 @@ const MEMORY_BYTES: u64 = 256 << 20;
 const FILE_BYTES: u64 = 1 << 30;
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
 
-/// What to compare.
+/// The subject of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Subject {
     /// NBD servers.
@@ -44,7 +44,7 @@ enum Subject {
 /// Arguments of `cargo xtask compare`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to compare.
+    /// The subject.
     subject: Subject,
     /// Print results as JSON.
     #[arg(long)]
@@ -78,7 +78,7 @@ pub struct Args {
     check: bool,
 }
 
-/// Whom Evenkeel is compared with.
+/// The peer of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Against {
     /// nbdkit and qemu-nbd.
@@ -173,7 +173,7 @@ pub(crate) struct Run {
     pub(crate) cpu_us_per_io: f64,
     /// Processors that the server kept busy.
     pub(crate) server_busy: f64,
-    /// What copying 4 KiB out of the machine's memory took meanwhile: higher when its neighbours are busy.
+    /// The time of copying 4 KiB out of the machine's memory meanwhile: higher when its neighbours are busy.
     pub(crate) memory_ns: f64,
 }
 
@@ -269,7 +269,7 @@ struct Contender<'a> {
     name: &'static str,
     server: Server,
     binary: &'a Path,
-    /// What loads it.
+    /// The client that loads it.
     client: &'a Path,
     storage: &'a Storage,
     address: Address,

@@ -28,7 +28,7 @@ const WORKERS: usize = 4;
 /// A fifth of a core, in so short periods that a wait for the next one does not hide what is compared.
 const PERIOD_US: u32 = 5_000;
 const QUOTA_US: u32 = 1_000;
-/// What the workers together weigh against everything else that runs: they get their share on a busy machine, too.
+/// The weight of the workers together against everything else that runs: they get their share on a busy machine, too.
 const SHARES: u32 = 16_384;
 /// Not counted: the published method looks every 5 s.
 const WARMUP: Duration = Duration::from_secs(8);
@@ -40,7 +40,7 @@ const MORE: f64 = 1.15;
 const SOONER: f64 = 0.7;
 const EVEN: f64 = 0.97;
 
-/// What the heavy connections do.
+/// The load of the heavy connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
     /// All are heavy, each with as many requests outstanding.
@@ -81,7 +81,7 @@ struct Run {
     /// 99th percentile of the light ones, the median over them; none where all are alike.
     light_p99_us: Option<f64>,
     moves: u64,
-    /// What was decided last, and why.
+    /// The last decision's reason.
     because: String,
     /// Share of the last second for which each worker had something to do.
     busy: Vec<f64>,

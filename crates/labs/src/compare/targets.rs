@@ -1,4 +1,4 @@
-//! What Evenkeel is to reach against its peers, computed from the results.
+//! The targets of Evenkeel against its peers, computed from the results.
 
 use serde::Serialize;
 
@@ -8,20 +8,20 @@ use crate::check::figures::Spread;
 /// One target with what was measured.
 #[derive(Debug, Serialize)]
 pub(crate) struct Target {
-    /// What is compared.
+    /// The name of the comparison.
     pub(crate) name: String,
     /// Measured value; `None` when a part of it did not run.
     pub(crate) measured: Option<Spread>,
     /// The bound.
     pub(crate) bound: f64,
-    /// Whether the bound is the least or the most.
+    /// True if the bound is the least or the most.
     pub(crate) at_least: bool,
     /// Unit of both.
     pub(crate) unit: &'static str,
 }
 
 impl Target {
-    /// Whether the median keeps the bound; `None` when it was not measured.
+    /// True if the median keeps the bound; `None` when it was not measured.
     pub(crate) fn met(&self) -> Option<bool> {
         let median = self.measured?.median;
         Some(if self.at_least { median >= self.bound } else { median <= self.bound })

@@ -38,7 +38,7 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    /// What it is, in a word.
+    /// The kind in a word.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Write { fua: true, .. } => "FUA write",

@@ -9,7 +9,7 @@ use super::log_writes::{Entry, Log};
 use crate::check::journal::Journal;
 use crate::check::pattern::{self, Content, SECTOR};
 
-/// What a replay found.
+/// The findings of a replay.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
     /// Entries in the log; the disk was judged after each of them.

@@ -29,7 +29,7 @@ const HOSTS: [Place; 2] =
     [Place { name: "database", status: "127.0.0.1:9811" }, Place { name: "backup", status: "127.0.0.1:9812" }];
 const ETCD: &str = "http://127.0.0.1:2379";
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// What the database was guaranteed. One request takes 3 ms alone, and 100 ms behind the backup.
+/// The latency target of the database. One request takes 3 ms alone, and 100 ms behind the backup.
 const TARGET_MS: f64 = 25.0;
 /// How long a load runs before it counts, without the agent and with it.
 const SETTLE_SECONDS: [u64; 2] = [1, 6];
@@ -87,7 +87,7 @@ fn lengths(disks: &[Disk; 2]) -> Result<Vec<u32>> {
     disks.iter().map(Disk::length).collect()
 }
 
-/// What the steps need: database and backup as disks of both kinds.
+/// The stage of the steps: database and backup as disks of both kinds.
 struct Stage {
     binary: PathBuf,
     scsi: [Disk; 2],
@@ -272,7 +272,7 @@ fn load([database, backup]: &[Disk; 2], settle_seconds: u64, seconds: u64) -> Re
     other.wait(READY_LIMIT)?;
     let figure = |text: &str, of: fn(&Value) -> Option<f64>| -> Result<f64> {
         let from = text.find('{').context("fio said nothing")?;
-        let report: Value = serde_json::from_str(&text[from..]).context("what fio said")?;
+        let report: Value = serde_json::from_str(&text[from..]).context("the report of fio")?;
         of(&report["jobs"][0]["read"]).with_context(|| format!("fio said {report}"))
     };
     Ok(Served {

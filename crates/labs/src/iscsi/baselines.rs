@@ -1,5 +1,5 @@
-//! What the paper tried before packet delay, beside packet delay: HTB rate limits on what the target sends, and policing
-//! of what it receives, on twelve writers and a reader.
+//! The paper's attempts before packet delay, beside packet delay: HTB rate limits on what the target sends, and
+//! policing of what it receives, on twelve writers and a reader.
 
 use anyhow::{Context, Result, ensure};
 
@@ -15,10 +15,10 @@ const HELD: [usize; 3] = [2, 3, 4];
 /// Constant delays in microseconds, in a full run and in a short one; none first, and the longest after half of it.
 const DELAYS_US: [u64; 4] = [0, 2_000, 4_500, 9_500];
 const SHORT_DELAYS_US: [u64; 3] = [0, 4_500, 9_500];
-/// What is sent to all writers at most, in kilobytes a second: as much as the device can do, and as much as all their
+/// Limits on all that is sent to writers, in kilobytes a second: as much as the device can do, and as much as all their
 /// acknowledgements and responses together.
 const LIMITED: [u32; 2] = [18_000, 100];
-/// What the writers of a host may send, in kilobytes a second: two thirds of what they do, and nearly all of it.
+/// Limits on the writers of a host, in kilobytes a second: two thirds of what they do, and nearly all of it.
 const POLICED: [u32; 2] = [4_000, 5_500];
 /// Bytes that a policer lets pass at once: a few of the largest packets.
 const BURST: &str = "256k";
@@ -124,7 +124,7 @@ fn dropped(text: &str) -> Result<u64> {
     Ok(sum)
 }
 
-/// What delays that give reads this latency leave to the writers, by the line between the two measured delays
+/// The writers' throughput under delays that give reads this latency, by the line between the two measured delays
 /// around it.
 fn written_at(delays: &[Row], read_ms: f64) -> Option<f64> {
     let mut pairs = delays.windows(2);

@@ -17,7 +17,7 @@ use crate::check::figures::Figures;
 use crate::machine::guard::{self, Guard};
 use crate::machine::guest::{follow_tutorial, tool};
 
-/// What each second after a restart must stay below, as a part of the target.
+/// The bound on each second after a restart, as a part of the target.
 const OVERSHOOT_LIMIT: f64 = 1.5;
 const SECOND: Duration = Duration::from_secs(1);
 /// The figure of latencies that targets are for, unless said otherwise.
@@ -176,7 +176,7 @@ pub(super) fn agent(binary: &Path, figures: &mut Figures, target_ms: u32) -> Res
     }
     let processor = agent.processor_percent()?;
     let chosen = packets(binary)?;
-    ensure!(chosen == "acknowledgements", "a throttle that bites was given up: {chosen} wait");
+    ensure!(chosen == "acknowledgements", "an effective throttle was given up: {chosen} wait");
     let segments = before.since_start()?;
     agent.stop()?;
     // While the queueing discipline is exchanged, the kernel drops what the device sends, and the reader still reads.

@@ -60,7 +60,7 @@ fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
     (my - slope * mx, slope, if syy > 0.0 { sxy * sxy / (sxx * syy) } else { 0.0 })
 }
 
-/// What a step says when it holds; an error when it does not.
+/// A step's summary when it holds; an error when it does not.
 type Step = fn(&Plan, &mut Figures) -> Result<String>;
 
 /// In this order on each machine.
@@ -78,7 +78,7 @@ const STEPS: [(Machine, &str, Step); 29] = [
     (Machine::Delays, "reads_slow_down_with_the_delay_by_filters", |plan, figures| {
         sweep(plan, figures, "data", false, &SHORT_SWEEP_US, &FILTERS)
     }),
-    (Machine::Delays, "a_client_over_ipv6_is_held_and_let_go", |plan, figures| over_ipv6(&plan.binary, figures)),
+    (Machine::Delays, "a_client_over_ipv6_is_throttled_and_released", |plan, figures| over_ipv6(&plan.binary, figures)),
     (Machine::Delays, "without_a_window_cap_all_packets_must_wait", |plan, _| uncapped(plan)),
     (Machine::Delays, "other_clients_are_not_touched", |plan, figures| others::alone(plan, figures)),
     (Machine::Delays, "clients_that_are_not_held_gain_when_others_are_held", |plan, figures| {
@@ -236,7 +236,7 @@ fn over_ipv6(binary: &Path, figures: &mut Figures) -> Result<String> {
         let (held, beside) = (stage::load_ipv6(&writes)?.mean_ms, load(1, &writes)?.mean_ms);
         let dropped = holding.stop()?;
         let after = stage::load_ipv6(&writes)?.mean_ms;
-        detail += &format!("; {held:.2} held, {beside:.2} over IPv4, {after:.2} let go, {dropped} drops");
+        detail += &format!("; {held:.2} held, {beside:.2} over IPv4, {after:.2} released, {dropped} drops");
         ensure!(held >= free + 2.0 * DELAY_MS, "not held: {detail}");
         ensure!(beside <= 1.1 * free && after <= 1.1 * free, "held without need: {detail}");
         ensure!(dropped == 0, "packets were lost: {detail}");
@@ -315,7 +315,7 @@ fn killed_with_sentinel(binary: &Path, figures: &mut Figures) -> Result<String> 
     Ok(detail)
 }
 
-/// What is left of filters on the bridge: ours and foreign ones, and what they hang on.
+/// The filters left on the bridge: ours and foreign ones, and what they hang on.
 fn filters() -> Result<String> {
     let hooks = tool("tc", &["qdisc", "show", "dev", "br0"])?;
     let hooks = hooks.lines().filter(|line| line.contains("clsact")).collect::<Vec<_>>().join("; ");

@@ -29,7 +29,7 @@ const LIMIT: Duration = Duration::from_secs(1500);
 /// Debian's and Ubuntu's; the lab uses them from where they are unpacked.
 pub(super) const TOOLS: [&str; 2] = ["tgt", "lvm2"];
 
-/// What a machine says.
+/// The output of a machine.
 struct Said {
     machine: Machine,
     line: String,
@@ -84,7 +84,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     })
 }
 
-/// What a machine runs.
+/// The script of a machine.
 fn script(options: &Options, plan: &Plan, scratch: &Scratch, machine: Machine, tools: &Path) -> Result<String> {
     let arguments = [vec!["--machine".into(), machine.name().into()], plan.arguments()].concat();
     Ok(kernel::with_tools(tools, &options.lean_guest_script(scratch, "iscsi", &arguments)?))

@@ -1,4 +1,4 @@
-//! What the target's devices did, window by window, and the loads of the iSCSI lab's many writers and one reader.
+//! The figures of the target's devices, window by window, and the loads of the iSCSI lab's many writers and one reader.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -39,7 +39,7 @@ fn parse_counters(diskstats: &str) -> Result<BTreeMap<&str, Counters>> {
     diskstats.lines().filter(|line| line.split_whitespace().nth(2).is_some()).map(device).collect()
 }
 
-/// What one window saw on the target.
+/// One window's figures on the target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Window {
     /// Seconds from the start of the observation to the end of the window.

@@ -33,7 +33,7 @@ pub(super) fn alone(plan: &Plan, figures: &mut Figures) -> Result<String> {
     Ok(detail)
 }
 
-/// As the paper's figure 7: four hosts write the same load, and three of them are held and let go. Looks at the fourth
+/// As the paper's figure 7: four hosts write the same load, and three of them are throttled and released. Looks at the fourth
 /// in windows short enough to show a drop at the moment when holding begins or ends.
 pub(super) fn beside_held(plan: &Plan, figures: &mut Figures) -> Result<String> {
     const WINDOW: Duration = Duration::from_millis(250);

@@ -1,5 +1,5 @@
-//! What the agent costs while it throttles no client: throughput without it and with it, in turn, where the device is what
-//! limits it and where the processor is.
+//! The cost of the agent while it throttles no client: throughput without it and with it, in turn, where the device is
+//! what limits it and where the processor is.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,12 +19,12 @@ use crate::machine::guest::tool;
 const SETTLED: Duration = Duration::from_millis(700);
 /// A target that no client endangers.
 const TARGET_MS: u32 = 500;
-/// What may be lost of the throughput, in percent, and what is aimed at.
+/// The loss of throughput, at most and as an aim, in percent.
 const LIMIT: f64 = 3.0;
 const WANTED: f64 = 1.0;
 /// The same where the emulated processor is the limit, which copies at a byte an instruction.
 const PROCESSOR_LIMIT: f64 = 7.0;
-/// What the emulated processor does in a second.
+/// The instructions of the emulated processor in a second.
 const INSTRUCTIONS_PER_S: f64 = 500e6;
 const TICKS_PER_S: f64 = 10.0;
 

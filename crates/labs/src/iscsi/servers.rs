@@ -85,7 +85,7 @@ fn serve(binary: &Path, port: u16, volume: usize) -> Result<Running> {
     Ok(running)
 }
 
-/// What must be known of a client that is connected.
+/// Checks the facts that must be known of a client that is connected.
 fn check_found(binary: &Path, server: Server, host: usize) -> Result<String> {
     let text = process::output(Command::new(binary).args(["guard", "discover", "--json"]))?;
     let map: Value = serde_json::from_str(&text)?;

@@ -50,7 +50,7 @@ fn ip(arguments: &str) -> Result<()> {
     tool("ip", &arguments.split(' ').collect::<Vec<_>>()).map(|_| ())
 }
 
-/// What serves a host's volume.
+/// The server of a host's volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Server {
     /// The kernel's target.

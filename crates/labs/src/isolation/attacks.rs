@@ -218,20 +218,20 @@ pub(super) struct Attack {
     /// Unanswered requests of a connection.
     pub(super) depth: u32,
     pub(super) sends: Sends,
-    /// Whether a connection reads what it gets.
+    /// True if a connection reads what it gets.
     pub(super) takes: bool,
     pub(super) ends: Ends,
     /// Connections that each process begins in a second.
     pub(super) per_s: u64,
     /// How long it takes until the attack is at its height.
     pub(super) rise: Duration,
-    /// Whether the attacked volume has holes before: every second of [`wire::STRIDE`]'s parts.
+    /// True if the attacked volume has holes before: every second of [`wire::STRIDE`]'s parts.
     pub(super) holes: bool,
-    /// Whether it leaves holes, or something else than before, in the attacked volume.
+    /// True if it leaves holes, or something else than before, in the attacked volume.
     pub(super) punches: bool,
-    /// Whether it is one of the storms that may cost a tenth of a processor.
+    /// True if it is one of the storms that may cost a tenth of a processor.
     pub(super) storm: bool,
-    /// Whether `/healthz` is asked meanwhile.
+    /// True if `/healthz` is asked meanwhile.
     pub(super) health: bool,
 }
 
@@ -306,7 +306,7 @@ impl Attack {
         Self { per_s: 40, ..self.rises(1_000) }
     }
 
-    /// What may be saved up, a second of a processor, is used up before it is measured: see STORM_RISE_MS.
+    /// Uses up the saved part, a second of a processor, before it is measured: see STORM_RISE_MS.
     const fn storm(self) -> Self {
         Self { storm: true, ..self.rises(STORM_RISE_MS) }
     }

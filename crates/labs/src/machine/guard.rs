@@ -37,7 +37,7 @@ impl Place {
         format!("[agent]\njournal = \"{}\"\nstatus = \"{}\"\n{config}", self.journal(), self.status)
     }
 
-    /// What the agent said until now.
+    /// The agent's output until now.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(self.file("log")).unwrap_or_default().trim().to_owned()
     }

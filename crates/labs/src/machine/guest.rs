@@ -1,4 +1,4 @@
-//! What the sides of labs inside a machine have in common.
+//! The common base of the sides of labs inside a machine.
 
 use std::path::{Path, PathBuf};
 use std::thread;

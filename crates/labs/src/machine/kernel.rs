@@ -242,7 +242,7 @@ struct Dependencies {
     soft: Vec<String>,
 }
 
-/// What a module says of its needs in its `.modinfo` section: strings that end with a zero byte.
+/// The dependencies in a module's `.modinfo` section: strings that end with a zero byte.
 fn dependencies(module: &[u8]) -> Dependencies {
     let mut found = Dependencies::default();
     for text in module.split(|&b| b == 0).filter_map(|s| std::str::from_utf8(s).ok()) {

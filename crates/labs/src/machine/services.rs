@@ -16,7 +16,8 @@ const SYSTEMD: &str = "/lib/systemd/systemd";
 pub(crate) const FOLDER: &str = "/etc/systemd/system";
 pub(crate) const GUARD: &str = "evenkeel-guard.service";
 pub(crate) const SERVE: &str = "evenkeel.service";
-/// What has no business in a machine without hardware and with the host's files, or takes time and is not needed.
+/// Units that have no business in a machine without hardware and with the host's files, or take time and are not
+/// needed.
 const MASKED: [&str; 26] = [
     "systemd-tmpfiles-setup.service",
     "systemd-tmpfiles-setup-dev.service",
@@ -145,7 +146,7 @@ pub(crate) fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> Resu
     Ok(started.elapsed())
 }
 
-/// Whether a service is `active (running)`.
+/// True if a service is `active (running)`.
 pub(crate) fn is_running(unit: &str) -> Result<bool> {
     Ok(show(unit, "SubState")? == "running")
 }

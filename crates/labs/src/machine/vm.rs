@@ -66,7 +66,7 @@ pub(crate) struct Machine {
     initramfs: PathBuf,
     share: PathBuf,
     time: Time,
-    /// Whether what is written stays, on the first disk.
+    /// True if writes to the first disk stay.
     layer: bool,
     verbose: bool,
     boots: u32,

@@ -17,7 +17,7 @@ use crate::machine::services::{
 const ADDRESS: &str = "127.0.0.1:10809";
 const EXPORT: &str = "disk0";
 const SETTINGS: &str = "/etc/evenkeel/evenkeel.toml";
-/// What an operator adds to the settings as they come.
+/// An operator's addition to the settings as they come.
 const EDIT: &str = "\n[tenants.default]\nweight = 3\n";
 const GUARD_SETTINGS: &str = "/etc/evenkeel/guard.toml";
 const GUARD_EDIT: &str = "\n[pools.lab]\nlatency.target = \"15ms\"\n";
@@ -25,7 +25,7 @@ const DATA: &str = "/var/lib/evenkeel";
 const PIECE: usize = 64 << 10;
 /// Where each step writes, in pieces.
 const PLACES: [u64; 3] = [0, 1, 2];
-/// What a package manager or systemd writes, and what ours would leave.
+/// The folders that a package manager or systemd writes to, and where ours would leave files.
 const SEARCHED: [&str; 6] = ["/etc", "/run", "/usr/bin", "/usr/lib/systemd", "/usr/lib/sysusers.d", "/var/lib"];
 /// Where it would take too long to search, on an emulated processor.
 const ABSENT: [&str; 3] =
@@ -161,13 +161,13 @@ fn put(place: u64, durable: bool) -> Result<()> {
     client.disconnect()
 }
 
-/// Whether the pieces of all `places` are there.
+/// Checks that the pieces of all `places` are there.
 fn holds(places: &[u64]) -> Result<()> {
     let mut client = Client::connect(ADDRESS, EXPORT, PATIENCE)?;
     for &place in places {
         let mut found = vec![0; PIECE];
         client.read(place * PIECE as u64, &mut found)?;
-        ensure!(found == piece(place), "what was written at piece {place} is not there");
+        ensure!(found == piece(place), "the data written at piece {place} are not there");
     }
     client.disconnect()
 }
@@ -228,7 +228,7 @@ fn upgrade(packages: &[PathBuf]) -> Result<String> {
     let journal = beside("journalctl", &["--no-pager", "-u", SERVE])?;
     ensure!(journal.contains("stopping: answering what is in flight"), "it was not asked to stop:\n{journal}");
     let idle = show(GUARD, "ActiveState")?;
-    ensure!(idle == "inactive", "what did not run before is {idle}");
+    ensure!(idle == "inactive", "a unit that did not run before is {idle}");
     ensure!(weight()? == Some(3), "the edited settings are not in force: {:?}", weight()?);
     holds(&PLACES[..2])?;
     put(PLACES[2], true)?;
@@ -270,7 +270,7 @@ fn purge(_: &[PathBuf]) -> Result<String> {
     let volume = volume.context("the volume is gone")?;
     let mut found = vec![0; PIECE];
     volume.read_exact_at(&mut found, PLACES[0] * PIECE as u64)?;
-    ensure!(found == piece(PLACES[0]), "what was written to the volume is gone");
+    ensure!(found == piece(PLACES[0]), "the data written to the volume are gone");
     // As it was before anything was written.
     volume.set_len(0)?;
     beside("sh", &[AGAIN, "purge"])?;

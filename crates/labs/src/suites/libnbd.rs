@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const CANNOT_RUN: i32 = 77;
 /// Helpers of the suite that some tests are compiled with.
 const HELPERS: [&str; 2] = ["requires.c", "pick-a-port.c"];
-/// What the suite's `configure` would find.
+/// The configuration that the suite's `configure` would find.
 const CONFIG: &str = "#define HAVE_GNUTLS 1\n";
 
 /// The compiled tests.

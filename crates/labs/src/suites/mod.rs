@@ -23,7 +23,7 @@ use server::Kind;
 /// A test that does not run, and why.
 type Skip = (&'static str, &'static str);
 
-/// What the suites share.
+/// The facts that the suites share.
 struct Bench<'a> {
     lab: &'a mut Lab,
     binary: &'a Path,

@@ -15,7 +15,7 @@ const SMALL: u64 = 4 << 20;
 const LARGE: u64 = 50 << 20;
 /// Far above what the slowest takes.
 const LIMIT: Duration = Duration::from_secs(300);
-/// What nbd's `configure` would find; the sizes are those of every Linux with 64 bits.
+/// The configuration that nbd's `configure` would find; the sizes are those of every Linux with 64 bits.
 const CONFIG: &str = "\
 #define HAVE_GNUTLS 1
 #define HAVE_FDATASYNC 1
@@ -29,7 +29,7 @@ const CONFIG: &str = "\
 #define SIZEOF_UNSIGNED_LONG_LONG_INT 8
 ";
 
-/// What else a test does.
+/// Further actions of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum With {
     Nothing,
@@ -52,7 +52,7 @@ struct Test {
 }
 
 impl Test {
-    /// Whether it belongs to the short run: the large log moves 6 GB, and each engine and kind of volume meets it once;
+    /// True if it belongs to the short run: the large log moves 6 GB, and each engine and kind of volume meets it once;
     /// encrypted it takes several times as long.
     fn is_short(&self, kind: Kind) -> bool {
         self.log != HUGE || (self.with != With::Tls && Kind::PAIRED.contains(&kind))

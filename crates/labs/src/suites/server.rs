@@ -15,7 +15,7 @@ use crate::base::servers::EXPORT;
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// The file of a volume that has none of the client.
 const IMAGE: &str = "disk0.img";
-/// What one write of the pattern has.
+/// The bytes of one write of the pattern.
 const PIECE: usize = 1 << 20;
 
 /// How a volume is kept and served.
@@ -169,7 +169,7 @@ pub(super) fn log_of(dir: &Path) -> PathBuf {
     dir.join("server.log")
 }
 
-/// Whether this machine has its own address of IPv6.
+/// True if this machine has its own address of IPv6.
 pub(super) fn has_ipv6() -> bool {
     std::net::TcpListener::bind("[::1]:0").is_ok()
 }

@@ -140,7 +140,7 @@ fn line(archive: &Archive, release: &str) -> Result<String> {
     Ok(format!("deb-src [signed-by={keys}] {} {release} {components}\n", archive.uri))
 }
 
-/// Whether it is the upstream source, and no signature of it.
+/// True if it is the upstream source, and no signature of it.
 fn is_tarball(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.contains(".orig.tar.") && !name.ends_with(".asc")

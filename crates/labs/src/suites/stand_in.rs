@@ -38,7 +38,7 @@ pub(crate) struct Options {
     words: Vec<String>,
 }
 
-/// What nbdkit's command line asks for.
+/// The requests of nbdkit's command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted {
     /// Serve one client on standard input and output.

@@ -98,7 +98,7 @@ pub(super) fn plug_in() -> Result<()> {
 #[repr(align(4096))]
 struct Page([u8; BLOCK]);
 
-/// What the kernel says of a lost write when no program remembers for it.
+/// The kernel's answer about a lost write when no program remembers for it.
 pub(super) struct Kernel {
     file: File,
     device: PathBuf,

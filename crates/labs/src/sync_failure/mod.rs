@@ -113,7 +113,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     steps::report(lab, guest, LIMIT, SUBJECTS.len() * CHECKS.len() + 1 + CONTROLS.len())
 }
 
-/// What was observed for one check.
+/// The observations of one check.
 #[derive(Debug, Default)]
 struct Check {
     observed: u32,

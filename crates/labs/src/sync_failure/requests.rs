@@ -1,4 +1,4 @@
-//! What clients ask of a server whose device fails, and what they are answered.
+//! The requests of clients to a server whose device fails, and the answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ pub(super) const EIO: u32 = 5;
 pub(super) const KEPT: u64 = 0;
 /// Written, acknowledged, and not flushed when the device fails.
 pub(super) const LOST: u64 = 16;
-/// What the load writes to.
+/// The blocks that the load writes to.
 const LOAD: std::ops::Range<u64> = 64..320;
 /// Never touched before, and far from what read-ahead brings in.
 pub(super) const UNTOUCHED: u64 = 1024;
@@ -68,7 +68,7 @@ pub(super) fn flush(client: &mut Client) -> Result<u32> {
     answer(client.receive().map(drop))
 }
 
-/// What a block holds: one generation in all sectors, or not.
+/// The content of a block: one generation in all sectors, or not.
 pub(super) fn content(client: &mut Client, number: u64) -> Result<Content> {
     let mut data = vec![0; BLOCK];
     client.read(number * BLOCK as u64, &mut data)?;

@@ -24,7 +24,7 @@ fn start(binary: &Path, dir: &Path) -> Result<Running> {
     Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
 }
 
-/// What a client reads and flushes after a restart must stay, also when the kernel needs its memory back.
+/// Checks that a client's reads and flushes after a restart stay, also when the kernel needs its memory back.
 pub(super) fn check(binary: &Path, device: &str) -> Result<Check> {
     let dir = work_dir("stale");
     let mount = dir.join("fs");

@@ -13,7 +13,7 @@ struct Slot {
     block: u64,
     newer: u32,
     older: u32,
-    /// Whether the slow device does not have what is here.
+    /// True if the slow device does not have what is here.
     dirty: bool,
 }
 

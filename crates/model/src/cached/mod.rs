@@ -47,7 +47,7 @@ struct Side {
     /// Time with a request under way, up to the end of the last one.
     busy: Duration,
     busy_until: Instant,
-    /// What is under way, in the order in which it will be done.
+    /// The requests under way, in the order in which they will be done.
     under_way: VecDeque<(Instant, Done)>,
 }
 
@@ -199,7 +199,7 @@ impl Cached {
         side.under_way.pop_front().map(|(_, done)| done)
     }
 
-    /// Whether a block that misses is kept from now on.
+    /// True if a block that misses is kept from now on.
     fn takes_in(&mut self, block: u64) -> bool {
         let Promotion::Reused { misses } = self.params.promotion else { return true };
         let place = (block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % self.ghosts.len();

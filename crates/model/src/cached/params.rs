@@ -1,4 +1,4 @@
-//! What a cached device is made of.
+//! The parameters of a cached device.
 
 use evenkeel_control::Duration;
 
@@ -37,14 +37,14 @@ impl From<Promotion> for u8 {
     }
 }
 
-/// What a [`Cached`](super::Cached) is made of; everything but sizes can change while it runs.
+/// The parameters of a [`Cached`](super::Cached); everything but sizes can change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CachedParams {
     /// Size of the fast device; at least one block, at most a million.
     #[cfg_attr(feature = "serde", serde(rename = "fast_size", with = "evenkeel_control::text::AsBytes"))]
     pub fast_bytes: u64,
-    /// What is kept or not kept together (512 B to 16 MiB).
+    /// The bytes that are kept or not kept together (512 B to 16 MiB).
     #[cfg_attr(feature = "serde", serde(rename = "block", with = "evenkeel_control::text::AsBytes"))]
     pub block_bytes: u32,
     /// Payload that the fast device moves, in bytes per second.

@@ -1,4 +1,4 @@
-//! What the kernel makes of `io.max`: time in slices, and what a slice leaves over is gone.
+//! The kernel's `io.max`: time in slices; the rest of a slice is gone.
 //!
 //! Linux 6.12, `block/blk-throttle.c`, one direction of one group. Within a slice of 100 ms as much may go as the limit
 //! gives up to the slice's *end*; what does not fit waits for it. While requests keep coming the slice is extended, but at
@@ -24,7 +24,7 @@ pub struct Limits {
     pub requests_per_s: Option<u64>,
 }
 
-/// What has gone in the present slice, in one unit.
+/// The use of the present slice, in one unit.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     spent: u64,
@@ -60,7 +60,7 @@ impl Account {
     }
 }
 
-/// What `rate` gives in `nanos`.
+/// The allowance of `rate` in `nanos`.
 fn allowed(rate: u64, nanos: u64) -> i64 {
     i64::try_from(u128::from(rate) * u128::from(nanos) / 1_000_000_000).unwrap_or(i64::MAX)
 }

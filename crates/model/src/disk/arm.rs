@@ -1,4 +1,4 @@
-//! What the arm does, and what it does next.
+//! The arm: what it does, and what it does next.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -41,7 +41,7 @@ pub(super) struct Arm {
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
     block: u64,
-    /// Whether the last read was not the first of a row, so that it is worth it even if others have to wait.
+    /// True if the last read was not the first of a row, so that it is worth it even if others have to wait.
     in_a_row: bool,
 }
 
@@ -168,7 +168,7 @@ impl Disk {
         }
     }
 
-    /// Whether the head is reading ahead for who reads from `block` on.
+    /// True if the head is reading ahead for who reads from `block` on.
     pub(super) fn is_reading_ahead_at(&mut self, block: u64) -> bool {
         let reaching = self.cache.find_reaching(block).map(|segment| segment.id);
         self.arm.reading_ahead().is_some_and(|(segment, _)| reaching == Some(segment))
@@ -203,7 +203,7 @@ impl Disk {
         (handed_out + u64::from(self.params().cache.read_ahead_blocks)).min(self.params().blocks())
     }
 
-    /// Whether what the cache has not written must not wait until there is nothing else to do.
+    /// True if the unwritten data of the cache must not wait until there is nothing else to do.
     fn must_write_back(&self) -> bool {
         !(self.no_room.is_empty() && self.flushes.is_empty()) && self.cache.dirty().next().is_some()
     }

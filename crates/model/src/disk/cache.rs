@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use super::params::Cache as Params;
 
-/// What a segment holds.
+/// The content of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// Blocks read ahead and not handed out yet.
@@ -48,7 +48,7 @@ impl Cache {
         self.segments.iter().filter(|segment| segment.content == Content::Dirty)
     }
 
-    /// Whether data with an id below `id` is not on the platter yet.
+    /// True if data with an id below `id` is not on the platter yet.
     pub(super) fn unwritten_before(&self, id: u64) -> bool {
         self.segments.iter().any(|segment| segment.is_unwritten() && segment.id < id)
     }
@@ -99,7 +99,7 @@ impl Cache {
         self.make_room(1, params).then(|| self.add(block..block, Content::Ahead))
     }
 
-    /// Whether a write of `blocks` continues or repeats one in the cache.
+    /// True if a write of `blocks` continues or repeats one in the cache.
     pub(super) fn extends(&self, blocks: &Range<u64>) -> bool {
         self.segments.iter().any(|segment| segment.content != Content::Ahead && segment.is_continued_by(blocks))
     }
@@ -169,7 +169,7 @@ impl Cache {
 }
 
 impl Segment {
-    /// Whether `blocks` begin inside this segment or where it ends.
+    /// True if `blocks` begin inside this segment or where it ends.
     fn is_continued_by(&self, blocks: &Range<u64>) -> bool {
         (self.blocks.start..=self.blocks.end).contains(&blocks.start)
     }

@@ -58,7 +58,7 @@ enum Task {
     },
 }
 
-/// What comes after the interface.
+/// The step after the interface.
 #[derive(Clone, Debug)]
 enum Then {
     Done(u64),
@@ -81,7 +81,7 @@ pub struct Disk {
     /// Commands beyond the queue depth, and the number of those within.
     outside: VecDeque<Command>,
     accepted: u32,
-    /// What the interface does, until when (device time), and what waits for it.
+    /// The interface's work, until when (device time), and what waits for it.
     busy: Option<(Instant, Then)>,
     tasks: VecDeque<Task>,
     idle_since: Instant,
@@ -143,7 +143,7 @@ impl Disk {
     }
 
     /// Requests submitted and not yet handed back by [`Disk::poll`].
-    pub fn inside(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.inside
     }
 

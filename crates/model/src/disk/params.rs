@@ -1,4 +1,4 @@
-//! What a [`Disk`](super::Disk) is made of.
+//! The parameters of a [`Disk`](super::Disk).
 
 use alloc::vec::Vec;
 
@@ -7,7 +7,7 @@ use evenkeel_control::Duration;
 use super::BLOCK_BYTES;
 use crate::params::{InvalidParams, check};
 
-/// What a [`Disk`](super::Disk) is made of; everything can change while it runs.
+/// The parameters of a [`Disk`](super::Disk); everything can change while it runs.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DiskParams {
@@ -19,14 +19,14 @@ pub struct DiskParams {
     pub zones: Vec<Zone>,
     /// Blocks at the end of every cylinder that hold no data.
     pub spare_blocks_per_cylinder: u32,
-    /// What a user sees, in bytes; at most what the zones hold.
+    /// The size for a user, in bytes; at most what the zones hold.
     #[cfg_attr(feature = "serde", serde(rename = "capacity", with = "evenkeel_control::text::AsBytes"))]
     pub capacity_bytes: u64,
     /// Time to move the arm by so many cylinders, rising distances; linear in between and beyond the last two.
     pub seek: Vec<(u32, Duration)>,
     /// Time to switch to another head in the same cylinder.
     pub head_switch: Duration,
-    /// What the arm needs on top, before it may write.
+    /// The arm's further time before it may write.
     pub write_settle: Duration,
     /// From decoding a command to the first moment the head can read or write for it, even if the arm need not move.
     pub setup: Duration,
@@ -111,7 +111,7 @@ pub struct Cache {
     pub read_ahead_blocks: u32,
     /// How far it does so even while others wait, after a read that continued another; 0 = not at all.
     pub read_ahead_min_blocks: u32,
-    /// Whether a write is done when its data is in the cache.
+    /// True if a write is done when its data is in the cache.
     pub write_back: bool,
 }
 

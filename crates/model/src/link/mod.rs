@@ -6,7 +6,7 @@
 //!         ◀── delay ◀── data, responses  └────────┘ ◀── done
 //! ```
 //!
-//! A connection is a byte stream each way with a window. What a window lets go travels as one flight; the next goes when
+//! A connection is a byte stream each way with a window. A window of data travels as one flight; the next goes when
 //! the flight is acknowledged. A write of several windows therefore waits for some acknowledgements, and to delay
 //! those slows the client without losing a packet. The last flight needs none, and whatever is sent back anyway carries
 //! an acknowledgement with it: with a window as large as the request, delayed acknowledgements do nothing at all.
@@ -67,14 +67,14 @@ impl Throttle {
     }
 }
 
-/// What a [`Link`] is made of.
+/// The parameters of a [`Link`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkParams {
     /// Time of a packet from one end to the other, processing included.
     pub latency: Duration,
-    /// What arrives at the target, in bytes per second, of all clients together.
+    /// The rate of arrival at the target, in bytes per second, of all clients together.
     pub to_target_bytes_per_s: u64,
-    /// What leaves the target, in bytes per second, to all clients together.
+    /// The rate of departure from the target, in bytes per second, to all clients together.
     pub from_target_bytes_per_s: u64,
     /// The target's receive window, in bytes: how much of a write may be under way unacknowledged.
     pub target_window_bytes: u64,
@@ -151,7 +151,7 @@ pub struct Done {
     pub response: Duration,
 }
 
-/// What the target's own counters say about a connection, as a kernel's disk statistics do: since the beginning.
+/// The target's own counters of a connection, as a kernel's disk statistics are: since the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Reads that the storage completed.

@@ -1,4 +1,4 @@
-//! One direction of a TCP connection, in flights: what a window lets go at once.
+//! One direction of a TCP connection, in flights: the data of a window at once.
 
 use alloc::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub(super) struct Stream {
 pub(super) struct Flight {
     pub(super) request: u64,
     pub(super) bytes: u64,
-    /// Whether the request is complete with it.
+    /// True if the request is complete with it.
     pub(super) last: bool,
 }
 

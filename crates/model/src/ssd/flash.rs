@@ -12,7 +12,7 @@ use super::params::SsdParams;
 /// After so many reads in a row a die that also has to write does that; else reads could delay writes for ever.
 const READS_IN_A_ROW: u32 = 16;
 
-/// What a die does besides reading.
+/// A die's work besides reading.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Chore {
     /// Programs data of the host, into fast cells or not.
@@ -30,7 +30,7 @@ pub(super) struct Piece {
     pub(super) bytes: u32,
 }
 
-/// What has come to its end.
+/// A work that has come to its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Done {
     /// A page has left its channel.
@@ -102,7 +102,7 @@ impl Flash {
         self.events.peek().map_or(Instant::FAR_FUTURE, |&Reverse((at, ..))| at)
     }
 
-    /// Whether nothing is under way.
+    /// True if nothing is under way.
     pub(super) fn is_idle(&self) -> bool {
         self.events.is_empty()
     }

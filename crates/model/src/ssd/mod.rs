@@ -42,7 +42,7 @@ struct Request {
     io: Io,
     /// Pages still to come.
     pieces: u32,
-    /// Whether one of them has gone over the link.
+    /// True if one of them has gone over the link.
     answering: bool,
 }
 
@@ -69,7 +69,7 @@ const ARRIVING: usize = 2;
 const LEAVING: usize = 3;
 const ENDING: usize = 4;
 
-/// What a drive has done with what was written.
+/// The drive's work on what was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wear {
     /// Bytes the host wrote, rounded up to 4 KiB each.
@@ -187,7 +187,7 @@ impl Ssd {
     }
 
     /// Requests submitted and not yet handed back by [`Ssd::poll`].
-    pub fn inside(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.inside
     }
 
@@ -196,7 +196,7 @@ impl Ssd {
         &self.params
     }
 
-    /// What was written since the start.
+    /// The work on writes since the start.
     pub fn wear(&self) -> Wear {
         self.wear
     }

@@ -1,11 +1,11 @@
-//! What a solid-state drive is made of.
+//! The parameters of a solid-state drive.
 
 use evenkeel_control::Duration;
 
 use crate::jitter::Jitter;
 use crate::params::{InvalidParams, check, faster_rate, faster_time};
 
-/// What of a drive cannot change while it runs.
+/// The part of a drive that cannot change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Geometry {
@@ -30,16 +30,16 @@ pub struct Geometry {
     pub spare_percent: f64,
     /// Share of the address space that holds data at the start, 0 to 1.
     pub used: f64,
-    /// Whether that data was overwritten at random for long: garbage is everywhere and collection goes on from the first
-    /// write. If not, what is unused is erased.
+    /// True if that data was overwritten at random for long: garbage is everywhere and collection goes on from the
+    /// first write. If not, what is unused is erased.
     pub aged: bool,
 }
 
-/// What an [`Ssd`](super::Ssd) is made of; everything but the geometry can change while it runs.
+/// The parameters of an [`Ssd`](super::Ssd); everything but the geometry can change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SsdParams {
-    /// What cannot change.
+    /// The part that cannot change.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub geometry: Geometry,
     /// Commands the drive works on at once; further ones wait in front of it, in order.
@@ -55,7 +55,7 @@ pub struct SsdParams {
     pub link_bandwidth_bytes_per_s: u64,
     /// Time the link is held by each command on top of its payload.
     pub link_command_time: Duration,
-    /// Whether the link moves both ways at once, each at full speed.
+    /// True if the link moves both ways at once, each at full speed.
     pub link_duplex: bool,
     /// Payload each channel moves, in bytes per second.
     #[cfg_attr(feature = "serde", serde(rename = "channel_bandwidth", with = "evenkeel_control::text::AsBytes"))]
@@ -72,7 +72,7 @@ pub struct SsdParams {
     /// Memory for written data on its way to the flash; a write is done when it is there.
     #[cfg_attr(feature = "serde", serde(rename = "buffer", with = "evenkeel_control::text::AsBytes"))]
     pub buffer_bytes: u64,
-    /// Whether a flush has to wait until the buffer is in the flash (no capacitors).
+    /// True if a flush has to wait until the buffer is in the flash (no capacitors).
     pub buffer_volatile: bool,
     /// Data that fits into cells written with one bit each, which is quick, until it is moved on; 0 = none.
     #[cfg_attr(feature = "serde", serde(rename = "slc", with = "evenkeel_control::text::AsBytes"))]
@@ -227,7 +227,7 @@ impl SsdParams {
     }
 }
 
-/// What the drive keeps track of: one entry of its table.
+/// The unit that the drive keeps track of: one entry of its table.
 pub(super) const UNIT_BYTES: u64 = 4 << 10;
 
 fn transfer(bytes: u64, bytes_per_s: u64) -> Duration {

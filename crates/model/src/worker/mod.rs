@@ -36,7 +36,7 @@ pub struct Done {
     pub side: Side,
 }
 
-/// What was done for a connection since the beginning.
+/// The work for a connection since the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Messages received.
@@ -52,7 +52,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// What was done since they were `before`.
+    /// The work since they were `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl Counters {
     }
 }
 
-/// What a worker did since the beginning.
+/// The work of a worker since the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Worked {
     /// Messages received and sent.
@@ -90,7 +90,7 @@ struct Connection {
     /// When its new worker gets it, with the messages that wait for that.
     handover: Option<Instant>,
     held: VecDeque<Message>,
-    /// What its next message costs in addition.
+    /// The further cost of its next message.
     extra: Duration,
     counters: Counters,
 }
@@ -226,7 +226,7 @@ impl Workers {
         self.done.pop_front()
     }
 
-    /// What was done for a connection.
+    /// The work for a connection.
     ///
     /// # Panics
     /// When there is no connection of this number.
@@ -242,7 +242,7 @@ impl Workers {
         self.connections[connection as usize].worker
     }
 
-    /// What a worker did.
+    /// The work of a worker.
     ///
     /// # Panics
     /// When there is no worker of this number.

@@ -1,4 +1,4 @@
-//! What workers are made of.
+//! The parameters of workers.
 
 use evenkeel_control::Duration;
 
@@ -14,7 +14,7 @@ pub enum Side {
     Send,
 }
 
-/// What messages and moves cost a worker.
+/// The costs of messages and moves for a worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerParams {
     /// Time of a worker to receive a message without its bytes.
@@ -29,7 +29,8 @@ pub struct WorkerParams {
     pub jitter: Jitter,
     /// From the decision that a connection moves, or the end of its message under way, until the new worker has it.
     pub handover: Duration,
-    /// What the first message after a move takes the new worker in addition: nothing of the connection is in its caches.
+    /// The further time that the first message after a move takes the new worker: nothing of the connection is in its
+    /// caches.
     pub move_time: Duration,
 }
 

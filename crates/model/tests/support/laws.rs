@@ -17,7 +17,7 @@ pub(crate) trait Driven {
     fn poll(&mut self, now: Instant) -> Option<u64>;
     fn stall(&mut self, now: Instant, length: Duration);
     fn set_params(&mut self, now: Instant, params: Self::Params);
-    fn inside(&self) -> usize;
+    fn in_flight(&self) -> usize;
 }
 
 macro_rules! driven {
@@ -42,8 +42,8 @@ macro_rules! driven {
             fn set_params(&mut self, now: Instant, params: $params) {
                 $device::set_params(self, now, params);
             }
-            fn inside(&self) -> usize {
-                $device::inside(self)
+            fn in_flight(&self) -> usize {
+                $device::in_flight(self)
             }
         }
     };
@@ -78,9 +78,9 @@ pub(crate) type Completions = Vec<(Instant, u64)>;
 /// Polls at every event until nothing is inside; completions in order.
 pub(crate) fn drain(device: &mut impl Driven) -> Completions {
     let mut completions = Vec::new();
-    while device.inside() > 0 {
+    while device.in_flight() > 0 {
         let now = device.next_event();
-        assert!(now < Instant::FAR_FUTURE, "{} inside and nothing to wait for", device.inside());
+        assert!(now < Instant::FAR_FUTURE, "{} inside and nothing to wait for", device.in_flight());
         while let Some(id) = device.poll(now) {
             completions.push((now, id));
         }
@@ -120,7 +120,7 @@ pub(crate) fn play<D: Driven>(
         while let Some(id) = device.poll(now) {
             completions.push((now, id));
         }
-        assert_eq!(device.inside(), submitted.len() - completions.len());
+        assert_eq!(device.in_flight(), submitted.len() - completions.len());
     }
     completions.extend(drain(&mut device));
     (completions, submitted)
@@ -153,9 +153,9 @@ pub(crate) fn nothing_completes_before_its_event<D: Driven>(params: D::Params, i
     for (id, &io) in (0..).zip(ios) {
         device.submit(Instant::ZERO, id, io);
     }
-    while device.inside() > 0 {
+    while device.in_flight() > 0 {
         let due = device.next_event();
-        assert!(due < Instant::FAR_FUTURE, "{} left and nothing to wait for", device.inside());
+        assert!(due < Instant::FAR_FUTURE, "{} left and nothing to wait for", device.in_flight());
         if due > Instant::ZERO {
             assert_eq!(device.poll(due - Duration::from_nanos(1)), None);
         }

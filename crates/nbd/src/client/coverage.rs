@@ -41,7 +41,7 @@ impl Coverage {
         Ok(())
     }
 
-    /// Whether exactly `start..end` has arrived.
+    /// True if exactly `start..end` has arrived.
     pub(super) fn is(&self, start: u64, end: u64) -> bool {
         self.pieces == [(start, end)]
     }

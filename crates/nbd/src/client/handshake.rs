@@ -14,18 +14,18 @@ use crate::wire::{
 /// The longest option reply that is accepted, in bytes: a name and a description of
 /// the length the specification allows, with room to spare.
 pub const MAX_OPTION_REPLY: usize = 4 * MAX_STRING;
-/// The most replies to one option, and so the most exports that [`Goal::List`] collects.
+/// The most replies to one option, and so the most exports that [`Purpose::List`] collects.
 pub const MAX_LISTED: usize = 65_536;
-/// The most bytes of names and descriptions that [`Goal::List`] collects.
+/// The most bytes of names and descriptions that [`Purpose::List`] collects.
 const MAX_LIST_BYTES: usize = 16 << 20;
-/// What a server prefers when it does not say.
+/// The preferred block of a server that does not say.
 const DEFAULT_PREFERRED_BLOCK: u32 = 4096;
 /// The largest minimum block size that the specification allows.
 const MAX_MIN_BLOCK: u32 = 65_536;
 
-/// What the handshake is for.
+/// The purpose of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
+pub enum Purpose {
     /// Start transmission.
     Go,
     /// Describe one export, then leave.
@@ -34,16 +34,16 @@ pub enum Goal {
     List,
 }
 
-/// What the client wants of the server.
+/// The client's wishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Name of the export; empty for the default one. At most [`MAX_STRING`] bytes.
     pub export: String,
-    /// What for.
-    pub goal: Goal,
+    /// The purpose.
+    pub purpose: Purpose,
     /// The best framing to ask for; the server may grant less.
     pub framing: Framing,
-    /// Whether to select the context `base:allocation`, for block status.
+    /// True to select the context `base:allocation`, for block status.
     pub base_allocation: bool,
 }
 
@@ -52,7 +52,7 @@ pub struct Wanted {
 pub struct Connected {
     /// Size of the export in bytes.
     pub size: u64,
-    /// What the export can do.
+    /// The abilities of the export.
     pub flags: TransmissionFlags,
     /// Requests must be multiples of this many bytes; 1 where the server does not care.
     pub min_block: u32,
@@ -60,7 +60,7 @@ pub struct Connected {
     pub preferred_block: u32,
     /// The largest READ or WRITE, in bytes.
     pub max_payload: u32,
-    /// What was granted.
+    /// The granted framing.
     pub framing: Framing,
     /// Id of the context `base:allocation`, if selected.
     pub context: Option<u32>,
@@ -116,11 +116,11 @@ impl core::error::Error for Refusal {}
 /// How the handshake ended. All but `Connected` leave an ABORT to be sent before closing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Transmission may start ([`Goal::Go`]).
+    /// Transmission may start ([`Purpose::Go`]).
     Connected(Connected),
-    /// The description asked for ([`Goal::Info`]).
+    /// The description asked for ([`Purpose::Info`]).
     Described(Connected),
-    /// The list asked for ([`Goal::List`]).
+    /// The list asked for ([`Purpose::List`]).
     Listed(Vec<Listed>),
     /// The server said no.
     Refused(Refusal),
@@ -135,7 +135,7 @@ pub struct Step {
     pub outcome: Option<Outcome>,
 }
 
-/// What is awaited next.
+/// The awaited message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Greeting,
@@ -242,7 +242,7 @@ impl Handshake {
         out.extend_from_slice(&flags.bits().to_be_bytes());
         if offered.contains(HandshakeFlags::FIXED_NEWSTYLE) {
             self.ask_after(0, out);
-        } else if self.wanted.goal == Goal::Go {
+        } else if self.wanted.purpose == Purpose::Go {
             self.ask(option::EXPORT_NAME, out);
         } else {
             let message = "it knows no option but EXPORT_NAME".to_owned();
@@ -252,10 +252,10 @@ impl Handshake {
     }
 
     fn goal_option(&self) -> u32 {
-        match self.wanted.goal {
-            Goal::Go => option::GO,
-            Goal::Info => option::INFO,
-            Goal::List => option::LIST,
+        match self.wanted.purpose {
+            Purpose::Go => option::GO,
+            Purpose::Info => option::INFO,
+            Purpose::List => option::LIST,
         }
     }
 
@@ -263,7 +263,7 @@ impl Handshake {
     fn ask_after(&mut self, previous: u32, out: &mut Vec<u8>) {
         let (wanted, granted) = (self.wanted.framing, self.found.framing);
         // A list needs no framing; asking for it would only cost round trips.
-        let transfers = self.wanted.goal != Goal::List;
+        let transfers = self.wanted.purpose != Purpose::List;
         let order = [
             (option::EXTENDED_HEADERS, transfers && wanted.is_extended()),
             (option::STRUCTURED_REPLY, transfers && wanted.has_chunks() && !granted.has_chunks()),

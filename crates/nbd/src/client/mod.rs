@@ -28,14 +28,16 @@ mod tests;
 use core::fmt;
 
 pub use crate::wire::Request;
-pub use handshake::{Connected, Goal, Handshake, Listed, MAX_LISTED, MAX_OPTION_REPLY, Outcome, Refusal, Step, Wanted};
+pub use handshake::{
+    Connected, Handshake, Listed, MAX_LISTED, MAX_OPTION_REPLY, Outcome, Purpose, Refusal, Step, Wanted,
+};
 pub use reply::{Expect, MAX_CARRY, Replies, Sink};
 pub use request::MAX_REQUEST;
 
 /// How a server broke the protocol. The connection cannot be used any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// What the server did.
+    /// The server's violation.
     pub what: &'static str,
     /// The value that was wrong (a magic number, a length, a cookie), where there is one.
     pub value: u64,

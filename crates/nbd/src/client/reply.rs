@@ -17,7 +17,7 @@ const MAX_ERROR: usize = ERROR_PREFIX + MAX_STRING + 8;
 /// header with an error message. A receive buffer must hold more than this.
 pub const MAX_CARRY: usize = EXTENDED_REPLY_LEN + MAX_ERROR;
 
-/// What an outstanding request asked, which is what its reply is held against.
+/// The outstanding request, against which its reply is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expect {
     /// The command.
@@ -26,14 +26,13 @@ pub struct Expect {
     pub offset: u64,
     /// Its length in bytes.
     pub length: u64,
-    /// Whether the one chunk of content must hold the whole range (flag `DF`).
+    /// True if the one chunk of content must hold the whole range (flag `DF`).
     pub unfragmented: bool,
 }
 
 /// Where parsed replies go. The calls of one request come in order and end with one [`Sink::done`].
 pub trait Sink {
-    /// What the outstanding request with this cookie asked; `None` if there is none,
-    /// which [`Sink::done`] must make it.
+    /// The outstanding request with this cookie; `None` if there is none, which [`Sink::done`] must make it.
     fn expect(&self, cookie: u64) -> Option<Expect>;
     /// `bytes` of the export at `offset` have been read. A large read comes in several pieces.
     fn data(&mut self, cookie: u64, offset: u64, bytes: &[u8]);
@@ -45,7 +44,7 @@ pub trait Sink {
     fn done(&mut self, cookie: u64, result: Result<(), Errno>);
 }
 
-/// What the next bytes are.
+/// The kind of the next bytes.
 #[derive(Clone, Copy, Debug)]
 enum State {
     /// A reply header.
@@ -56,7 +55,7 @@ enum State {
     Extents { cookie: u64, context: u32, left: u64, asked: u64, end: End },
 }
 
-/// What follows the last byte of a payload.
+/// The step after the last byte of a payload.
 #[derive(Clone, Copy, Debug)]
 enum End {
     /// More chunks of the same reply.
@@ -99,7 +98,7 @@ impl Replies {
         Self { framing, context, state: State::Header, partial: BTreeMap::new() }
     }
 
-    /// Whether the next byte starts a reply and no reply is half received.
+    /// True if the next byte starts a reply and no reply is half received.
     pub fn is_between_replies(&self) -> bool {
         matches!(self.state, State::Header) && self.partial.is_empty()
     }

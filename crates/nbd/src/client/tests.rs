@@ -238,8 +238,8 @@ fn an_unknown_kind_of_error_is_still_an_error() {
 
 // ---- handshake ----
 
-fn wanted(goal: Goal) -> Wanted {
-    Wanted { export: "disk".to_owned(), goal, framing: Framing::Extended, base_allocation: true }
+fn wanted(purpose: Purpose) -> Wanted {
+    Wanted { export: "disk".to_owned(), purpose, framing: Framing::Extended, base_allocation: true }
 }
 
 fn greeting(flags: u16) -> Vec<u8> {
@@ -292,7 +292,7 @@ fn all_that_is_wanted_is_asked_for_and_granted() {
         &answer(option::GO, reply::INFO, &bytes(&[&77u16.to_be_bytes(), b"from the future"])),
         &answer(option::GO, reply::ACK, &[]),
     ]);
-    let (options, result) = talk(wanted(Goal::Go), &input);
+    let (options, result) = talk(wanted(Purpose::Go), &input);
     assert_eq!(options, [option::EXTENDED_HEADERS, option::SET_META_CONTEXT, option::GO]);
     let expected = Connected {
         size: 1 << 30,
@@ -322,7 +322,7 @@ fn an_old_server_is_used_as_it_is() {
             &3u16.to_be_bytes(),
             tail,
         ]);
-        let (options, result) = talk(wanted(Goal::Go), &input);
+        let (options, result) = talk(wanted(Purpose::Go), &input);
         let all = [option::EXTENDED_HEADERS, option::STRUCTURED_REPLY, option::GO];
         assert_eq!(options[..3], all);
         assert_eq!(options[3..], [option::EXPORT_NAME]);
@@ -334,10 +334,10 @@ fn an_old_server_is_used_as_it_is() {
 #[test]
 fn a_server_without_fixed_newstyle_gets_the_name_at_once() {
     let input = bytes(&[&greeting(0), &5u64.to_be_bytes(), &[0; 2], &[0; 124]]);
-    let (options, result) = talk(wanted(Goal::Go), &input);
+    let (options, result) = talk(wanted(Purpose::Go), &input);
     assert_eq!(options, [option::EXPORT_NAME]);
     assert!(matches!(result, Ok(Some(Outcome::Connected(Connected { size: 5, .. })))));
-    let (_, result) = talk(wanted(Goal::List), &greeting(0));
+    let (_, result) = talk(wanted(Purpose::List), &greeting(0));
     assert!(matches!(result, Ok(Some(Outcome::Refused(_)))));
 }
 
@@ -351,7 +351,7 @@ fn structured_replies_are_the_second_choice() {
         &answer(option::GO, reply::INFO, &export(1)),
         &answer(option::GO, reply::ACK, &[]),
     ]);
-    let Ok(Some(Outcome::Connected(connected))) = talk(wanted(Goal::Go), &input).1 else { panic!() };
+    let Ok(Some(Outcome::Connected(connected))) = talk(wanted(Purpose::Go), &input).1 else { panic!() };
     assert_eq!((connected.framing, connected.context), (Framing::Structured, None));
 }
 
@@ -364,12 +364,12 @@ fn a_list_and_a_refusal_end_with_an_abort() {
         &answer(option::LIST, reply::SERVER, &entry(b"", b"")),
         &answer(option::LIST, reply::ACK, &[]),
     ]);
-    let (options, result) = talk(wanted(Goal::List), &input);
+    let (options, result) = talk(wanted(Purpose::List), &input);
     assert_eq!(options, [option::LIST, option::ABORT]);
     let listed = |name: &str, description: &str| Listed { name: name.to_owned(), description: description.to_owned() };
     assert_eq!(result, Ok(Some(Outcome::Listed(vec![listed("a", "first"), listed("", "")]))));
 
-    let wanted = Wanted { framing: Framing::Simple, ..wanted(Goal::Info) };
+    let wanted = Wanted { framing: Framing::Simple, ..wanted(Purpose::Info) };
     let input = bytes(&[&greeting(3), &answer(option::INFO, reply::ERR_UNKNOWN, b"no such disk")]);
     let (options, result) = talk(wanted, &input);
     assert_eq!(options, [option::INFO, option::ABORT]);
@@ -411,22 +411,22 @@ fn every_rule_of_the_handshake_is_enforced() {
         ("name that is not UTF-8", go(&name(&[0xff]))),
     ];
     for (rule, input) in cases {
-        let (_, result) = talk(wanted(Goal::Go), &input);
+        let (_, result) = talk(wanted(Purpose::Go), &input);
         assert!(result.is_err(), "{rule}: {result:?}");
     }
     let short = answer(option::LIST, reply::SERVER, &[0, 0, 0, 9, b'x']);
-    assert!(talk(wanted(Goal::List), &after(&short)).1.is_err());
+    assert!(talk(wanted(Purpose::List), &after(&short)).1.is_err());
 }
 
 #[test]
 fn an_endless_list_ends() {
-    let mut handshake = Handshake::new(wanted(Goal::List));
+    let mut handshake = Handshake::new(wanted(Purpose::List));
     let mut out = Vec::new();
     handshake.advance(&greeting(3), &mut out).unwrap();
     let entry = answer(option::LIST, reply::SERVER, &bytes(&[&4000u32.to_be_bytes(), &[b'x'; 4000]]));
     let taken = (0..MAX_LISTED).take_while(|_| handshake.advance(&entry, &mut out).is_ok()).count();
     assert!(taken < MAX_LISTED, "names of 4000 bytes do not add up to 256 MB");
-    let mut handshake = Handshake::new(wanted(Goal::List));
+    let mut handshake = Handshake::new(wanted(Purpose::List));
     handshake.advance(&greeting(3), &mut out).unwrap();
     let entry = answer(option::LIST, reply::SERVER, &[0; 4]);
     let taken = (0..2 * MAX_LISTED).take_while(|_| handshake.advance(&entry, &mut out).is_ok()).count();

@@ -34,7 +34,7 @@ pub const LIST_PIECE: usize = 32 * 1024;
 /// Exports after which a list pauses, shown or not.
 const LIST_PIECE_EXPORTS: usize = 1024;
 
-/// What a client can learn about an export before it starts transmission.
+/// The facts that a client can learn about an export before it starts transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Export<'a> {
     /// Canonical name, at most [`MAX_STRING`] bytes, without NUL.
@@ -43,9 +43,8 @@ pub struct Export<'a> {
     pub description: &'a str,
     /// Bytes; should be a multiple of `min_block`.
     pub size: u64,
-    /// What it supports. `HAS_FLAGS` is added; `SEND_DF` and `SEND_FAST_ZERO` are
-    /// withheld where the specification demands it, and what this crate does not
-    /// speak (`SEND_RESIZE`, `BLOCK_STATUS_PAYLOAD`) always.
+    /// Its abilities. `HAS_FLAGS` is added; `SEND_DF` and `SEND_FAST_ZERO` are withheld where the specification demands
+    /// it, and what this crate does not speak (`SEND_RESIZE`, `BLOCK_STATUS_PAYLOAD`) always.
     pub flags: TransmissionFlags,
     /// Smallest unit of access in bytes: a power of two up to 65,536.
     pub min_block: u32,
@@ -53,11 +52,11 @@ pub struct Export<'a> {
     pub preferred_block: u32,
     /// Longest READ or WRITE in bytes: a multiple of `min_block`, at least `preferred_block`.
     pub max_payload: u32,
-    /// Whether this client may have it.
+    /// The client's access.
     pub access: Access,
 }
 
-/// Whether a client may have an export. It is neither listed nor described to whom it is withheld from.
+/// Access of a client to an export. It is neither listed nor described to whom it is withheld from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     /// It may.
@@ -103,8 +102,7 @@ impl Default for Offer {
     }
 }
 
-/// Whether the client can start TLS, and whether it must: the modes of the
-/// specification ("TLS support").
+/// The use of TLS: the modes of the specification ("TLS support").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tls {
     /// NOTLS: it cannot.
@@ -116,7 +114,7 @@ pub enum Tls {
     Forced,
 }
 
-/// What was negotiated; the transmission phase follows.
+/// The negotiated session; the transmission phase follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     /// Canonical name of the export.
@@ -125,37 +123,36 @@ pub struct Session {
     pub flags: TransmissionFlags,
     /// Which headers are in use.
     pub framing: Framing,
-    /// Whether BLOCK_STATUS may be used, with `base:allocation` as the only
-    /// context; its ID is [`BASE_ALLOCATION_ID`].
+    /// True if BLOCK_STATUS may be used, with `base:allocation` as the only context; its ID is [`BASE_ALLOCATION_ID`].
     pub base_allocation: bool,
-    /// Whether the client asked for, and so must obey, the block sizes.
+    /// True if the client asked for, and so must obey, the block sizes.
     pub block_sizes: bool,
 }
 
 impl Session {
-    /// Whether replies are made of chunks.
+    /// True if replies are made of chunks.
     #[inline]
     pub const fn structured(&self) -> bool {
         self.framing.has_chunks()
     }
 
-    /// Whether headers are extended.
+    /// True if headers are extended.
     #[inline]
     pub const fn extended(&self) -> bool {
         self.framing.is_extended()
     }
 }
 
-/// What a call to [`Handshake::advance`] did.
+/// The result of a call to [`Handshake::advance`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Step {
     /// Bytes taken off the front of the input.
     pub consumed: usize,
-    /// What comes next.
+    /// The next step.
     pub status: Status,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Status {
     /// Send what is in `out`, then call again: at once if input is left, else
@@ -189,7 +186,7 @@ pub struct Handshake {
     framing: Framing,
     /// The export for which `base:allocation` was last selected.
     context_for: Option<String>,
-    /// Whether TLS was started.
+    /// True if TLS was started.
     secure: bool,
     shutting_down: bool,
 }
@@ -248,7 +245,7 @@ impl Handshake {
         self.options
     }
 
-    /// Whether the answer to the last option goes on: [`advance`](Self::advance) has something to say without input.
+    /// True if the answer to the last option goes on: [`advance`](Self::advance) has something to say without input.
     pub const fn is_unfinished(&self) -> bool {
         matches!(self.stage, Stage::List { .. })
     }
@@ -440,7 +437,7 @@ impl Handshake {
         Status::StartTls
     }
 
-    /// Whether no option is answered before TLS was started.
+    /// True if no option is answered before TLS was started.
     fn must_start_tls(&self) -> bool {
         self.offer.tls == Tls::Forced && !self.secure
     }
@@ -629,11 +626,10 @@ const UNEXPECTED_DATA: &str = "the option takes no data";
 const MALFORMED: &str = "the option's data is malformed";
 const NO_SUCH_EXPORT: &str = "no such export";
 
-/// What must not be offered to a client, as no request of the kind would be understood.
+/// The flags that must not be offered to a client, as no request of the kind would be understood.
 const NOT_SPOKEN: TransmissionFlags = TransmissionFlags::SEND_RESIZE.union(TransmissionFlags::BLOCK_STATUS_PAYLOAD);
 
-/// Whether a client that keeps to the portable sizes could break the export's
-/// rules without knowing it.
+/// True if a client that keeps to the portable sizes could break the export's rules without knowing it.
 fn must_know_block_size(export: &Export<'_>) -> bool {
     export.min_block > PORTABLE_MIN_BLOCK
 }

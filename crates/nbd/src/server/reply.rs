@@ -78,7 +78,7 @@ impl ReplyHeader {
     }
 }
 
-/// What every chunk header says.
+/// The fields of every chunk header.
 #[derive(Clone, Copy)]
 struct Chunk {
     framing: Framing,
@@ -222,7 +222,7 @@ struct StatusChunk<'a> {
     room: usize,
     /// Bytes of the request not described yet.
     left: u64,
-    /// Whether no extent may reach beyond the request.
+    /// True if no extent may reach beyond the request.
     cut: bool,
 }
 

@@ -51,7 +51,7 @@ fn parse_extended(input: &[u8]) -> Result<Option<(Request, usize)>, Violation> {
     Ok(Some((request(header, EXTENDED_REQUEST_MAGIC, length, true)?, EXTENDED_REQUEST_LEN)))
 }
 
-/// What both headers have in common.
+/// The common part of both headers.
 #[inline]
 fn request(header: &[u8], magic: u32, length: u64, extended: bool) -> Result<Request, Violation> {
     let found = u32::from_be_bytes(field(header, 0));
@@ -77,12 +77,12 @@ fn field<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
     bytes
 }
 
-/// What the export bears at present; it may change while a session lasts.
+/// The limits of the export at present; they may change while a session lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the export.
     pub size: u64,
-    /// Whether writes are refused.
+    /// True if writes are refused.
     pub read_only: bool,
     /// Every offset and length must be a multiple of this many bytes; a power of two.
     pub min_block: u32,
@@ -90,8 +90,7 @@ pub struct Limits {
     pub max_payload: u32,
 }
 
-/// Whether a request may run: every rule of the specification that can be
-/// checked without touching the export. O(1).
+/// Checks a request by every rule of the specification that can be tested without touching the export. O(1).
 ///
 /// # Errors
 ///

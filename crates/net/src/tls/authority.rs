@@ -57,7 +57,7 @@ impl Authority {
         )
     }
 
-    /// What a client of this pair believes and shows.
+    /// The configuration of a client of this pair.
     pub fn client(&self, pair: &Pair) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Who a client is by its certificate.
+//! The identity of a client by its certificate.
 
 use std::fmt;
 
@@ -39,7 +39,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// What a certificate calls its subject. A certificate that cannot be understood has no names.
+/// The names of a certificate's subject. A certificate that cannot be understood has no names.
 fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = Certificate::from_der(certificate) else { return Vec::new() };
     let certificate = certificate.tbs_certificate();

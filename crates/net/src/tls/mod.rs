@@ -34,7 +34,7 @@ const LIST: &str = "list; give a PEM file with revocation lists (\"-----BEGIN X5
 /// A file, after the key or option that names it.
 pub type Named<'a> = (&'a str, &'a Path);
 
-/// What a server or an agent needs to accept TLS, read and checked.
+/// The keys and certificates with which a server or an agent accepts TLS, read and checked.
 pub struct Acceptor {
     config: Arc<ServerConfig>,
     /// The same for HTTP.
@@ -60,7 +60,7 @@ impl Renewable {
         Ok(Self { terms, newest })
     }
 
-    /// What HTTP is to be encrypted with, by the newest files.
+    /// The configuration of TLS for HTTP, by the newest files.
     pub fn http(&self) -> Option<Arc<ServerConfig>> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Acceptor::http)
     }
@@ -88,7 +88,7 @@ pub struct Error {
     pub name: String,
     /// The file.
     pub path: PathBuf,
-    /// What is wrong, and what to do. What is in the file is never part of it.
+    /// The fault, and what to do. What is in the file is never part of it.
     pub why: String,
 }
 
@@ -137,12 +137,12 @@ impl Acceptor {
         Ok(Self { config: Arc::new(config), http: Arc::new(http), verifier, digest })
     }
 
-    /// What HTTP is encrypted with.
+    /// The configuration of TLS for HTTP.
     pub fn http(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.http)
     }
 
-    /// Whether both were read from files of the same content.
+    /// True if both were read from files of the same content.
     pub fn is_same(&self, other: &Self) -> bool {
         self.digest == other.digest
     }
@@ -158,7 +158,7 @@ impl Acceptor {
         Ok(session)
     }
 
-    /// Whether these settings admit a client with these certificates, which other settings admitted.
+    /// True if these settings admit a client with these certificates, which other settings admitted.
     pub fn admits(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some(verifier) = &self.verifier else { return true };
         let Some((first, rest)) = chain.split_first() else { return false };
@@ -166,7 +166,7 @@ impl Acceptor {
     }
 }
 
-/// What a client needs for TLS: the authorities that it believes, and the certificate that it shows, with its key.
+/// The configuration of a TLS client: the authorities that it trusts, and the certificate that it shows, with its key.
 ///
 /// # Errors
 /// Names the option of the file that cannot be used, and what would be right.

@@ -1,4 +1,4 @@
-//! What a host reports to the others each period: JSON with a version, bounded, read with suspicion.
+//! A host's report to the others each period: JSON with a version, bounded, read with suspicion.
 
 use std::collections::BTreeMap;
 
@@ -20,9 +20,9 @@ pub const MAX_SUM_POOLS: usize = 4 * MAX_POOLS;
 pub const MAX_SUM_BYTES: usize = 4 * MAX_RECORD_BYTES;
 /// No section has more hosts.
 pub const MAX_HOSTS: u64 = 1_000_000;
-/// What etcd writes around a value in the change that it reports: numbers of the cluster, revisions, the key.
+/// The bytes that etcd writes around a value in the change that it reports: numbers of the cluster, revisions, the key.
 const AROUND_VALUE_BYTES: usize = 400;
-/// What it answers to a host each period.
+/// The bytes that it answers to a host each period.
 const ANSWERS_BYTES: usize = 800;
 /// Nothing that is counted here is larger.
 const MAX_FIGURE: f64 = 1e15;
@@ -31,7 +31,7 @@ const MAX_NAME: usize = 64;
 /// Significant decimal digits of a figure in a record: far finer than anything is measured.
 const DIGITS: usize = 5;
 
-/// What one host says about one period. It does not grow with the number of its tenants.
+/// One host's report about one period. It does not grow with the number of its tenants.
 ///
 /// Figures are sums, so that what several hosts say adds up to what a host with all their tenants would say: the sum of a
 /// whole section is the same record.
@@ -56,7 +56,7 @@ pub struct Record {
     /// How many hosts it speaks for.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub hosts: u64,
-    /// What happened, by pool.
+    /// The figures by pool.
     #[serde(default)]
     pub pools: Pools,
 }
@@ -76,7 +76,7 @@ fn is_one(hosts: &u64) -> bool {
     *hosts == 1
 }
 
-/// What several hosts did together: added up in the order in which they come.
+/// The sum of several hosts, added up in the order in which they come.
 pub fn together<'a>(parts: impl Iterator<Item = &'a Pools>) -> BTreeMap<&'a str, Summary> {
     let mut sums: BTreeMap<&str, Summary> = BTreeMap::new();
     for (name, record) in parts.flatten() {
@@ -85,7 +85,7 @@ pub fn together<'a>(parts: impl Iterator<Item = &'a Pools>) -> BTreeMap<&'a str,
     sums
 }
 
-/// What the tenants of one pool did on one host, added up, and what they need.
+/// The sum over the tenants of one pool on one host, and their need.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PoolRecord {
@@ -103,7 +103,7 @@ pub struct PoolRecord {
     pub targets: f64,
     /// Requests completed.
     pub completed: f64,
-    /// Their time inside the device in seconds, added up.
+    /// Their time in the device in seconds, added up.
     pub device_s: f64,
     /// The largest part of a target that the device takes.
     pub device_part: f64,

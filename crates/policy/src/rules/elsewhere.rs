@@ -1,4 +1,4 @@
-//! What a policy says and `evenkeel serve` does not enforce: the same file may be that of hosts which run `evenkeel guard`.
+//! The settings that `evenkeel serve` does not enforce: the same file may be that of hosts which run `evenkeel guard`.
 
 use super::{Findings, Severity};
 use crate::config::{CachedDevice, Config, Direction, Enforcement, GuaranteeTuning, Match, Pool, Tenant};

@@ -63,7 +63,7 @@ fn rate(rate: Bytes, path: &[&str], out: &mut Findings) {
     }
 }
 
-/// What is wrong with a limit in bytes a second that keeps clients waiting for seconds; 0 is no limit.
+/// The fault of a limit in bytes a second that keeps clients waiting for seconds; 0 is no limit.
 pub fn rate_that_hangs(rate: Bytes) -> Option<String> {
     if rate.0 == 0 || rate >= USUAL_REQUEST {
         return None;

@@ -6,7 +6,7 @@
 
 use std::io;
 
-/// What is done with a file that holds it.
+/// The verdict on a file with such content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Its bytes are not the disk that is meant.
@@ -109,7 +109,7 @@ const TABLE: &[Magic] = &[
     report(Start(510), &[0x55, 0xaa], "an MBR partition table or boot sector"),
 ];
 
-/// What a file of `size` bytes holds, if it is known, and what is done with it. `read_at` reads like `pread`.
+/// The content of a file of `size` bytes, if it is known, and the verdict. `read_at` reads like `pread`.
 ///
 /// # Errors
 /// Those of `read_at`.

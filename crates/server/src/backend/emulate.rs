@@ -27,7 +27,7 @@ struct Shared {
 
 struct State {
     store: Store,
-    /// Who waits for which operation.
+    /// The worker that waits for each operation.
     waiting: HashMap<u64, (Arc<Reports>, u32)>,
     next_id: u64,
     /// When the thread will look again.

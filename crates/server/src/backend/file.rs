@@ -40,7 +40,7 @@ pub(crate) struct File {
     /// Offset, length and address granularity of direct I/O.
     direct_align: u32,
     block_device: bool,
-    /// What it is, whatever its name.
+    /// The kind of file, whatever its name.
     target: Target,
     /// It did not exist when it was opened.
     created: bool,
@@ -161,7 +161,7 @@ impl File {
         self.faults = faults;
     }
 
-    /// What a test lets fail.
+    /// The faults of a test.
     #[inline]
     pub(crate) fn faults(&self) -> &Faults {
         &self.faults
@@ -172,17 +172,17 @@ impl File {
         &self.path
     }
 
-    /// What it is, whatever its name.
+    /// The kind of file, whatever its name.
     pub(crate) fn target(&self) -> Target {
         self.target
     }
 
-    /// Whether opening has created it.
+    /// True if opening has created it.
     pub(crate) fn is_new(&self) -> bool {
         self.created
     }
 
-    /// Whether it is a regular file that Evenkeel has never created.
+    /// True if it is a regular file that Evenkeel has never created.
     pub(crate) fn is_foreign(&self) -> bool {
         self.foreign
     }
@@ -192,12 +192,12 @@ impl File {
         self.foreign = foreign && !self.block_device;
     }
 
-    /// What the system says about it.
+    /// The system's facts about it.
     pub(crate) fn metadata(&self) -> io::Result<std::fs::Metadata> {
         std::fs::File::from(self.cached.try_clone()?).metadata()
     }
 
-    /// What the first `size` bytes hold, if it is known.
+    /// The content of the first `size` bytes, if it is known.
     pub(crate) fn examine(&self, size: u64) -> io::Result<Option<(&'static str, Verdict)>> {
         let read_at = |bytes: &mut [u8], offset| {
             rustix::io::retry_on_intr(|| rustix::io::pread(&self.cached, &mut *bytes, offset)).map_err(Into::into)
@@ -216,7 +216,7 @@ impl File {
         }
     }
 
-    /// Whether a read or write goes past the page cache.
+    /// True if a read or write goes past the page cache.
     #[inline]
     pub(crate) fn is_direct(&self, ptr: *const u8, offset: u64, len: u32) -> bool {
         let aligned = (ptr as u64 | offset | u64::from(len)).is_multiple_of(u64::from(self.direct_align));
@@ -307,7 +307,8 @@ impl File {
         Ok(())
     }
 
-    /// Whether a block device has lost what it had, as when it is unplugged: the kernel then says that there is no space.
+    /// True if a block device has lost what it had, as when it is unplugged: the kernel then says that there is no
+    /// space.
     pub(crate) fn is_cut_short(&self, size: u64) -> bool {
         self.block_device && seek(&self.cached, SeekFrom::End(0)).is_ok_and(|actual| actual < size)
     }
@@ -352,7 +353,7 @@ impl File {
         }
     }
 
-    /// Whether zeroing means writing zeros, by hole or without, as far as is known: only a try shows it.
+    /// True if zeroing means writing zeros, by hole or without, as far as is known: only a try shows it.
     pub(crate) fn writes_zeros(&self, punch: bool) -> bool {
         self.writes_zeros[usize::from(punch)].load(Ordering::Relaxed)
     }
@@ -373,7 +374,7 @@ impl File {
         Ok(())
     }
 
-    /// Whether [`Self::cache`] does anything: it is of no use where reads go past the page cache.
+    /// True if [`Self::cache`] does anything: it is of no use where reads go past the page cache.
     pub(crate) fn reads_ahead(&self) -> bool {
         self.direct.is_none()
     }
@@ -386,8 +387,8 @@ impl File {
         let _ = fadvise(&self.cached, offset, std::num::NonZeroU64::new(len), Advice::WillNeed);
     }
 
-    /// What is allocated in `[offset, offset + len)`, at most `max` extents from the start, and at most what is found
-    /// in [`EXTENTS_TIME`].
+    /// The allocated extents of `[offset, offset + len)`, at most `max` extents from the start, and at most what is
+    /// found in [`EXTENTS_TIME`].
     pub(crate) fn extents(&self, offset: u64, len: u64, max: usize) -> rustix::io::Result<Vec<Extent>> {
         let (mut at, end) = (offset, offset + len);
         let mut extents = Vec::new();
@@ -446,7 +447,7 @@ fn logical_block(device: &std::fs::File) -> u32 {
     if result == 0 && size > 0 { size as u32 } else { 4096 }
 }
 
-/// Whether a block device fills ranges with zeros without being sent them.
+/// True if a block device fills ranges with zeros without being sent them.
 fn zeroes_by_itself(device: &std::fs::File) -> bool {
     use std::os::unix::fs::MetadataExt;
     let Ok(number) = device.metadata().map(|metadata| metadata.rdev()) else { return false };

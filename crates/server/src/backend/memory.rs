@@ -19,7 +19,7 @@ const RESERVE: u64 = 1 << 40;
 #[repr(align(4096))]
 struct Zeros([u8; 1 << 16]);
 
-/// What a hole reads as.
+/// The content of a hole.
 static ZEROS: Zeros = Zeros([0; 1 << 16]);
 
 /// Memory that requests read and write in place.
@@ -200,7 +200,7 @@ impl Memory {
         Wanted { mapping, page, allocated, word, bits }
     }
 
-    /// What is allocated in `[offset, offset + len)`, at most `max` extents from the start.
+    /// The allocated extents of `[offset, offset + len)`, at most `max` extents from the start.
     pub(crate) fn extents(&self, offset: u64, len: u64, max: usize) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::new();
         let (mut at, end) = (offset, offset + len);

@@ -33,7 +33,7 @@ pub(crate) enum Backend {
 }
 
 impl Backend {
-    /// Whether operations are carried out by the worker itself, at once.
+    /// True if operations are carried out by the worker itself, at once.
     #[inline]
     pub(crate) fn is_memory(&self) -> bool {
         matches!(self, Self::Memory(_))

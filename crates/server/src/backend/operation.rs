@@ -10,7 +10,7 @@ pub(crate) const MAX_EXTENTS: usize = 1024;
 pub(crate) struct Extent {
     /// Length in bytes.
     pub(crate) len: u64,
-    /// Whether it is a hole.
+    /// True if it is a hole.
     pub(crate) hole: bool,
 }
 
@@ -37,12 +37,12 @@ pub(crate) enum FileIo {
 // SAFETY: the pointers are handed from thread to thread together with the duty to finish the operation; see the type.
 unsafe impl Send for FileIo {}
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Debug)]
 pub(crate) enum IoResult {
     /// Bytes moved, or minus the errno.
     Code(i32),
-    /// What is allocated.
+    /// The allocated extents.
     Extents(Vec<Extent>),
 }
 
@@ -57,7 +57,7 @@ impl IoResult {
 pub(crate) enum Report {
     /// It is done.
     Done(u32, IoResult),
-    /// What it waited for is done: start it.
+    /// An operation whose predecessor is done: start it.
     Start(u32),
 }
 

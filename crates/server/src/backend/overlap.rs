@@ -29,7 +29,7 @@ pub(crate) enum Lane {
     DirectWrite,
 }
 
-/// What an operation gives back when it is done.
+/// The pass that an operation gives back when it is done.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Pass {
     /// A direct write that was only counted.

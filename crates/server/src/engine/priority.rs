@@ -10,14 +10,14 @@ use rustix::io::{Errno, Result};
 const CLASS_SHIFT: u32 = 13;
 /// No class: that of the process's scheduling.
 pub(crate) const ORDINARY: u16 = 0;
-/// What Linux 5.15 to 5.19 say of a thread without a class: best effort, the middle level.
+/// The priority of a thread without a class on Linux 5.15 to 5.19: best effort, the middle level.
 const USUAL: u16 = 2 << CLASS_SHIFT | 4;
 /// The real-time class.
 pub(crate) const URGENT: u16 = 1 << CLASS_SHIFT | 4;
-/// Who the calls are about: one thread, the calling one if its number is 0.
+/// The subject of the calls: one thread, the calling one if its number is 0.
 const ONE_THREAD: libc::c_int = 1;
 
-/// Whether requests may be urgent: the process has the right to it, and no class was chosen for all it does.
+/// True if requests may be urgent: the process has the right to it, and no class was chosen for all it does.
 ///
 /// # Errors
 /// EPERM without CAP_SYS_NICE (or CAP_SYS_ADMIN) in the first user namespace, or if a filter forbids `ioprio_set`.
@@ -36,7 +36,7 @@ pub(crate) fn probe() -> Result<bool> {
 pub(crate) struct Own(u16);
 
 impl Own {
-    /// What the calling thread asks for from here on has this priority.
+    /// Sets the priority of the calling thread's requests from here on.
     #[inline]
     pub(crate) fn become_of(&mut self, priority: u16) {
         // Without it a request is served all the same.

@@ -23,7 +23,7 @@ const KINDS: [usize; 4] = [2, 1, MAX_THREADS, ORDINARY_JOBS];
 /// How long a thread waits for work before it ends.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// What jobs are carried out on: a volume.
+/// The subject of jobs: a volume.
 pub(crate) trait Blocking: Send + Sync + 'static {
     /// Carries an operation out on the calling thread.
     fn run(&self, io: FileIo) -> IoResult;
@@ -37,7 +37,7 @@ pub(crate) trait Blocking: Send + Sync + 'static {
 
 /// An operation with the address its result goes to.
 pub(crate) struct Job<V> {
-    /// What to do.
+    /// The operation.
     pub(crate) io: FileIo,
     /// On what. Keeps the file open until the job is done.
     pub(crate) volume: Arc<V>,
@@ -45,7 +45,7 @@ pub(crate) struct Job<V> {
     pub(crate) token: u32,
     /// The worker.
     pub(crate) reply_to: Arc<Reports>,
-    /// Whether a reservation is owed it.
+    /// True if a reservation is owed it.
     pub(crate) reserved: bool,
     /// See [`super::priority`].
     pub(crate) priority: u16,

@@ -231,7 +231,7 @@ impl Uring {
     }
 }
 
-/// Whether the kernel lets this process use io_uring.
+/// Checks that the kernel lets this process use io_uring.
 pub(crate) fn probe(faults: &Faults) -> io::Result<()> {
     Uring::new(faults).map(drop)
 }

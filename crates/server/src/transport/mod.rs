@@ -19,11 +19,11 @@ use tls::{Acceptor, Cipher, Identity};
 /// A connected, non-blocking stream.
 pub(crate) struct Transport {
     socket: Socket,
-    /// What encrypts it, once the client has asked for that.
+    /// The encryption, once the client has asked for it.
     tls: Option<Box<tls::Stream>>,
 }
 
-/// Who is at the other end, as far as the transport tells.
+/// The other end, as far as the transport tells.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
     /// Address of a TCP peer.
@@ -34,12 +34,12 @@ pub(crate) struct Peer {
     pub(crate) uid: Option<u32>,
     /// How it is encrypted, once TLS stands.
     pub(crate) cipher: Option<Cipher>,
-    /// Who it has proved to be under TLS.
+    /// Its identity, proved under TLS.
     pub(crate) identity: Option<Arc<Identity>>,
 }
 
 impl Peer {
-    /// Whether it may be on another machine.
+    /// True if it may be on another machine.
     pub(crate) fn is_remote(&self) -> bool {
         self.uid.is_none()
     }
@@ -106,25 +106,25 @@ impl Transport {
         Ok(())
     }
 
-    /// What encrypts it, if anything.
+    /// The encryption, if there is any.
     #[inline]
     pub(crate) fn tls(&mut self) -> Option<&mut tls::Stream> {
         self.tls.as_deref_mut()
     }
 
-    /// Whether it is encrypted.
+    /// True if it is encrypted.
     #[inline]
     pub(crate) fn is_secure(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Whether something was received that no event of the socket tells of.
+    /// True if something was received that no event of the socket tells of.
     #[inline]
     pub(crate) fn has_received(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.has_received())
     }
 
-    /// Whether something waits to be sent that [`Self::send`] has taken, or that TLS itself has to say.
+    /// True if something waits to be sent that [`Self::send`] has taken, or that TLS itself has to say.
     #[inline]
     pub(crate) fn wants_send(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.wants_send())

@@ -95,7 +95,7 @@ impl Socket {
     }
 }
 
-/// What the caller is to know of an error: nothing if the call is to be repeated.
+/// The part of an error that the caller is to know: nothing if the call is to be repeated.
 #[cold]
 fn lasting(error: io::Error) -> Option<io::Error> {
     match error.raw_os_error() {

@@ -92,7 +92,7 @@ impl Stream {
         Ok(Self { session, acceptor, unread: Vec::new(), decrypted: 0, ended: false })
     }
 
-    /// Who the client has proved to be; `None` during the handshake and without a certificate.
+    /// The client's identity; `None` during the handshake and without a certificate.
     pub(crate) fn identity(&self) -> Option<Identity> {
         self.session.peer_certificates()?.first().map(Identity::of)
     }
@@ -117,12 +117,12 @@ impl Stream {
         self.session.is_handshaking() || acceptor.admits(self.session.peer_certificates().unwrap_or_default())
     }
 
-    /// Whether something was received that no event of the socket reports.
+    /// True if something was received that no event of the socket reports.
     pub(crate) fn has_received(&self) -> bool {
         self.decrypted > 0 || !self.unread.is_empty()
     }
 
-    /// Whether something waits to be sent.
+    /// True if something waits to be sent.
     pub(crate) fn wants_send(&self) -> bool {
         self.session.wants_write()
     }
@@ -243,7 +243,7 @@ impl Stream {
     }
 }
 
-/// What TLS has to say about an error of [`Stream::receive`]; `None` if it is one of the socket.
+/// TLS's reason for an error of [`Stream::receive`]; `None` if it is one of the socket.
 pub(crate) fn reason(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }

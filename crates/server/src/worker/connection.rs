@@ -23,7 +23,7 @@ use crate::transport::tls::Room;
 use crate::transport::{Peer, Transport};
 use crate::volume::Volume;
 
-/// What follows a reply's header.
+/// The payload after a reply's header.
 pub(crate) enum Payload {
     /// Nothing.
     None,
@@ -81,12 +81,12 @@ pub(crate) struct OutQueue {
     charged: u64,
 }
 
-/// What a socket has taken.
+/// The part that a socket has taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
     /// How much.
     pub(crate) bytes: u64,
-    /// Whether there is more, which it may take.
+    /// True if there is more, which it may take.
     pub(crate) more: bool,
 }
 
@@ -217,20 +217,20 @@ impl OutQueue {
 
 /// A connection that has chosen its export.
 pub(crate) struct Attached {
-    /// What was negotiated.
+    /// The negotiated session.
     pub(crate) session: Session,
     /// The export. Holding it keeps its memory in place for replies.
     pub(crate) volume: Arc<Volume>,
-    /// What requests may ask.
+    /// The limits of requests.
     pub(crate) limits: Limits,
-    /// Who pays.
+    /// The tenant that pays.
     pub(crate) tenant: TenantId,
     /// Name of the tenant.
     pub(crate) tenant_name: Arc<str>,
-    /// What the tenant has, together with its other connections.
+    /// The tenant's account, together with its other connections.
     pub(crate) account: Member,
-    /// Whether the worker carries requests out itself, as for volumes in memory: reads need no buffers, and nothing of what was
-    /// begun is left when a client is gone.
+    /// True if the worker carries requests out itself, as for volumes in memory: reads need no buffers, and nothing of
+    /// what was begun is left when a client is gone.
     pub(crate) at_once: bool,
 }
 
@@ -246,7 +246,7 @@ pub(crate) enum Phase {
 pub(crate) struct Incoming {
     /// The request, with the buffer to fill.
     pub(crate) request: Request,
-    /// What it asks of the device.
+    /// Its work for the device.
     pub(crate) work: Work,
     /// Bytes that are there.
     pub(crate) filled: usize,
@@ -265,7 +265,7 @@ pub(crate) struct Progress {
     moved: u64,
     /// Bytes that were sent and had not arrived at the last look.
     on_their_way: u64,
-    /// Whether something was to move at the last look.
+    /// True if something was to move at the last look.
     had: bool,
     stalled_since: Option<Instant>,
 }
@@ -344,7 +344,7 @@ pub(crate) struct Connection {
     pub(crate) key: ConnKey,
     /// Its stream.
     pub(crate) transport: Transport,
-    /// Who is there.
+    /// The other end.
     pub(crate) peer: Peer,
     /// How far it has come.
     pub(crate) phase: Phase,
@@ -352,9 +352,9 @@ pub(crate) struct Connection {
     pub(crate) ticket: Option<Ticket>,
     /// Counts it as one of its client's.
     pub(crate) place: Place,
-    /// Whether it was greeted.
+    /// True if it was greeted.
     pub(crate) greeted: bool,
-    /// Whether it was refused a volume; it may ask for others.
+    /// True if it was refused a volume; it may ask for others.
     pub(crate) refused: bool,
     /// When it was accepted.
     pub(crate) since: Instant,
@@ -386,16 +386,16 @@ pub(crate) struct Connection {
     pub(crate) ending: Ending,
     /// When its socket is closed, whatever the client has by then.
     lingers_until: Instant,
-    /// Whether no client receives replies any more: they are dropped, and epoll is not asked. What the client sent before
-    /// may still wait in the socket.
+    /// True if no client receives replies any more: they are dropped, and epoll is not asked. What the client sent
+    /// before may still wait in the socket.
     pub(crate) gone: bool,
-    /// Whether a disconnect request was received.
+    /// True if a disconnect request was received.
     pub(crate) said_goodbye: bool,
-    /// What epoll is asked to report at present.
+    /// The events that epoll reports at present.
     pub(crate) interest: u32,
     /// Where it is listened to.
     pub(crate) set: Set,
-    /// Whether it is on the list of connections with something to send.
+    /// True if it is on the list of connections with something to send.
     pub(crate) dirty: bool,
     /// Requests received.
     pub(crate) requests: u64,
@@ -403,7 +403,7 @@ pub(crate) struct Connection {
     pub(crate) received: u64,
     /// Bytes sent.
     pub(crate) sent: u64,
-    /// What it has cost its worker since that was last told.
+    /// The cost to its worker since that was last reported.
     pub(crate) toll: Toll,
 }
 
@@ -471,12 +471,12 @@ impl Connection {
         self.charged - arriving - self.divided.held()
     }
 
-    /// Whether the answer to an option goes on, and can: what was said so far is sent.
+    /// True if the answer to an option goes on, and can: what was said so far is sent.
     pub(crate) fn has_more_to_say(&self) -> bool {
         self.is_unfinished() && self.out.len() == 0
     }
 
-    /// Whether it is in the middle of an answer, of which the client has not taken all that is there.
+    /// True if it is in the middle of an answer, of which the client has not taken all that is there.
     pub(crate) fn is_answering(&self) -> bool {
         self.is_unfinished() && self.out.len() > 0
     }
@@ -485,7 +485,7 @@ impl Connection {
         matches!(&self.phase, Phase::Handshake(handshake) if handshake.is_unfinished())
     }
 
-    /// Whether nothing remains to be done before it may close.
+    /// True if nothing remains to be done before it may close.
     pub(crate) fn is_done(&self) -> bool {
         match self.ending {
             Ending::Open => false,
@@ -512,7 +512,7 @@ impl Connection {
         true
     }
 
-    /// Whether no reply waits for the client.
+    /// True if no reply waits for the client.
     fn is_sent(&self) -> bool {
         self.gone || self.out.len() == 0 && !self.transport.wants_send()
     }

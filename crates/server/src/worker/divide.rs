@@ -73,7 +73,7 @@ impl Worker {
         Some((work, request))
     }
 
-    /// What is left of an arriving write that failed already is not wanted any more: how much that is.
+    /// Gives up the rest of an arriving write that failed already: how much that is.
     pub(super) fn give_up_arriving(connection: &mut Connection, whole: Whole) -> Option<u64> {
         let divided = connection.divided.get(whole).filter(|divided| divided.failed.is_some())?;
         let left = divided.slices.left();

@@ -18,9 +18,9 @@ pub(crate) struct Divided {
     pub(super) offset: u64,
     pub(super) slices: Division,
     pub(super) since: Instant,
-    /// What no slice under way holds: for the payload of a read, or for what has none.
+    /// The charge that no slice under way holds: for the payload of a read, or for requests without one.
     pub(super) charge: Charge,
-    /// What was read so far, by offset.
+    /// The data read so far, by offset.
     pub(super) read: Vec<(u64, Buffer)>,
     pub(super) failed: Option<Errno>,
     /// The flush at its end is under way.
@@ -79,7 +79,7 @@ impl Divided {
         }
     }
 
-    /// Whether all of it is durable when its slices are.
+    /// True if all of it is durable when its slices are.
     pub(super) fn needs_flush(&self) -> bool {
         let durable = self.flags.contains(CommandFlags::FUA)
             && matches!(self.command, Command::Write | Command::Trim | Command::WriteZeroes);

@@ -1,4 +1,4 @@
-//! What workers, and the server, say to a worker.
+//! Messages from workers, and the server, to a worker.
 
 use evenkeel_nbd::wire::Errno;
 

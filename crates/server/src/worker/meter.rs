@@ -1,4 +1,4 @@
-//! What connections cost their worker, out of samples.
+//! The cost of connections to their worker, out of samples.
 
 use evenkeel_control::{Duration, Instant};
 
@@ -9,20 +9,20 @@ const ROUNDS: u64 = 8;
 /// Weight of a new round in the time that a request takes between receiving and sending.
 const WEIGHT: f64 = 1.0 / 32.0;
 
-/// What takes so many times longer than usual has lost the processor, to others or because the worker's quota was used up,
-/// and counts for no more than this. It says nothing of the connection that it happened to.
+/// The factor over the usual time from which a request has lost the processor, to others or because the worker's quota
+/// was used up; it counts for no more than this. It says nothing of the connection that it happened to.
 const LOST: u64 = 8;
-/// What the first time counts for at most, in nanoseconds: it may be one that lost the processor.
+/// The most that the first time counts for, in nanoseconds: it may be one that lost the processor.
 const FIRST_NS: u64 = 20_000;
 /// Weight of a new time in what is usual, as a divisor.
 const USUAL: u64 = 16;
 
-/// What a connection costs its worker.
+/// The cost of a connection to its worker.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Toll {
     /// Time spent on receiving and sending, out of samples, in nanoseconds.
     ns: u64,
-    /// What one of them usually takes, in nanoseconds; 0 before the first.
+    /// The usual time of one of them, in nanoseconds; 0 before the first.
     usual_ns: u64,
     /// Bytes received.
     pub(crate) received: u64,
@@ -39,7 +39,7 @@ impl Toll {
         self.ns += ns * rounds;
     }
 
-    /// What is to be told of the time since the last call, when `requests` have been received in all.
+    /// The report of the time since the last call, when `requests` have been received in all.
     pub(super) fn take(&mut self, requests: u64) -> Self {
         std::mem::replace(self, Self { usual_ns: self.usual_ns, requests, ..Self::default() })
     }
@@ -61,7 +61,7 @@ pub(super) struct Meter {
     rounds: Rounds,
 }
 
-/// What all rounds since the last time were like.
+/// The figures of all rounds since the last time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rounds {
     /// Requests received.
@@ -103,7 +103,7 @@ impl Meter {
         self.rounds.looked_ns += looked.as_nanos();
     }
 
-    /// What all rounds since the last time were like.
+    /// The figures of all rounds since the last time.
     pub(super) fn take_rounds(&mut self) -> Rounds {
         std::mem::take(&mut self.rounds)
     }

@@ -84,7 +84,7 @@ pub(crate) struct Worker {
     index: usize,
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox<Message>>,
-    /// What back ends report of its operations, beside the mailbox.
+    /// The reports of back ends on its operations, beside the mailbox.
     reports: Arc<Reports>,
     sources: Sources,
     ring: Option<Uring>,
@@ -558,8 +558,9 @@ impl Worker {
         self.count == 0 && self.operations.is_empty()
     }
 
-    /// Whether the server stops and nothing is left for this worker: its mailbox is closed then. Connections may be on their way
-    /// here from workers that have not heard of the stop, so the first, which gets what the others can take no more, ends last.
+    /// True if the server stops and nothing is left for this worker: its mailbox is closed then. Connections may be on
+    /// their way here from workers that have not heard of the stop, so the first, which gets what the others can take
+    /// no more, ends last.
     fn has_drained(&self) -> bool {
         let done = self.draining && self.is_idle() && (self.index > 0 || self.shared.first_is_alone());
         done && self.mailbox.close_if_empty()
@@ -579,7 +580,7 @@ impl Worker {
             tracing::warn!(
                 worker = self.index,
                 operations = self.operations.len(),
-                "stopping with operations still inside the back end"
+                "stopping with operations still in flight"
             );
             std::mem::forget(self.ring.take());
         }

@@ -9,7 +9,7 @@ use evenkeel_control::{Duration, Instant};
 use super::meter::Rounds;
 use crate::clock;
 
-/// What the kernel has counted for a thread, in nanoseconds.
+/// The kernel's counters of a thread, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     /// On a processor.
@@ -50,7 +50,7 @@ impl Occupation {
         self.earlier_ns + self.before.cpu
     }
 
-    /// What is to be told of the time since the last call.
+    /// The report of the time since the last call.
     pub(super) fn take(&mut self, now: Instant, rounds: Rounds) -> Usage {
         let counted = self.counted();
         let wall = now.since(std::mem::replace(&mut self.since, now));

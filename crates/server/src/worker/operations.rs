@@ -65,7 +65,7 @@ pub(super) struct Operations {
 }
 
 impl Drop for Operations {
-    /// The kernel or a thread may still write to what is inside, so it is never freed, not even by a panic.
+    /// The kernel or a thread may still write to what is in flight, so it is never freed, not even by a panic.
     fn drop(&mut self) {
         if !self.is_empty() {
             std::mem::forget(std::mem::take(&mut self.entries));
@@ -305,7 +305,7 @@ fn overdue(volume: &str, kind: &'static str, offset: u64, bytes: u64, since: Ins
     }
 }
 
-/// What an operation counts as in reports.
+/// The name of an operation in reports.
 fn kind_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Read => "read",

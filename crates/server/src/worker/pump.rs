@@ -23,7 +23,7 @@ use crate::clock;
 use crate::snapshot::Snapshot;
 use crate::transport::Peer;
 
-/// What is taken out of a pool under one lock, in reads of memory.
+/// The effort of one dispatch under a pool's lock, in reads of memory.
 const DISPATCH_BATCH: u64 = 256;
 /// Work on memory between two looks at the clock, in the same.
 const LOOK_AFTER: u64 = 64;
@@ -32,7 +32,7 @@ pub(super) const TURN: Duration = Duration::from_millis(1);
 /// How long with one of them while others wait.
 const SLICE: Duration = Duration::from_micros(250);
 
-/// What a worker has for a pool, between two visits to its lock.
+/// A worker's business with a pool, between two visits to its lock.
 #[derive(Default)]
 pub(super) struct PoolWork {
     /// Requests to submit.

@@ -68,7 +68,7 @@ const REFUSED: Export<'static> = Export {
 };
 
 impl Exports<'_> {
-    /// What lists say; who has shown no certificate under TLS has none to show.
+    /// The access by lists; a client that has shown no certificate under TLS has none to show.
     fn access(&self, verdict: Result<(), Barred>) -> Access {
         match verdict {
             Ok(()) => Access::Open,
@@ -155,7 +155,7 @@ impl Worker {
         }
     }
 
-    /// Whether a connection that negotiates may be served now; otherwise it is called when it may.
+    /// True if a connection that negotiates may be served now; otherwise it is called when it may.
     fn has_turn(&mut self, connection: &mut Connection) -> bool {
         let Some(ticket) = &mut connection.ticket else { return true };
         let wait = match ticket.turn() {
@@ -434,7 +434,7 @@ impl Worker {
             Err(Lost::Violation)
         };
         if !quiet {
-            return refuse(connection, "what it sent behind STARTTLS is not encrypted");
+            return refuse(connection, "it sent unencrypted bytes behind STARTTLS");
         }
         // The answer is the last that goes out as it is.
         let (list, buffers) = (&mut self.send_list, &mut self.buffers);

@@ -32,7 +32,7 @@ impl ConnKey {
 
 /// A request on its way through the pool and back to its connection. Boxed by [`Spare`], because every queue on the way moves it.
 pub(crate) struct Request {
-    /// Whose it is.
+    /// The connection.
     pub(crate) key: ConnKey,
     /// Which volume.
     pub(crate) volume: u32,
@@ -46,9 +46,9 @@ pub(crate) struct Request {
     pub(crate) offset: u64,
     /// Number of bytes.
     pub(crate) length: u64,
-    /// What a write carries.
+    /// The payload of a write.
     pub(crate) buffer: Option<Buffer>,
-    /// What it holds of the buffer budget.
+    /// Its part of the buffer budget.
     pub(crate) charge: Charge,
     /// If it is a slice: of what.
     pub(crate) slice: Option<Box<Slice>>,
@@ -71,13 +71,13 @@ impl Request {
         }
     }
 
-    /// What it asks of the device. Goes with it through the pool, in the ticket in the end.
+    /// Its work for the device. Goes with it through the pool, in the ticket in the end.
     pub(crate) fn work(&self, volume: &Volume) -> Work {
         let work = volume.work(self.command, self.flags, self.length);
         Work { part: self.slice.as_ref().map_or(work.part, |slice| slice.part), ..work }
     }
 
-    /// Whether the result must be on stable storage before the reply.
+    /// True if the result must be on stable storage before the reply.
     #[inline]
     pub(crate) fn is_durable(&self) -> bool {
         self.flags.contains(CommandFlags::FUA)
@@ -85,13 +85,13 @@ impl Request {
     }
 }
 
-/// Whether a request is carried out for what it does, not for its answer.
+/// True if a request is carried out for what it does, not for its answer.
 #[inline]
 pub(crate) fn is_change(command: Command) -> bool {
     !matches!(command, Command::Read | Command::BlockStatus | Command::Cache)
 }
 
-/// What a request brought.
+/// The output of a request.
 pub(crate) enum Output {
     /// Nothing but success.
     Nothing,
@@ -99,7 +99,7 @@ pub(crate) enum Output {
     InPlace(*const u8),
     /// Bytes read.
     Bytes(Buffer),
-    /// What is allocated.
+    /// The allocated extents.
     Extents(Vec<Extent>),
 }
 
@@ -110,7 +110,7 @@ unsafe impl Send for Output {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Whole(pub(super) u32);
 
-/// What a slice carries.
+/// The payload of a slice.
 pub(crate) struct Slice {
     /// The divided request that it is a slice of.
     pub(super) whole: Whole,

@@ -146,7 +146,7 @@ impl Worker {
         self.shared.placement().worker(key.slot).map_or(0, |worker| worker as usize)
     }
 
-    /// Whether this worker was to leave and nothing of it is left: its mailbox is closed then.
+    /// True if this worker was to leave and nothing of it is left: its mailbox is closed then.
     pub(super) fn has_left(&mut self) -> bool {
         // A client that was lost while replies were sent may have left requests for the next round.
         let nothing_left = self.leaving && self.is_idle() && self.active.is_empty() && self.resume.is_empty();

@@ -1,4 +1,4 @@
-//! What a worker tells about its connections, once a second.
+//! A worker's report about its connections, once a second.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use crate::transport::Peer;
 pub(crate) struct Seen {
     /// Its name.
     pub(crate) key: ConnKey,
-    /// Who is there.
+    /// The other end.
     pub(crate) peer: Peer,
     /// The volume's id.
     pub(crate) volume: u32,
     /// The volume's pool.
     pub(crate) pool: usize,
-    /// Who pays.
+    /// The tenant that pays.
     pub(crate) tenant: Arc<str>,
     /// When it was accepted.
     pub(crate) since: Instant,

@@ -1,4 +1,4 @@
-//! What a worker listens to, in two sets of epoll: who comes in crowds does not keep those waiting who do not.
+//! A worker's sources in two sets of epoll: clients that come in crowds do not keep the others waiting.
 //!
 //! The kernel reports what is ready in turn, so that one of ten thousand sockets with something to say waits for all others.
 //! Connections of tenants that have many, and those that negotiate, are therefore in a set of their own, which is one source

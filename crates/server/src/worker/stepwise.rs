@@ -32,7 +32,7 @@ impl Ready {
         Self { off_device: true, ..Self::new(request, ticket) }
     }
 
-    /// Whether it is a matter of memory alone by now.
+    /// True if it is a matter of memory alone by now.
     pub(super) fn is_off_device(&self) -> bool {
         self.off_device
     }

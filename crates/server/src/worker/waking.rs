@@ -6,10 +6,10 @@
 use crate::handshakes::{Client, Handshakes};
 use crate::paced::Work;
 
-/// What waking up takes at most, in nanoseconds. Beyond that the worker has looked for events of others.
+/// The time of waking up, at most, in nanoseconds. Beyond that the worker has looked for events of others.
 const MOST_NS: u64 = 20_000;
 
-/// Who pays for a worker's time.
+/// The payers of a worker's time.
 #[derive(Debug, Default)]
 pub(super) struct Waking {
     /// Set once a client has negotiated in this round.

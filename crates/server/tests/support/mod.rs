@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use evenkeel_nbd::client::{Connected, Expect, Goal, Handshake, Outcome, Replies, Request, Sink, Wanted};
+use evenkeel_nbd::client::{Connected, Expect, Handshake, Outcome, Purpose, Replies, Request, Sink, Wanted};
 use evenkeel_nbd::wire::{Command, CommandFlags, Errno, Framing};
 use evenkeel_policy::Config;
 use evenkeel_policy::config::{Engine, Status};
@@ -286,7 +286,7 @@ impl Client {
     fn negotiate(mut stream: Stream, export: &str, framing: Framing, greeting: &[u8]) -> Self {
         stream.set_timeout(Some(PATIENCE));
         let mut handshake =
-            Handshake::new(Wanted { export: export.into(), goal: Goal::Go, framing, base_allocation: true });
+            Handshake::new(Wanted { export: export.into(), purpose: Purpose::Go, framing, base_allocation: true });
         let (mut input, mut out) = (greeting.to_vec(), Vec::new());
         // Its answer, four bytes of flags, was sent with it.
         let mut said_already = if greeting.is_empty() { 0 } else { 4 };

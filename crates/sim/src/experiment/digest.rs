@@ -1,4 +1,4 @@
-//! What remains of a run when its distributions are let go: small enough to keep thousands.
+//! The digest of a run without its distributions: small enough to keep thousands.
 
 use evenkeel_control::{Duration, Instant};
 
@@ -11,8 +11,8 @@ pub struct Digest {
     pub bytes_per_s: f64,
     /// Requests of all tenants per second.
     pub requests_per_s: f64,
-    /// Whether any request waited for admission.
-    pub held_back: bool,
+    /// True if any request waited for admission.
+    pub throttled: bool,
     /// The admission budget over time.
     pub budget: BudgetSpread,
     /// One for each tenant.
@@ -30,7 +30,7 @@ pub struct TenantDigest {
     pub requests: u64,
     /// Payload per second.
     pub bytes_per_s: f64,
-    /// Response time: queueing delay + device latency.
+    /// Latency: queue latency + device latency.
     pub response: LatencyDigest,
     /// Device latency alone.
     pub device: LatencyDigest,
@@ -83,7 +83,7 @@ impl Digest {
         Self {
             bytes_per_s: run.bytes_per_s(),
             requests_per_s: run.requests_per_s(),
-            held_back: run.tenants.iter().any(|tenant| tenant.queue_wait.max() > Duration::ZERO),
+            throttled: run.tenants.iter().any(|tenant| tenant.queue_wait.max() > Duration::ZERO),
             budget: run.budget,
             tenants: run.tenants.iter().map(tenant).collect(),
             counted_from: run.counted_from,

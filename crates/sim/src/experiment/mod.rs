@@ -1,4 +1,4 @@
-//! What was measured elsewhere, measured here.
+//! Experiments of publications, measured here.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -31,7 +31,7 @@ use crate::world::Setup;
 /// Runs each setup with its seed and answers with their outcomes in the same order. The name says what they are for.
 pub type Execute<'a, E, S = Setup, O = Digest> = dyn FnMut(&str, &[(S, u64)]) -> Result<Vec<O>, E> + 'a;
 
-/// What to run.
+/// The experiments to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Everything random follows from it.

@@ -27,7 +27,7 @@ const MAX_DOUBLINGS: u32 = 40;
 /// The bracket around the answer is halved (by ratio) so many times: 2^(1/16), 4.4 % of the budget.
 const HALVINGS: u32 = 4;
 
-/// What the sweep found.
+/// The result of the sweep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Oracle {
     /// The smallest budget that keeps [`KEPT`] of the peak, in bytes.
@@ -59,7 +59,7 @@ pub struct Search {
     smallest: u64,
     unbounded: Option<f64>,
     points: Vec<Point>,
-    held_back: bool,
+    throttled: bool,
     asked: Vec<Config>,
     place: usize,
     halvings: u32,
@@ -74,38 +74,38 @@ impl Search {
             smallest,
             unbounded: None,
             points: Vec::new(),
-            held_back: true,
+            throttled: true,
             asked: std::iter::once(Config::None).chain((0..=FIRST_DOUBLINGS).map(fixed)).collect(),
             place: 0,
             halvings: 0,
         }
     }
 
-    /// What to try next; nothing when the search is over. The same until [`Search::learn`] was called.
+    /// The budgets to try next; nothing when the search is over. The same until [`Search::learn`] was called.
     pub fn wants(&self) -> &[Config] {
         &self.asked
     }
 
-    /// What each of [`Search::wants`] gave: throughput, and whether any request was throttled.
+    /// Learns the result of each of [`Search::wants`]: throughput, and whether any request was throttled.
     ///
     /// # Panics
     /// When there are not as many.
     pub fn learn(&mut self, gave: &[(f64, bool)]) {
         assert_eq!(gave.len(), self.asked.len(), "as many answers as questions");
-        for (config, &(bytes_per_s, held_back)) in std::mem::take(&mut self.asked).iter().zip(gave) {
+        for (config, &(bytes_per_s, throttled)) in std::mem::take(&mut self.asked).iter().zip(gave) {
             match *config {
                 Config::Fixed { budget_bytes } => {
                     let point = Point { budget_bytes, bytes_per_s };
                     let place = self.points.partition_point(|point| point.budget_bytes < budget_bytes);
                     if place == self.points.len() {
-                        self.held_back = held_back;
+                        self.throttled = throttled;
                     }
                     self.points.insert(place, point);
                 }
                 _ => self.unbounded = Some(bytes_per_s),
             }
         }
-        if self.held_back && self.points.len() <= MAX_DOUBLINGS as usize {
+        if self.throttled && self.points.len() <= MAX_DOUBLINGS as usize {
             let budget_bytes = self.smallest << self.points.len();
             self.asked = vec![Config::Fixed { budget_bytes }];
             return;
@@ -124,7 +124,7 @@ impl Search {
         self.points.iter().map(|point| point.bytes_per_s).fold(self.unbounded.unwrap_or(0.0), f64::max)
     }
 
-    /// What was found; `None` while the search is on.
+    /// The result; `None` while the search is on.
     pub fn found(&self) -> Option<Oracle> {
         let point = self.points.get(self.place).filter(|_| self.asked.is_empty())?;
         Some(Oracle {
@@ -136,15 +136,15 @@ impl Search {
     }
 }
 
-/// What the runs of one budget gave, as [`Search::learn`] wants it.
+/// The results of the runs of one budget, as [`Search::learn`] wants them.
 pub fn gave<'a>(runs: impl IntoIterator<Item = &'a Digest>) -> (f64, bool) {
-    let (mut sum, mut count, mut held_back) = (0.0, 0.0, false);
+    let (mut sum, mut count, mut throttled) = (0.0, 0.0, false);
     for run in runs {
         sum += run.bytes_per_s;
         count += 1.0;
-        held_back |= run.held_back;
+        throttled |= run.throttled;
     }
-    (sum / count, held_back)
+    (sum / count, throttled)
 }
 
 /// The setup with this admission.

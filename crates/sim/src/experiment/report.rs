@@ -1,4 +1,4 @@
-//! What an experiment answers.
+//! The answer of an experiment.
 
 use serde::Serialize;
 
@@ -12,11 +12,11 @@ pub struct Report {
     pub experiment: &'static str,
     /// The seed that repeats it.
     pub seed: u64,
-    /// What it is about, a paragraph each.
+    /// The introduction, a paragraph each.
     pub intro: Vec<String>,
     /// Figures and tables, in order.
     pub sections: Vec<Section>,
-    /// What the paper says and what came of it.
+    /// The paper's claims, and what came of them.
     pub claims: Vec<Claim>,
 }
 
@@ -29,7 +29,7 @@ pub struct Section {
     pub text: Vec<String>,
     /// One for each case and metric.
     pub rows: Vec<Row>,
-    /// What to draw.
+    /// The plots.
     pub figures: Vec<Plot>,
 }
 
@@ -64,7 +64,7 @@ pub struct Row {
     pub unit: &'static str,
     /// Which direction is better.
     pub better: Better,
-    /// What the paper says, where it gives a figure.
+    /// The paper's figure, where it gives one.
     pub paper: Option<f64>,
     /// Without the paper's method, as the section says; or the method named above.
     pub baseline: Option<f64>,
@@ -74,7 +74,7 @@ pub struct Row {
     pub evenkeel: Option<f64>,
     /// Half width of the 95 % confidence interval of ours, where there are several seeds.
     pub half_width: Option<f64>,
-    /// What ours is to reach.
+    /// The bar for ours.
     pub bar: Option<f64>,
 }
 
@@ -119,7 +119,7 @@ impl Row {
         }
     }
 
-    /// Whether ours reaches its bar; `None` without a bar.
+    /// True if ours reaches its bar; `None` without a bar.
     pub fn is_met(&self) -> Option<bool> {
         let bar = self.bar?;
         Some(self.evenkeel.is_some_and(|ours| match self.better {
@@ -134,10 +134,10 @@ impl Row {
 pub struct Claim {
     /// Where the paper says it.
     pub source: &'static str,
-    /// What it says, in our words.
+    /// The claim in our words.
     #[serde(rename = "claim")]
     pub text: String,
-    /// Whether it is so here.
+    /// True if it is so here.
     pub reproduced: bool,
     /// The figures behind the verdict.
     pub numbers: String,

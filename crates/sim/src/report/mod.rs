@@ -19,11 +19,11 @@ pub use number::{Decimal, short};
 pub struct Page {
     /// Heading and window title.
     pub title: String,
-    /// What it shows, a paragraph each.
+    /// The introduction, a paragraph each.
     pub intro: Vec<String>,
-    /// What repeats it: seed, version, command; name and value, on one line under the heading.
+    /// The facts that repeat it: seed, version, command; name and value, on one line under the heading.
     pub facts: Vec<(String, String)>,
-    /// What was to be met, and whether it was; the summary of these stands at the top.
+    /// The bounds, and whether each was met; the summary of these stands at the top.
     pub checks: Vec<Check>,
     /// The rest, in order.
     pub sections: Vec<Section>,
@@ -32,11 +32,11 @@ pub struct Page {
 /// A bound or claim, and whether it holds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
-    /// What was to be met, as a sentence or formula: `light.p99_ms ≤ 5`.
+    /// The bound, as a sentence or formula: `light.p99_ms ≤ 5`.
     pub what: String,
-    /// What was measured, with its unit.
+    /// The measured figure, with its unit.
     pub measured: String,
-    /// Whether it holds.
+    /// True if it holds.
     pub met: bool,
     /// Why it matters, or why it fails; may be empty.
     pub note: String,
@@ -53,7 +53,7 @@ pub struct Section {
     pub blocks: Vec<Block>,
 }
 
-/// What a section shows.
+/// The content of a section.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Block {
@@ -91,7 +91,7 @@ pub enum Cell {
     Number(Decimal),
     /// A mean and the half width of its 95 % confidence interval.
     Interval(Decimal, Decimal),
-    /// Whether something is met.
+    /// True if something is met.
     Met(bool),
     /// Nothing to show.
     Empty,
@@ -108,7 +108,7 @@ pub struct Plot {
     pub x: Axis,
     /// Upward.
     pub y: Axis,
-    /// What is drawn, in the order of the legend.
+    /// The curves, in the order of the legend.
     pub series: Vec<Series>,
     /// Vertical lines with a name, such as a change in mid-run.
     pub marks: Vec<Mark>,
@@ -119,7 +119,7 @@ pub struct Plot {
 /// An axis.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Axis {
-    /// What it counts, with its unit.
+    /// The quantity, with its unit.
     pub label: String,
     /// How values are spread over it.
     pub scale: Scale,
@@ -166,7 +166,7 @@ pub struct Series {
     pub points: Vec<(Decimal, Decimal)>,
     /// A name for each point, shown under the cursor; empty = none.
     pub labels: Vec<String>,
-    /// Whether it is hidden until asked for.
+    /// True if it is hidden until asked for.
     pub hidden: bool,
 }
 
@@ -190,7 +190,7 @@ pub enum Style {
 pub struct Mark {
     /// Where on the x axis.
     pub at: Decimal,
-    /// What happens there.
+    /// The event.
     pub label: String,
 }
 
@@ -220,7 +220,7 @@ impl Plot {
         Self { title: title.into(), note: note.into(), x, y, series: series.into_iter().collect(), ..Self::default() }
     }
 
-    /// Whether there is anything to draw.
+    /// True if there is anything to draw.
     pub fn has_points(&self) -> bool {
         let drawn = |&(x, y): &(Decimal, Decimal)| x.0.is_finite() && y.0.is_finite();
         self.series.iter().any(|series| series.points.iter().any(drawn))

@@ -8,7 +8,7 @@ fn page() -> Page {
     let plot = Plot {
         title: "Latency".into(),
         x: Axis::linear("time, s"),
-        y: Axis::log("response time, ms"),
+        y: Axis::log("latency, ms"),
         series: vec![series(HOSTILE, Style::Line), series("b", Style::Steps)],
         marks: vec![Mark { at: Decimal(1.0), label: HOSTILE.into() }],
         link: "time".into(),

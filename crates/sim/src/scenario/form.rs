@@ -18,7 +18,7 @@ pub(super) struct File {
     /// A few words.
     #[serde(default)]
     pub(super) title: String,
-    /// What it shows.
+    /// The purpose.
     #[serde(default)]
     pub(super) description: String,
     /// Virtual time that counts.
@@ -37,22 +37,22 @@ pub(super) struct File {
     /// How many seeds.
     #[serde(default = "one_32")]
     pub(super) seeds: u32,
-    /// Who receives requests and sends replies.
+    /// The workers, which receive requests and send replies.
     pub(super) workers: Option<WorkersForm>,
     /// The device behind the pool.
     pub(super) device: DeviceParams,
     /// The pool, as in a configuration.
     #[serde(default)]
     pub(super) pool: Pool,
-    /// Who was guaranteed what, as in a configuration.
+    /// The QoS policy of each tenant, as in a configuration.
     pub(super) tenants: BTreeMap<String, Tenant>,
-    /// Who asks for what.
+    /// The clients.
     #[serde(default)]
     pub(super) client: Vec<ClientForm>,
-    /// What changes in mid-run.
+    /// The changes in mid-run.
     #[serde(default)]
     pub(super) change: Vec<ChangeForm>,
-    /// What must come of it.
+    /// The bounds on the outcome.
     #[serde(default)]
     pub(super) bound: Vec<BoundForm>,
 }
@@ -81,7 +81,7 @@ pub(super) struct WorkersForm {
     /// Processor time of each 1024 bytes of payload.
     #[serde(default = "time_per_kib")]
     pub(super) time_per_kib: Duration,
-    /// Who serves which connection, as in a configuration.
+    /// The placement of connections, as in a configuration.
     #[serde(default)]
     pub(super) placement: Placement,
     /// Connections of each client.
@@ -103,7 +103,8 @@ fn time_per_kib() -> Duration {
 const KIB_SECONDS_NS: u64 = 1024 * 1_000_000_000;
 
 impl WorkersForm {
-    /// What is run. Time without bytes is halved between receiving and sending, as [`WorkerParams::serve`] has it.
+    /// The setup of a run. Time without bytes is halved between receiving and sending, as [`WorkerParams::serve`] has
+    /// it.
     pub(super) fn setup(&self) -> FrontSetup {
         let receive_time = Duration::from_nanos(self.time_per_request.as_nanos() / 2);
         let bytes_per_s = KIB_SECONDS_NS.checked_div(self.time_per_kib.as_nanos()).unwrap_or(u64::MAX);
@@ -124,7 +125,7 @@ impl WorkersForm {
 pub(super) struct ClientForm {
     /// Its tenant.
     pub(super) tenant: String,
-    /// What it does.
+    /// Its workload.
     pub(super) workload: Form,
     /// When it begins.
     #[serde(default)]
@@ -165,11 +166,11 @@ impl ChangeForm {
     }
 }
 
-/// What a run must meet.
+/// A bound that a run must meet.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BoundForm {
-    /// What is measured.
+    /// The metric.
     pub(super) metric: String,
     /// At least.
     pub(super) min: Option<Limit>,

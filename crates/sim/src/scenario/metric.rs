@@ -1,4 +1,4 @@
-//! What of a run is measured, by name: `light.p99_ms`, `bulk.bytes_per_s`, `budget_cv`.
+//! The metrics of a run by name: `light.p99_ms`, `bulk.bytes_per_s`, `budget_cv`.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ enum Source {
     Pool(fn(&Run) -> f64),
     /// A tenant of the whole run.
     Tenant(fn(&Run, &TenantResult) -> f64),
-    /// What a tenant (or all together) received in some seconds.
+    /// The figures of a tenant (or all together) in some seconds.
     Served(fn(&Served, f64) -> f64),
     /// The mean budget of some time.
     Budget,
@@ -156,7 +156,7 @@ impl Metric {
         self.quantity.name
     }
 
-    /// Whether it can be measured in a part of a run.
+    /// True if it can be measured in a part of a run.
     pub fn has_windows(&self) -> bool {
         matches!(self.quantity.of, Source::Served(_) | Source::Budget)
     }
@@ -177,7 +177,7 @@ impl Metric {
         }
     }
 
-    /// What its tenant, or all, received: exactly over the whole run, else from samples.
+    /// The figures of its tenant, or of all: exactly over the whole run, else from samples.
     fn served(&self, run: &Run, samples: &[Sample], whole: bool) -> Served {
         let mut sum = Served::default();
         let mine = |place: usize| self.tenant.as_ref().is_none_or(|&(tenant, _)| tenant == place);

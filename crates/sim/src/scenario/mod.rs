@@ -38,29 +38,29 @@ const MAX_SAMPLES: u64 = 1_000_000;
 /// Seeds of one scenario.
 pub const MAX_SEEDS: u32 = 10_000;
 
-/// What is simulated, and what must come of it.
+/// The setup of a simulation, and the bounds on its outcome.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// A few words.
     pub title: String,
-    /// What it shows, paragraphs separated by empty lines.
+    /// The purpose, paragraphs separated by empty lines.
     pub description: String,
     /// The first seed.
     pub seed: u64,
     /// How many seeds, each one greater than the one before.
     pub seeds: u32,
-    /// What is run.
+    /// The setup of a run.
     pub setup: Setup,
     /// The changes in words, for plots.
     pub marks: Vec<(Instant, String)>,
-    /// What a run must meet.
+    /// The bounds that a run must meet.
     pub bounds: Vec<Bound>,
 }
 
-/// What a run must meet.
+/// A bound that a run must meet.
 #[derive(Clone, Debug)]
 pub struct Bound {
-    /// What is measured.
+    /// The metric.
     pub metric: Metric,
     /// When, counted from the start of the run; everything that counts if `None`.
     pub window: Option<(Instant, Instant)>,
@@ -73,12 +73,12 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// What a run has to hold against it; NaN if there is nothing (no request completed).
+    /// A run's figure for it; NaN if there is none (no request completed).
     pub fn measure(&self, run: &Run) -> f64 {
         self.metric.measure(run, self.window)
     }
 
-    /// Whether a measured value meets it; NaN never does.
+    /// True if a measured value meets it; NaN never does.
     pub fn is_met_by(&self, value: f64) -> bool {
         !value.is_nan() && self.min.is_none_or(|min| value >= min) && self.max.is_none_or(|max| value <= max)
     }
@@ -89,7 +89,7 @@ impl Bound {
 pub struct Parsed {
     /// The scenario.
     pub scenario: Scenario,
-    /// What is doubtful.
+    /// Doubts.
     pub warnings: Vec<Problem>,
 }
 

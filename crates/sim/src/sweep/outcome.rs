@@ -1,4 +1,4 @@
-//! What came of a plan, as data: the document of `--json`, which `docs/guide/sim.md` describes.
+//! The outcome of a plan, as data: the document of `--json`, which `docs/guide/sim.md` describes.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct Outcome {
     seed: u64,
     /// How many.
     seeds: u32,
-    /// Whether every bound is met in every run of every point.
+    /// True if every bound is met in every run of every point.
     met: bool,
     /// One for each combination of swept values.
     pub(super) points: Vec<PointOutcome>,
@@ -57,7 +57,7 @@ pub(super) struct Measured {
 /// A bound and whether it is met.
 #[derive(Debug, Serialize)]
 pub(super) struct BoundOutcome {
-    /// What is measured.
+    /// The metric.
     pub(super) metric: String,
     /// From when on, in seconds of virtual time, if not over all that counts.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,10 +71,10 @@ pub(super) struct BoundOutcome {
     /// It must be at most this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max: Option<f64>,
-    /// What was measured.
+    /// The measured figures.
     #[serde(flatten)]
     pub(super) measured: Measured,
-    /// Whether every seed meets it.
+    /// True if every seed meets it.
     pub(super) met: bool,
     /// Why it matters.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -119,7 +119,7 @@ impl BoundOutcome {
         }
     }
 
-    /// What was measured: a value, or over several seeds the mean and the extremes.
+    /// The measured figure: a value, or over several seeds the mean and the extremes.
     pub(super) fn shown(&self) -> String {
         let show = |value| quantity(&self.metric, value);
         match self.measured.values[..] {
@@ -193,7 +193,7 @@ impl Outcome {
         }
     }
 
-    /// Whether every bound is met.
+    /// True if every bound is met.
     pub fn met(&self) -> bool {
         self.met
     }

@@ -35,7 +35,7 @@ pub fn page(plan: &Plan, outcome: &Outcome, text: &str, command: String) -> Page
     let sections =
         [Some(results(plan, outcome)), curves(plan, outcome), course(plan, outcome), percentiles(plan, outcome)];
     let listing = Block::Listing { title: "Scenario".into(), text: text.to_owned() };
-    let source = Section { title: "What was run".into(), text: vec![command], blocks: vec![listing] };
+    let source = Section { title: "Setup".into(), text: vec![command], blocks: vec![listing] };
     Page {
         title: plan.title.clone(),
         intro: scenario.description.split("\n\n").map(|part| part.trim().replace('\n', " ")).collect(),
@@ -106,15 +106,15 @@ fn results(plan: &Plan, outcome: &Outcome) -> Section {
     }
     let table = Table { title: String::new(), columns, rows };
     let note = match plan.seeds {
-        1 => "Response time = queueing delay + device latency.".to_owned(),
+        1 => "Latency = queue latency + device latency.".to_owned(),
         n => format!(
-            "Response time = queueing delay + device latency. Means over {n} seeds ± half of the 95 % confidence interval."
+            "Latency = queue latency + device latency. Means over {n} seeds ± half of the 95 % confidence interval."
         ),
     };
     Section { title: "Results".into(), text: vec![note], blocks: vec![Block::Table(table)] }
 }
 
-/// What a sweep shows: latency over throughput, and both over the value that varies fastest.
+/// The curves of a sweep: latency over throughput, and both over the value that varies fastest.
 fn curves(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     let (last, others) = plan.keys.split_last()?;
     let per_series = plan.points.len().checked_div(series_count(plan, others.len())).filter(|&n| n > 0)?;
@@ -148,11 +148,11 @@ fn curves(plan: &Plan, outcome: &Outcome) -> Option<Section> {
         "Latency over throughput",
         "One dot for each combination of settings; below and to the right is better.",
         Axis::linear("throughput of all tenants, MB/s"),
-        Axis::log("99th percentile of the response time, ms"),
+        Axis::log("99th percentile of the latency, ms"),
         &|result, tenant, _| (metric(result, "bytes_per_s", 1e6), metric(result, &format!("{tenant}.p99_ms"), 1.0)),
     ));
     let axis = || axis(last, &plan.points, numbers);
-    blocks.push(plot("99th percentile of the response time", "", axis(), Axis::log("ms"), &|result, tenant, x| {
+    blocks.push(plot("99th percentile of the latency", "", axis(), Axis::log("ms"), &|result, tenant, x| {
         (x, metric(result, &format!("{tenant}.p99_ms"), 1.0))
     }));
     blocks.push(plot("Throughput", "", axis(), Axis::linear("MB/s"), &|result, tenant, x| {
@@ -255,27 +255,32 @@ fn course(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     }));
     let ms = |duration: evenkeel_control::Duration| duration.as_secs_f64() * 1e3;
     blocks.extend(by_tenant(
-        "Response time, 99th percentile",
+        "Latency, 99th percentile",
         "Of the requests that completed in each interval.",
         &|| Axis::log("ms"),
         &|sample, _| if sample.served.requests == 0 { f64::NAN } else { ms(sample.p99_response) },
     ));
-    blocks.extend(by_tenant("Response time, mean", "", &|| Axis::log("ms"), &|sample, _| {
+    blocks.extend(by_tenant("Latency, mean", "", &|| Axis::log("ms"), &|sample, _| {
         sample.served.mean_response().map_or(f64::NAN, ms)
     }));
     let mut blocks: Vec<Block> = blocks.into_iter().flatten().collect();
     blocks.extend(pool_wide(
         "Admission budget",
-        "What may be inside the device, and what is; under the cursor the reason of the latest decision.",
+        "Budget and bytes in flight; under the cursor the reason of the latest decision.",
         Axis::linear("KiB"),
         &|label, run| budget(label, run, single),
     ));
-    blocks.extend(pool_wide("Latency target", "What admission aims at.", Axis::linear("ms"), &|label, run| {
-        let target = |sample: &Sample| {
-            (seconds(sample.at), sample.target.map_or(f64::NAN, ms), explain::admission(&sample.target_reason))
-        };
-        vec![Series::named(named("target", label), Style::Steps, run.series.iter().map(target))]
-    }));
+    blocks.extend(pool_wide(
+        "Latency target",
+        "The latency that admission aims at.",
+        Axis::linear("ms"),
+        &|label, run| {
+            let target = |sample: &Sample| {
+                (seconds(sample.at), sample.target.map_or(f64::NAN, ms), explain::admission(&sample.target_reason))
+            };
+            vec![Series::named(named("target", label), Style::Steps, run.series.iter().map(target))]
+        },
+    ));
     blocks.extend(pool_wide(
         "Requests waiting",
         "Before admission, where they can be reordered.",
@@ -311,19 +316,19 @@ fn named(what: &str, label: &str) -> String {
     if label.is_empty() { what.to_owned() } else { label.to_owned() }
 }
 
-/// Budget and, in a single run, what is inside.
+/// Budget and, in a single run, what is in flight.
 fn budget(label: &str, run: &Run, single: bool) -> Vec<Series> {
     let kib = |bytes: u64| if bytes == u64::MAX { f64::NAN } else { bytes as f64 / 1024.0 };
     let point = |sample: &Sample| (seconds(sample.at), kib(sample.budget_bytes), explain::admission(&sample.reason));
     let mut series = vec![Series::named(named("budget", label), Style::Steps, run.series.iter().map(point))];
     if single {
-        let inside = run.series.iter().map(|sample| (seconds(sample.at), kib(sample.inside_bytes)));
+        let inside = run.series.iter().map(|sample| (seconds(sample.at), kib(sample.in_flight_bytes)));
         series.push(Series::new("inside", Style::Line, inside));
     }
     series
 }
 
-/// Response times by share of requests.
+/// Latencies by share of requests.
 fn percentiles(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     let mut series = Vec::new();
     for (label, run) in kept(plan, outcome) {
@@ -338,8 +343,8 @@ fn percentiles(plan: &Plan, outcome: &Outcome) -> Option<Section> {
         return None;
     }
     let note = "At 99 %, so many milliseconds are enough for 99 of 100 requests.";
-    let (x, y) = (Axis::nines("share of requests"), Axis::log("response time, ms"));
-    let plot = Plot::new("Response time by share of requests", note, x, y, series);
+    let (x, y) = (Axis::nines("share of requests"), Axis::log("latency, ms"));
+    let plot = Plot::new("Latency by share of requests", note, x, y, series);
     let text = vec![format!("All requests that completed in the counted time of the run with seed {}.", plan.seed)];
     Some(Section { title: "Percentiles".into(), text, blocks: vec![Block::Plot(plot)] })
 }

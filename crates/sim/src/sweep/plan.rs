@@ -8,7 +8,7 @@ use crate::scenario::{self, MAX_SEEDS, Scenario};
 use crate::world::{Run, Setup};
 use evenkeel_policy::check::{Errors, Problem};
 
-/// Combinations of swept values: more make no table that anybody reads.
+/// Combinations of swept values: more make a table too long to read.
 const MAX_POINTS: usize = 10_000;
 
 /// A key and the values it takes, as written.
@@ -55,7 +55,7 @@ fn split(text: &str) -> Vec<String> {
     parts.iter().map(|part| part.trim().to_owned()).collect()
 }
 
-/// What of a scenario is to be run otherwise than it says.
+/// The changes to a scenario.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Choice<'a> {
     /// Values over those of the scenario, as `KEY=VALUE`.
@@ -90,14 +90,14 @@ pub enum Invalid {
 pub struct Point {
     /// A value for each of [`Plan::keys`], as written.
     pub(super) values: Vec<String>,
-    /// What they make of the scenario.
+    /// The scenario with them.
     pub(super) scenario: Scenario,
 }
 
 /// Everything that is to be run.
 #[derive(Debug)]
 pub struct Plan {
-    /// What the scenario is called: its title, or else its file.
+    /// The name of the scenario: its title, or else its file.
     pub(super) title: String,
     /// The swept keys.
     pub(super) keys: Vec<String>,
@@ -109,11 +109,11 @@ pub struct Plan {
     pub(super) seeds: u32,
     /// Names of the tenants, the same in every point.
     pub(super) tenants: Vec<String>,
-    /// What is measured in every run.
+    /// The metrics of every run.
     pub(super) metrics: Vec<Metric>,
 }
 
-/// What is kept of a run.
+/// The kept part of a run.
 #[derive(Debug)]
 pub struct Kept {
     /// A value for each of [`Plan::metrics`].
@@ -178,7 +178,7 @@ impl Plan {
         self.points.iter().flat_map(|point| seeds().map(move |seed| (&point.scenario.setup, seed))).collect()
     }
 
-    /// What is to be kept of the run at a place of [`Plan::runs`].
+    /// Keeps a part of the run at a place of [`Plan::runs`].
     pub fn keep(&self, place: usize, run: Run, all: bool) -> Kept {
         let seeds = self.seeds as usize;
         let bounds = &self.points[place / seeds].scenario.bounds;

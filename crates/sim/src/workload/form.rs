@@ -1,4 +1,4 @@
-//! What a client does, as people write it in TOML; `docs/guide/workloads.md` explains every key.
+//! A client's workload, as people write it in TOML; `docs/guide/workloads.md` explains every key.
 
 use std::io::{self, BufRead};
 
@@ -12,22 +12,22 @@ use super::trace::{BadLines, Event, Format};
 mod build;
 mod rules;
 
-/// What is wrong with a form, and what would be right.
+/// A fault of a form, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {message}")]
 pub struct Problem {
     /// The key, dotted from the outermost table of the workload inward, phases counted from 0: `phases.1.rate`.
     pub key: String,
-    /// What is wrong and what would be right.
+    /// The fault, and what would be right.
     pub message: String,
 }
 
 /// A form brought to a [`Spec`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Built {
-    /// What the client does.
+    /// The client's workload.
     pub spec: Spec,
-    /// What is doubtful, such as lines of a trace that were left out.
+    /// Doubts, such as lines of a trace that were left out.
     pub warnings: Vec<Problem>,
 }
 
@@ -90,7 +90,7 @@ pub struct Form {
     pub format: Option<Format>,
     /// Which events of a blkparse text are requests; default "queue".
     pub event: Option<Event>,
-    /// What to do about bad lines: "stop" (default) or "skip".
+    /// The treatment of bad lines: "stop" (default) or "skip".
     pub bad_lines: Option<BadLines>,
     /// Take the requests of these devices only.
     pub devices: Option<Vec<u32>>,
@@ -121,14 +121,14 @@ pub enum Op {
 }
 
 impl Form {
-    /// What is wrong with it, as far as can be told without its traces.
+    /// The faults, as far as they can be told without its traces.
     pub fn check(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         rules::check(self, "", false, &mut problems);
         problems
     }
 
-    /// What it describes; traces are read through `open`.
+    /// The described workload; traces are read through `open`.
     ///
     /// # Errors
     /// All that is wrong with it, or the first trace that cannot be used.

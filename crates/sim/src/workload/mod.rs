@@ -1,4 +1,4 @@
-//! What clients ask: generators and traces.
+//! The requests of clients: generators and traces.
 //!
 //! A [`Spec`] says what a client does; a [`Workload`] does it, as a function of the seed and of when its requests
 //! complete. Nothing is allocated for a request.
@@ -80,7 +80,7 @@ impl Workload {
         Self { player: Player::new(spec, &mut SplitMix64::new(seed)), outstanding: 0, started: false }
     }
 
-    /// What the client does at `now`, which never goes back.
+    /// The client's next action at `now`, which never goes back.
     pub fn next(&mut self, now: Instant) -> Next {
         if !self.started {
             self.started = true;

@@ -1,4 +1,4 @@
-//! What a client does, as data.
+//! A client's workload, as data.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use evenkeel_control::units::Kind;
 
 use super::trace::Trace;
 
-/// What a client does; [`Workload::new`](super::Workload::new) brings it to life.
+/// A client's workload; [`Workload::new`](super::Workload::new) brings it to life.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Spec {
     /// Sends nothing.
@@ -33,7 +33,7 @@ pub enum Spec {
 /// Recorded requests and how they are sent again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
-    /// What was recorded; clients and runs share it.
+    /// The recording; clients and runs share it.
     pub trace: Arc<Trace>,
     /// So many outstanding, as fast as they complete; `None` sends each at its time, whatever the device does.
     pub queue_depth: Option<u32>,
@@ -46,7 +46,7 @@ pub struct Replay {
 pub struct Phase {
     /// How long it takes.
     pub length: Duration,
-    /// What the client does meanwhile.
+    /// The client's workload meanwhile.
     pub spec: Spec,
 }
 

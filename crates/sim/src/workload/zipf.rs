@@ -18,7 +18,7 @@ pub struct Zipf {
     squeeze: f64,
 }
 
-/// Spreads ranks over blocks, so that neighbouring ranks land far apart: a permutation that is the same for everyone
+/// Spreads ranks over blocks, so that neighbouring ranks land far apart: a permutation that is the same for all clients
 /// who shares the blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Scatter {

@@ -1,4 +1,4 @@
-//! What ends a run before its time.
+//! Reasons that end a run before its time.
 
 use evenkeel_control::Instant;
 
@@ -16,13 +16,13 @@ pub enum Failure {
     /// The setup contradicts itself.
     #[error("the setup cannot run: {what}")]
     Setup {
-        /// What is wrong and what would be right.
+        /// The fault, and what would be right.
         what: String,
     },
     /// Events follow each other without time moving on.
     #[error("{source_of} keeps asking to be called at {at:?}: {events} events and time does not move on")]
     Loop {
-        /// Whose event came last.
+        /// The source of the last event.
         source_of: Source,
         /// The instant that does not end.
         at: Instant,
@@ -32,7 +32,7 @@ pub enum Failure {
     /// Something wants to happen in the past; a time computed from NaN ends up there, too.
     #[error("{source_of} says at {now:?} that its next event was at {said:?}, in the past")]
     Backward {
-        /// Who says so.
+        /// The source that says so.
         source_of: Source,
         /// When.
         now: Instant,
@@ -45,7 +45,7 @@ pub enum Failure {
          lower the rate or bound the queue depth"
     )]
     Runaway {
-        /// Who sent the last one.
+        /// The source of the last one.
         source_of: Source,
         /// When.
         at: Instant,
@@ -59,18 +59,18 @@ pub enum Failure {
         source_of: Source,
         /// When.
         at: Instant,
-        /// What it handed back.
+        /// The id that it handed back.
         id: u64,
     },
-    /// A device has forgotten requests: some are inside, and it waits for nothing.
-    #[error("{source_of} has lost {inside} requests: it waits for nothing at {at:?}")]
+    /// A device has forgotten requests: some are in flight, and it waits for nothing.
+    #[error("{source_of} has lost {in_flight} requests: it waits for nothing at {at:?}")]
     Lost {
         /// Which device.
         source_of: Source,
         /// When.
         at: Instant,
-        /// Requests inside.
-        inside: usize,
+        /// Requests in flight.
+        in_flight: usize,
     },
 }
 

@@ -1,7 +1,7 @@
 //! How long requests wait behind admitted work that they outrank.
 //!
 //! *Outranks*: tenant A outranks tenant B when B is background and A is not, or, both being equal in that, when neither
-//! reservation nor weight of A is below B's and one of them is above. Tenants of the same standing form a class.
+//! reservation nor weight of A is below B's and one of them is above. Tenants of the same rank form a class.
 //!
 //! A request suffers priority inversion at every moment of its life at which a request that it outranks is inside the
 //! back end and was admitted before it. While the request is still queued, that is any such request inside; once it is
@@ -40,11 +40,11 @@ impl Standing {
     }
 }
 
-/// Tenants of the same standing.
+/// Tenants of the same rank.
 #[derive(Debug, Default)]
 struct Class {
     standing: Standing,
-    /// What was admitted and its order; the first is still inside.
+    /// Admitted requests and their order; the first is still in flight.
     inside: VecDeque<Inside>,
     present: usize,
     /// How many of `inside`, from the first, have nothing outranked in front of them any more.
@@ -91,7 +91,7 @@ pub(super) struct Passage {
     queued: Duration,
 }
 
-/// Keeps the account. O(classes + log inside) a request, nothing while all tenants are of one standing.
+/// Keeps the account. O(classes + log inside) a request, nothing while all tenants are of one rank.
 #[derive(Debug)]
 pub(super) struct Inversion {
     classes: Vec<Class>,
@@ -110,7 +110,7 @@ impl Inversion {
         inversion
     }
 
-    /// A tenant has a new guarantee; what it has inside keeps the standing it was admitted with.
+    /// A tenant has a new guarantee; what it has inside keeps the rank it was admitted with.
     pub(super) fn set_qos(&mut self, now: Instant, tenant: usize, qos: &Qos) {
         let standing = Standing::of(qos);
         let known = self.classes.iter().position(|class| class.standing == standing);

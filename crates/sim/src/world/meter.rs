@@ -12,7 +12,7 @@ use super::{Setup, Tenant};
 
 /// Reservations are judged over windows of this length.
 const DEFICIT_WINDOW: Duration = Duration::from_secs(1);
-/// What comes so late in a window need not be done when it ends.
+/// The end of a window in which a request that comes need not be done when it ends.
 const DEFICIT_EDGE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Meter {
         guarantee.reservation = qos.reservation;
     }
 
-    pub(super) fn sample(&mut self, at: Instant, decision: &Decision, inside_bytes: u64, queued: usize) {
+    pub(super) fn sample(&mut self, at: Instant, decision: &Decision, in_flight_bytes: u64, queued: usize) {
         let tenants = self.tenants.iter_mut().map(TenantMeter::sample).collect();
         self.series.push(Sample {
             at,
@@ -98,7 +98,7 @@ impl Meter {
             target: decision.target,
             reason: decision.reason,
             target_reason: decision.target_reason,
-            inside_bytes,
+            in_flight_bytes,
             queued,
             tenants,
         });

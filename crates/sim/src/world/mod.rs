@@ -52,17 +52,17 @@ pub const EVENTS_PER_PROGRESS: u64 = 1 << 16;
 /// Everything a run is made of.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Who receives requests and sends replies; without, clients reach the pool at once.
+    /// The workers, which receive requests and send replies; without, clients reach the pool at once.
     pub workers: Option<FrontSetup>,
     /// The device behind the pool.
     pub device: DeviceParams,
     /// Scheduler, admission and limits.
     pub pool: pool::Config,
-    /// Who was guaranteed what.
+    /// The tenants and their QoS policies.
     pub tenants: Vec<Tenant>,
-    /// Who asks for what.
+    /// The clients.
     pub clients: Vec<Client>,
-    /// What changes while it runs.
+    /// The changes while it runs.
     pub changes: Vec<(Instant, Change)>,
     /// Virtual time not counted at the start.
     pub warmup: Duration,
@@ -79,9 +79,9 @@ pub struct Setup {
 pub struct FrontSetup {
     /// How many; at least one.
     pub count: u32,
-    /// What requests and replies cost them.
+    /// The cost of requests and replies to them.
     pub params: WorkerParams,
-    /// Who serves which connection.
+    /// The placement of connections.
     pub placement: placement::Config,
     /// Connections of each client, which take turns; at least one.
     pub connections: u32,
@@ -94,11 +94,11 @@ pub struct Tenant {
     pub name: String,
     /// Its guarantee.
     pub qos: Qos,
-    /// Whether it may be throttled for the pool's target.
+    /// The order in which it may be throttled for the pool's target.
     pub throttle: Throttle,
     /// The throughputs that it was guaranteed, if any were.
     pub guarantee: Throughputs,
-    /// What its response time is to stay below, for the slots of the pool.
+    /// The target for its latency, for the slots of the pool.
     pub latency_target: Option<LatencyTarget>,
 }
 
@@ -114,7 +114,7 @@ impl Tenant {
 pub struct Client {
     /// Its tenant, by place.
     pub tenant: usize,
-    /// What it does.
+    /// Its workload.
     pub workload: workload::Spec,
     /// When it begins.
     pub from: Instant,
@@ -227,7 +227,7 @@ impl Setup {
         }
         if let Some(workers) = &self.workers {
             if workers.count == 0 || workers.connections == 0 {
-                return fault("no worker serves anybody, and no connection carries anything; take one".to_owned());
+                return fault("there are no workers or no connections; take one".to_owned());
             }
             if let Err(error) = workers.params.validate() {
                 return fault(format!("workers: {error}"));

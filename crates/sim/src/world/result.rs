@@ -1,4 +1,4 @@
-//! What came of a run.
+//! The outcome of a run.
 
 use evenkeel_control::admission::Reason;
 use evenkeel_control::units::Kind;
@@ -6,7 +6,7 @@ use evenkeel_control::{Duration, Instant};
 
 use super::Latencies;
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
     /// The seed that repeats it.
@@ -29,7 +29,7 @@ pub struct Run {
     pub moves: u64,
 }
 
-/// What a worker did.
+/// A worker's figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerResult {
     /// The part of the counted time, 0 to 1, for which it had something to do. Whole seconds count.
@@ -55,7 +55,7 @@ pub struct Completion {
     pub inversion: Duration,
 }
 
-/// What a tenant received.
+/// A tenant's figures.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TenantResult {
     /// Its name.
@@ -66,15 +66,15 @@ pub struct TenantResult {
     pub bytes: u64,
     /// Of it, read.
     pub read_bytes: u64,
-    /// From submission to completion: the response time.
+    /// From submission to completion: the latency.
     pub response: Latencies,
-    /// From submission to admission: the queueing delay. Where there are workers, submission is when one has received it.
+    /// From submission to admission: the queue latency. Where there are workers, submission is when one has received it.
     pub queue_wait: Latencies,
     /// From admission to completion: the device latency.
     pub device: Latencies,
     /// How long its requests waited behind admitted work that they outrank, summed over the requests.
     pub inversion: Duration,
-    /// What the reservation guaranteed, the tenant asked for and it did not get.
+    /// The part of the reservation that the tenant asked for and did not get.
     pub deficit: Deficit,
 }
 
@@ -90,7 +90,7 @@ impl TenantResult {
     }
 }
 
-/// What reservations fell short by, over windows of a second from the start of the counted time.
+/// The shortage of reservations, over windows of a second from the start of the counted time.
 ///
 /// In each window a tenant was guaranteed its reservation, and had asked for what was outstanding when the window began
 /// and for what it submitted in it, but for what came in the last 10 ms of it and is under way when it ends: that belongs
@@ -135,36 +135,36 @@ pub struct Sample {
     pub reason: Reason,
     /// Why the target is what it is.
     pub target_reason: Reason,
-    /// Cost inside the back end, in bytes.
-    pub inside_bytes: u64,
+    /// Cost in flight, in bytes.
+    pub in_flight_bytes: u64,
     /// Requests that wait for admission.
     pub queued: usize,
     /// One for each tenant.
     pub tenants: Vec<TenantSample>,
 }
 
-/// What a tenant received since the previous sample.
+/// A tenant's figures since the previous sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TenantSample {
     /// Requests, bytes, time.
     pub served: Served,
-    /// 99th percentile of the response time, exactly; zero when nothing completed.
+    /// 99th percentile of the latency, exactly; zero when nothing completed.
     pub p99_response: Duration,
 }
 
-/// What completed in some time.
+/// Completions in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// Requests.
     pub requests: u64,
     /// Payload, in bytes.
     pub bytes: u64,
-    /// Sum of response times, in nanoseconds.
+    /// Sum of latencies, in nanoseconds.
     pub response_ns: u64,
 }
 
 impl Served {
-    /// Mean response time; `None` when nothing completed.
+    /// Mean latency; `None` when nothing completed.
     pub fn mean_response(&self) -> Option<Duration> {
         self.response_ns.checked_div(self.requests).map(Duration::from_nanos)
     }

@@ -26,7 +26,7 @@ const DEVICE: usize = 0;
 const POOL: usize = 1;
 const WORKERS: usize = 2;
 
-/// What the loop asks of a device; tests have one that misbehaves.
+/// The loop's view of a device; tests have one that misbehaves.
 pub(super) trait Machine {
     fn name(&self) -> &'static str;
     fn submit(&mut self, now: Instant, id: u64, io: Io);
@@ -78,7 +78,7 @@ enum Event {
     Look,
 }
 
-/// What the pool carries.
+/// A request in the pool.
 #[derive(Clone, Copy)]
 struct Request {
     client: usize,
@@ -88,7 +88,7 @@ struct Request {
     sent_at: Instant,
     /// When it came to the pool.
     entered_at: Instant,
-    /// What [`Inversion::submitted`] answered.
+    /// The answer of [`Inversion::submitted`].
     lower_time: Duration,
     /// The divided request that it is a slice of.
     whole: Option<u64>,
@@ -103,14 +103,14 @@ struct Divided {
     inversion: Duration,
 }
 
-/// What is inside the device.
+/// The requests in flight in the device.
 struct Inside {
     request: Request,
     ticket: Ticket,
     passage: Passage,
 }
 
-/// What passes through workers.
+/// The passage through workers.
 enum Passing {
     Request(Request),
     Reply(usize, Completion),
@@ -240,7 +240,7 @@ impl<'a, D: Machine> World<'a, D> {
         Ok(Run { workers, moves, ..run })
     }
 
-    /// What happens to workers alone.
+    /// Handles an event of workers alone.
     fn workers(&mut self, now: Instant, event: &Event) {
         let Some(front) = &mut self.front else { return };
         match event {
@@ -441,9 +441,9 @@ impl<'a, D: Machine> World<'a, D> {
         if next < now {
             return Err(Failure::Backward { source_of: source_of(), now, said: next });
         }
-        let inside = self.inside.len();
-        if next == Instant::FAR_FUTURE && inside > 0 {
-            return Err(Failure::Lost { source_of: source_of(), at: now, inside });
+        let in_flight = self.inside.len();
+        if next == Instant::FAR_FUTURE && in_flight > 0 {
+            return Err(Failure::Lost { source_of: source_of(), at: now, in_flight });
         }
         self.queue.set_alarm(DEVICE, next);
         Ok(())
@@ -467,7 +467,7 @@ impl<'a, D: Machine> World<'a, D> {
         self.dispatch(now);
         let pool = &self.pools.all[0];
         let admission = pool.admission();
-        self.meter.sample(now, admission.decision(), admission.inside_bytes(), pool.queued());
+        self.meter.sample(now, admission.decision(), admission.in_flight_bytes(), pool.queued());
         self.queue.push(now + self.setup.sample_every, Event::Sample);
     }
 

@@ -156,7 +156,7 @@ fn a_faulty_model_ends_the_run_with_its_name() {
     };
     assert!(matches!(fail(Faulty::Restless), Failure::Loop { events, .. } if events > 1_000_000));
     assert!(matches!(fail(Faulty::Backward), Failure::Backward { said: Instant::ZERO, .. }));
-    assert!(matches!(fail(Faulty::Forgetful), Failure::Lost { inside: 64, .. }));
+    assert!(matches!(fail(Faulty::Forgetful), Failure::Lost { in_flight: 64, .. }));
     assert!(matches!(fail(Faulty::Inventive), Failure::Unknown { id: u64::MAX, .. }));
 }
 

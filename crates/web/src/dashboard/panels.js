@@ -242,7 +242,8 @@ function tenantFacts(tenant, whole, before) {
   if (slots) facts.push(["slots", `${slots.granted === null ? "without bound" : slots.granted.toFixed(1)}, needs ${slots.need.toFixed(1)}, uses ${slots.used.toFixed(1)}; missed ${slots.violated_total} of ${slots.windows_total} s: ${slots.because}`]);
   for (const guarantee of guarantees) {
     const of = guarantee.of === "all" ? "" : ` of ${guarantee.of}s`;
-    facts.push([`guarantee${of}`, `${count(guarantee.guaranteed_per_s)} ${guarantee.unit}/s, got ${count(guarantee.measured_per_s ?? NaN)}; what binds: ${guarantee.binding}; ${guarantee.because}`]);
+    const per = (value) => (guarantee.unit === "bytes" ? `${megabytes(value)} MB/s` : `${count(value)} IOPS`);
+    facts.push([`guarantee${of}`, `${per(guarantee.guaranteed_per_s)}, got ${per(guarantee.measured_per_s ?? NaN)}; what binds: ${guarantee.binding}; ${guarantee.because}`]);
   }
   return facts;
 }

@@ -61,7 +61,7 @@ const POOL: &[Metric<PoolState>] = &[
 ];
 
 const PACKETS: &[Metric<PacketsState>] = &[
-    gauge("latency_target", "What the latency of reads is to stay below.", SECONDS, |r| ms(Some(r.target_ms))),
+    gauge("latency_target", "Latency target for reads.", SECONDS, |r| ms(Some(r.target_ms))),
     gauge("read_latency", "Mean of the last interval; absent without reads.", SECONDS, |r| ms(r.read_latency_ms)),
     gauge("read_latency_percentile", "That of the target, over 5 to 10 s; absent for the mean.", SECONDS, |r| {
         ms(r.read_percentile_ms)
@@ -94,12 +94,12 @@ const CLIENT: &[Metric<ClientState>] = &[
         SECONDS,
         |c| ms(Some(c.delay_ms)),
     ),
-    gauge("client_load_bytes_per_second", "What a client moves, likewise.", None, |c| Some(c.bytes_per_s)),
+    gauge("client_load_bytes_per_second", "Throughput of a client, likewise.", None, |c| Some(c.bytes_per_s)),
 ];
 
 const CGROUP: &[Metric<CgroupState>] = &[
-    gauge("slow_device_bytes_per_second", "What the slow device is taken to give.", None, |h| h.slow_bytes_per_s),
-    gauge("background_bytes_per_second", "What the slow device does for groups without a guarantee.", None, |h| {
+    gauge("slow_device_bytes_per_second", "Assumed throughput of the slow device.", None, |h| h.slow_bytes_per_s),
+    gauge("background_bytes_per_second", "Throughput of the slow device for groups without a guarantee.", None, |h| {
         Some(h.background_bytes_per_s)
     }),
 ];
@@ -111,10 +111,10 @@ const GROUP: &[Metric<GroupState>] =
 
 /// Of guaranteed throughputs, in bytes or requests as the label `unit` says.
 const GUARANTEE: &[Metric<DirectionState>] = &[
-    gauge("guarantee_guaranteed_per_second", "What was guaranteed, in the unit of the guarantee.", None, |d| {
+    gauge("guarantee_guaranteed_per_second", "Guaranteed throughput, in the unit of the guarantee.", None, |d| {
         Some(d.guaranteed)
     }),
-    gauge("guarantee_measured_per_second", "What it got in the last period.", None, |d| Some(d.measured)),
+    gauge("guarantee_measured_per_second", "Its throughput in the last period.", None, |d| Some(d.measured)),
     gauge("guarantee_limit_per_second", "The limit that is assigned.", None, |d| Some(d.limit)),
     gauge("guarantee_miss_ratio", "Part of its bytes that reached the slow device; absent without I/O.", None, |d| {
         d.miss_rate
@@ -139,7 +139,7 @@ const QUEUE_DEPTH: &[Metric<QueueDepthState>] = &[
 ];
 
 const VOLUME: &[Metric<VolumeState>] = &[
-    gauge("volume_latency_target", "What the mean latency is to stay below; absent = no target.", SECONDS, |v| {
+    gauge("volume_latency_target", "Target for the mean latency; absent = no target.", SECONDS, |v| {
         ms(v.slots.target_ms)
     }),
     gauge(

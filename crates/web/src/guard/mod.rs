@@ -1,4 +1,4 @@
-//! What an agent shows: `/api/v1/state`, `/api/v1/decisions`, `/metrics`, `/healthz`, and at `/` a page that names them.
+//! The agent's pages: `/api/v1/state`, `/api/v1/decisions`, `/metrics`, `/healthz`, and at `/` a page that names them.
 
 use axum::extract::Query;
 use axum::http::{HeaderMap, StatusCode};

@@ -25,7 +25,7 @@ type Shared = State<Arc<Manager>>;
 /// The caller, of each connection.
 type By = Extension<Caller>;
 
-/// What can be read.
+/// The routes that read.
 pub(super) fn read_router() -> Router<Arc<Manager>> {
     Router::new()
         .route("/api/v1/state", get(state))
@@ -33,7 +33,7 @@ pub(super) fn read_router() -> Router<Arc<Manager>> {
         .route("/healthz", get(health))
 }
 
-/// What can be changed.
+/// The routes that change.
 pub(super) fn write_router() -> Router<Arc<Manager>> {
     Router::new()
         .route("/api/v1/config", get(config))
@@ -45,7 +45,7 @@ pub(super) fn write_router() -> Router<Arc<Manager>> {
         .route("/api/v1/pools/{name}", patch(set_pool))
 }
 
-/// What was changed: one sentence each.
+/// The changes: one sentence each.
 #[derive(Serialize)]
 struct Changed {
     changes: Vec<String>,
@@ -61,7 +61,7 @@ struct Wanted {
     brief: bool,
     /// Of all tenants this one alone.
     tenant: Option<String>,
-    /// Whatever is left out elsewhere: all about this tenant.
+    /// The parts that are left out elsewhere: all about this tenant.
     whole: Option<String>,
 }
 

@@ -19,7 +19,7 @@ use super::source::{self, Source};
 use crate::caller::Caller;
 use crate::refusal::Refusal;
 
-/// Who asks for a change. A storm of one kind does not keep the other waiting.
+/// The caller that asks for a change. A storm of one kind does not keep the other waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Asker {
     /// A signal.
@@ -34,7 +34,7 @@ impl From<&Caller> for Asker {
     }
 }
 
-/// What a command asks for by name, because it is hardly ever meant.
+/// A command's consent by name to something that is hardly ever meant.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Consent {
     /// Values with which clients would seem to hang.
@@ -105,7 +105,7 @@ impl Manager {
         }
     }
 
-    /// What is in force.
+    /// The configuration in force.
     pub fn config(&self) -> Arc<Config> {
         self.server.config()
     }
@@ -357,7 +357,7 @@ fn unknown<'a>(what: &'static str, name: &str, known: impl Iterator<Item = &'a S
     Refusal::new(404, "not_found", evenkeel_policy::unknown(what, name, &known), cure)
 }
 
-/// What is doubtful about a configuration, and was not so before.
+/// The doubts about a configuration that are new.
 fn new_warnings(before: &Config, after: &Config) -> Result<Vec<Problem>, Errors> {
     let known = before.validate("request").unwrap_or_default();
     Ok(after.validate("request")?.into_iter().filter(|warning| !known.contains(warning)).collect())
@@ -367,7 +367,7 @@ fn in_answer(warning: &Problem) -> String {
     format!("warning: {}: {}", warning.key, warning.message)
 }
 
-/// What is doubtful about a change, for its caller and for the log.
+/// The doubts about a change, for its caller and for the log.
 fn warned(warnings: Vec<Problem>) -> impl Iterator<Item = String> {
     warnings.into_iter().map(|warning| {
         tracing::warn!("after a change: {}: {}", warning.key, warning.message);
@@ -375,7 +375,7 @@ fn warned(warnings: Vec<Problem>) -> impl Iterator<Item = String> {
     })
 }
 
-/// What came of a change, for its caller. It is in force even where there are warnings.
+/// The result of a change, for its caller. It is in force even where there are warnings.
 fn told(applied: Applied) -> Vec<String> {
     let warnings = applied.warnings.iter().map(|warning| {
         tracing::error!("after a change: {warning}");

@@ -75,9 +75,7 @@ const POOL: &[Metric<PoolState>] = &[
 
 /// Of pools with a latency target.
 const TARGET: &[Metric<LatencyTargetState>] = &[
-    gauge("pool_latency_target", "What the latency of reads is to stay below; absent = no target.", SECONDS, |g| {
-        Some(g.target_ms / 1e3)
-    }),
+    gauge("pool_latency_target", "Latency target for reads; absent = no target.", SECONDS, |g| Some(g.target_ms / 1e3)),
     gauge("pool_latency_measured", "The figure of the target when it was last measured.", SECONDS, |g| {
         ms(g.measured_ms)
     }),
@@ -131,9 +129,7 @@ const TENANT: &[Metric<TenantState>] = &[
 
 /// Of tenants on pools whose slots are shared out.
 const TENANT_SLOTS: &[Metric<TenantSlotsState>] = &[
-    gauge("tenant_latency_target", "What its latency is to stay below; absent = no target.", SECONDS, |s| {
-        ms(s.target_ms)
-    }),
+    gauge("tenant_latency_target", "Its latency target; absent = no target.", SECONDS, |s| ms(s.target_ms)),
     gauge(
         "tenant_latency_target_unachievable",
         "1 while its target cannot be met beside the others; absent = no target.",
@@ -152,7 +148,7 @@ const GUARANTEE: &[Metric<GuaranteeState>] = &[
     gauge("tenant_guarantee", "Bytes or requests per second that are guaranteed; absent = none.", None, |p| {
         some(p.guaranteed_per_s)
     }),
-    gauge("tenant_guarantee_measured", "What it got in the last interval.", None, |p| p.measured_per_s),
+    gauge("tenant_guarantee_measured", "Its throughput in the last interval.", None, |p| p.measured_per_s),
     gauge("tenant_guarantee_limit", "The limit assigned for that.", None, |p| some(p.limit_per_s)),
     gauge(
         "tenant_guarantee_unachievable",
@@ -217,7 +213,7 @@ const REMOTE: &[Metric<RemoteState>] = &[
         some(r.connections)
     }),
     counter("remote_reconnects", "Connections made in place of ones that broke.", None, |r| r.reconnects_total),
-    counter("remote_resent_requests", "Requests sent again after their connection broke.", None, |r| r.resent_total),
+    counter("remote_retransmits", "Requests sent again after their connection broke.", None, |r| r.retransmits_total),
     gauge("remote_in_flight_requests", "Requests sent and not answered.", None, |r| some(r.in_flight_requests)),
     gauge("remote_waiting_requests", "Requests that wait to be sent.", None, |r| some(r.waiting_requests)),
 ];

@@ -1,4 +1,4 @@
-//! What a server shows and takes: its state and metrics for all clients, changes on the control socket.
+//! The server's interface: its state and metrics for all clients, changes on the control socket.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ pub use source::{Loaded, Source, own_files};
 
 use crate::{dashboard, rules};
 
-/// What TCP shows; [`rules::read_only`] is for the caller to add.
+/// The router of TCP; [`rules::read_only`] is for the caller to add.
 pub(crate) fn status_router(manager: Arc<Manager>) -> Router {
     dashboard::router().merge(metrics::router()).merge(api::read_router()).with_state(manager)
 }
 
-/// What the Unix socket offers.
+/// The router of the Unix socket.
 pub(crate) fn control_router(manager: Arc<Manager>) -> Router {
     rules::control(metrics::router().merge(api::read_router()).merge(api::write_router()).with_state(manager))
 }

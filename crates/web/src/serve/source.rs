@@ -29,7 +29,7 @@ pub fn own_files(config: Option<&Path>, data_dir: &Path) -> Vec<PathBuf> {
 pub struct Source {
     /// Its file, if there is one.
     pub file: Option<PathBuf>,
-    /// What the command line says: it goes before the file.
+    /// The settings of the command line: they go before the file.
     pub flags: Box<dyn Fn(&mut Config) + Send + Sync>,
 }
 
@@ -37,7 +37,7 @@ pub struct Source {
 pub struct Loaded {
     /// All of it.
     pub config: Config,
-    /// What is doubtful about it.
+    /// Doubts about it.
     pub warnings: Vec<Problem>,
     /// Volumes that the file names: commands do not change those, or the next reload would undo it.
     pub fixed_volumes: BTreeSet<String>,
@@ -99,7 +99,7 @@ impl Source {
         own_files(self.file.as_deref(), data_dir)
     }
 
-    /// What to call the source in messages.
+    /// The name of the source in messages.
     pub(super) fn name(&self) -> String {
         self.file.as_ref().map_or_else(|| "a configuration file".into(), |file| file.display().to_string())
     }

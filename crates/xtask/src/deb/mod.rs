@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// Where the package goes.
     #[arg(long, default_value = "target/deb")]
     output: PathBuf,
-    /// What the program is built for.
+    /// The target of the build.
     #[arg(long, value_enum, default_value_t = Target::own())]
     target: Target,
     /// Version of the package, in place of that of the workspace.
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     check_reproducible: bool,
 }
 
-/// What a program is built for.
+/// A target of the build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Target {
     /// 64-bit x86.
@@ -79,7 +79,7 @@ impl Target {
     }
 }
 
-/// How dpkg-deb packs what is inside.
+/// How dpkg-deb packs the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Compression {
     /// Smallest, and understood by every dpkg in use.
@@ -88,7 +88,7 @@ enum Compression {
     None,
 }
 
-/// What goes into a package.
+/// The content of a package.
 #[derive(Debug)]
 struct Package<'a> {
     /// The program.

@@ -1,4 +1,4 @@
-//! What is in a package, laid out as it will be installed, and which packages it needs.
+//! The content of a package, laid out as it will be installed, and which packages it needs.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -30,7 +30,7 @@ const FILES: [(&str, &str); 3] = [
     ("README.md", "usr/share/doc/evenkeel/README.md"),
 ];
 const PAGES: &str = "usr/share/man/man1";
-/// What the program prints, and where it goes.
+/// The texts that the program prints, and where they go.
 const PRINTED: [(&[&str], &str); 5] = [
     (&["config", "example"], "usr/share/doc/evenkeel/examples/evenkeel.toml"),
     (&["guard", "config", "example"], "usr/share/doc/evenkeel/examples/guard.toml"),
@@ -71,7 +71,7 @@ fn pages(package: &Package, root: &Path) -> Result<()> {
     Ok(fs::remove_dir_all(plain)?)
 }
 
-/// What dpkg itself reads.
+/// The files that dpkg itself reads.
 fn control(package: &Package, root: &Path) -> Result<()> {
     let installed = tree(root)?;
     let (mut sums, mut conffiles, mut bytes) = (String::new(), String::new(), 0);

@@ -1,4 +1,5 @@
-//! What `cargo xtask test` runs side by side: programs, each with the processors that it takes and what to make of its output.
+//! The jobs that `cargo xtask test` runs side by side: programs, each with the processors that it takes and what to
+//! make of its output.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,11 +44,11 @@ pub(super) struct Job {
     pub(super) quarters: u32,
     /// Jobs of cargo wait for each other's lock.
     pub(super) cargo: bool,
-    /// What it may take.
+    /// The longest time.
     pub(super) limit: Duration,
 }
 
-/// What became of a job.
+/// The outcome of a job.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) step: Step,
@@ -56,7 +57,7 @@ pub(super) struct Outcome {
     pub(super) wall: Duration,
     /// User and system time of all its processes that have ended.
     pub(super) processor: Duration,
-    /// What a lab measured, a line each.
+    /// The figures of a lab, a line each.
     pub(super) figures: Vec<String>,
 }
 
@@ -197,7 +198,7 @@ impl Queue {
     }
 }
 
-/// What a running job has taken of the queue; given back however the job ends.
+/// The part of the queue that a running job has taken; given back however the job ends.
 struct Taken<'a> {
     queue: &'a Mutex<Queue>,
     changed: &'a Condvar,

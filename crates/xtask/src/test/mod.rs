@@ -148,7 +148,7 @@ impl Args {
     }
 }
 
-/// What the steps have brought so far.
+/// The results of the steps so far.
 #[derive(Debug, Default)]
 struct Totals {
     tally: Tally,
@@ -156,7 +156,7 @@ struct Totals {
     steps: BTreeMap<Step, Spent>,
 }
 
-/// What a step took: the time of its jobs added up, and the time of processors.
+/// The time of a step: that of its jobs added up, and that of processors.
 #[derive(Debug, Default, Clone, Copy)]
 struct Spent {
     wall: Duration,
@@ -309,7 +309,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(failed.is_empty())
 }
 
-/// What the build has made, as cargo tells it.
+/// The result of the build, as cargo tells it.
 #[derive(Debug, Default)]
 struct Built {
     /// Evenkeel's program.
@@ -379,7 +379,7 @@ fn lab_job(step: Step, quarters: u32, args: &Args, own: &Path, binary: &Path) ->
     Job { reads: Reads::Lab, quarters, ..Job::new(step, command) }
 }
 
-/// What takes cargo's lock. What only compiles gets the time that the others leave.
+/// The jobs that take cargo's lock. What only compiles gets the time that the others leave.
 fn cargo_jobs(args: &Args) -> Vec<Job> {
     let job = |step: Step, name: &str, reads: Reads, words: &[&str]| {
         let mut command = cargo();
@@ -403,7 +403,7 @@ fn cargo_jobs(args: &Args) -> Vec<Job> {
     jobs.into_iter().filter(|job| args.wants(job.step)).collect()
 }
 
-/// What `--full` judges after everything else: each alone on the machine.
+/// The jobs that `--full` judges after everything else: each alone on the machine.
 fn full_jobs(args: &Args, own: &Path) -> Vec<Job> {
     let job = |step: Step, name: &str, reads: Reads, words: &[&str]| {
         let mut command = Command::new(own);

@@ -20,7 +20,7 @@ pub(super) enum Verdict {
     Costs,
 }
 
-/// What the smaller budget lost and what the larger one served, over all comparisons; each counts by its length.
+/// The smaller budget's loss and the larger one's throughput, over all comparisons; each counts by its length.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
     count: u32,
@@ -34,7 +34,7 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// Whether the next comparison is the second one.
+    /// True if the next comparison is the second one.
     pub(super) fn is_second(&self) -> bool {
         self.count == 1
     }
@@ -80,7 +80,7 @@ impl Evidence {
         }
     }
 
-    /// Whether the next comparisons had better be longer.
+    /// True if the next comparisons had better be longer.
     pub(super) fn is_round(&self) -> bool {
         self.count.is_multiple_of(ROUND)
     }

@@ -32,7 +32,7 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Whether the load filled the budget most of the time.
+    /// True if the load filled the budget most of the time.
     pub(super) fn is_loaded(&self) -> bool {
         self.of.loaded * 4 >= self.of.completions * 3
     }
@@ -100,7 +100,7 @@ impl Meter {
             }
         }
         self.last = done.now;
-        if done.inside_bytes <= done.cost_bytes && !done.holding_back {
+        if done.in_flight_bytes <= done.cost_bytes && !done.holding_back {
             // The device has nothing to do: what follows says nothing of it.
             (self.sums, self.began) = (Sums::default(), None);
         }
@@ -115,8 +115,8 @@ impl Meter {
                 self.sums.cost += cost;
                 self.sums.squares += cost * cost;
                 self.sums.completions += 1;
-                self.sums.loaded += u32::from(done.holding_back || done.inside_bytes as f64 > least);
-                self.sums.highest = self.sums.highest.max(done.inside_bytes);
+                self.sums.loaded += u32::from(done.holding_back || done.in_flight_bytes as f64 > least);
+                self.sums.highest = self.sums.highest.max(done.in_flight_bytes);
             }
             Some(_) => {}
             None => {

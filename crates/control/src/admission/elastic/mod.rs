@@ -81,7 +81,7 @@ const UP: usize = 1;
 /// The controller.
 pub(super) struct Elastic {
     tolerance: f64,
-    /// What goes before throughput.
+    /// The concern that goes before throughput.
     care: Care,
     /// The smallest budget known to be enough; infinite: no bound.
     enough: f64,
@@ -94,7 +94,7 @@ pub(super) struct Elastic {
     high: f64,
     asking: bool,
     side: Side,
-    /// Whether `enough` was taken without certainty, and not asked about since.
+    /// True if `enough` was taken without certainty, and not asked about since.
     unproven: bool,
     /// How long an interval lasts at least, and how long the first one had to, in ns; 0: not known yet.
     shortest: f64,
@@ -207,7 +207,7 @@ impl Elastic {
             budget if budget > self.low => self.low,
             _ => f64::INFINITY,
         };
-        let ran_empty = done.inside_bytes <= done.cost_bytes && !done.holding_back;
+        let ran_empty = done.in_flight_bytes <= done.cost_bytes && !done.holding_back;
         if ran_empty && self.decision.reason == Reason::Initial {
             self.decision.reason = Reason::AppLimited { waited: 0, completions: 1 };
             return true;
@@ -283,7 +283,7 @@ impl Elastic {
         (self.low > self.most / FINEST && self.narrow(now, 0.0)) || self.put_in_force(now, Side::High)
     }
 
-    /// Whether the search goes down for the first time and has met no budget that costs something.
+    /// True if the search goes down for the first time and has met no budget that costs something.
     fn is_first(&self) -> bool {
         self.costs == 0.0 && self.low < self.enough && self.evidence.is_second()
     }
@@ -394,14 +394,14 @@ impl Elastic {
         now >= self.due[DOWN] && low > FINEST * self.cost && self.ask(now, low)
     }
 
-    /// Whether the requests of two intervals in a row are of another size than when no question was asked any longer.
+    /// True if the requests of two intervals in a row are of another size than when no question was asked any longer.
     fn is_another_load(&mut self, cost: f64) -> bool {
         let usual = *self.usual.get_or_insert(cost);
         let differs = !(usual / FINEST..=usual * FINEST).contains(&cost);
         core::mem::replace(&mut self.differed, differs) && differs
     }
 
-    /// Whether `low` is enough in place of the next larger budget in question.
+    /// True if `low` is enough in place of the next larger budget in question.
     fn ask(&mut self, now: Instant, low: f64) -> bool {
         self.low = low.max(MIN_BUDGET as f64);
         self.high = if self.low < self.enough { self.enough } else { self.larger() };

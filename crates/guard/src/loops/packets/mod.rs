@@ -47,7 +47,7 @@ pub struct Packets {
     resent: Resent,
     ticked_at: Instant,
     holds: Holds,
-    /// Whether two pools may throttle the same client.
+    /// True if two pools may throttle the same client.
     overlap: bool,
 }
 
@@ -175,7 +175,7 @@ impl Packets {
         pools.flat_map(|(pool, number)| pool.devices().map(move |device| (device, number)))
     }
 
-    /// Whether any target is for a percentile.
+    /// True if any target is for a percentile.
     pub fn wants_read_times(&self) -> bool {
         self.pools.iter().any(Guarded::wants_read_times)
     }
@@ -221,12 +221,12 @@ impl Packets {
         self.resent.because().map(|message| Note { kind: "retransmits".into(), message })
     }
 
-    /// What is uncertain about who reaches what.
+    /// The map of clients and devices, with what is uncertain.
     pub fn map(&self) -> &Map {
         &self.map
     }
 
-    /// What is known and decided.
+    /// The states of pools.
     pub fn states(&self, tracker: &Tracker) -> impl Iterator<Item = PoolState> {
         self.pools.iter().map(move |pool| pool.state(tracker))
     }

@@ -11,7 +11,7 @@ const HALF_WINDOW: Duration = Duration::from_secs(5);
 /// The percentile that a target is for.
 pub(super) struct Percentile {
     quantile: f64,
-    /// What the controller observes comes from the mean of the interval, and from this.
+    /// The shape of the interval: the controller observes what comes from its mean, and from this.
     shape: Shape,
     /// Reads of the window: its full and its latest half.
     full: Vec<u64>,
@@ -50,7 +50,7 @@ impl Percentile {
         self.shape.percentile(mean, self.quantile)
     }
 
-    /// What it was over the window; `None` without reads.
+    /// The percentile over the window; `None` without reads.
     pub(super) fn measured(&self) -> Option<Duration> {
         let counts = || self.full.iter().zip(&self.filling).map(|(full, filling)| full + filling);
         let total: u64 = counts().sum();

@@ -21,7 +21,7 @@ use evenkeel_policy::config::{Enforcement, Percentile as Figure, Throttle};
 use evenkeel_policy::decision::{DecisionRecord, Throttled, Unit, seconds};
 use evenkeel_policy::explain::{self, Throttles};
 
-/// What to do when no delay of packets has an effect.
+/// The advice when no delay of packets has an effect.
 const CURE: &str = "cap the window in which the target receives, so that clients must wait for acknowledgements: sysctl -w \
      net.ipv4.tcp_rmem='4096 32768 32768' before the target's portal is made or clients log in again; or raise max_delay if \
      requests are few and large";
@@ -33,9 +33,9 @@ const NOT_HELD: (Duration, ClientReason) = (Duration::ZERO, ClientReason::SameFo
 struct Decision {
     reason: Reason,
     mean_delay: Duration,
-    /// What else was done about it.
+    /// The further step that was taken.
     also: Option<&'static str>,
-    /// Who is throttled.
+    /// The throttled clients.
     held: Vec<(IpAddr, Duration, ClientReason)>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Guarded {
     name: String,
     config: PacketsConfig,
     controller: Controller,
-    /// What the target is for, if not the mean.
+    /// The percentile of the target, if it is not the mean.
     percentile: Option<Percentile>,
     choice: PacketChoice,
     /// Which packets wait now: the choice, or all after it had no effect.
@@ -92,7 +92,7 @@ pub(super) struct Guarded {
     decisions: Log<Decision>,
 }
 
-/// What every tick needs of a device.
+/// The facts about a device that every tick needs.
 #[derive(Clone, Copy)]
 struct Device {
     /// Where the tracker has it, or beyond.
@@ -109,7 +109,7 @@ struct GuardedClient {
     tenant: u32,
     throttle: Throttle,
     exempt_because: Option<String>,
-    /// What its packets are recognised by.
+    /// The keys by which its packets are recognised.
     keys: Vec<Client>,
 }
 
@@ -166,7 +166,7 @@ impl Guarded {
         &self.name
     }
 
-    /// Whether it must know how long single reads take.
+    /// True if it must know how long single reads take.
     pub(super) fn wants_read_times(&self) -> bool {
         self.percentile.is_some()
     }
@@ -257,7 +257,7 @@ impl Guarded {
         self.delays = vec![NOT_HELD; self.clients.len()];
     }
 
-    /// What the packets of its clients are recognised by.
+    /// The keys by which the packets of its clients are recognised.
     pub(super) fn keys(&self) -> impl Iterator<Item = Client> {
         self.clients.iter().flat_map(|client| client.keys.iter().copied())
     }
@@ -362,7 +362,7 @@ impl Guarded {
         }
         self.pay();
         let reads = &self.last.reads;
-        let mut read_response = reads.mean_response_time();
+        let mut read_response = reads.mean_latency();
         if let Some((percentile, mean)) = self.percentile.as_mut().zip(read_response) {
             read_response = percentile.figure(now, mean);
             if read_response.is_none() {
@@ -497,7 +497,7 @@ impl Guarded {
         }
     }
 
-    /// What is known about it.
+    /// Its state.
     pub(super) fn state(&self, tracker: &Tracker) -> PoolState {
         let sample = &self.last;
         let ms = |duration: Option<Duration>| duration.map(Duration::as_millis_f64);
@@ -506,8 +506,8 @@ impl Guarded {
             let sample = reading.and_then(Reading::sample).unwrap_or_default();
             DeviceState {
                 name: name.clone(),
-                read_latency_ms: ms(sample.reads.mean_response_time()),
-                write_latency_ms: ms(sample.writes.mean_response_time()),
+                read_latency_ms: ms(sample.reads.mean_latency()),
+                write_latency_ms: ms(sample.writes.mean_latency()),
                 read_bytes_per_s: sample.reads.bytes_per_s(sample.interval),
                 write_bytes_per_s: sample.writes.bytes_per_s(sample.interval),
                 in_flight: sample.in_flight,
@@ -523,7 +523,7 @@ impl Guarded {
         let at = PacketsState {
             target_ms: self.config.latency.target.as_millis_f64(),
             percentile: self.config.latency.percentile.to_string(),
-            read_latency_ms: ms(sample.reads.mean_response_time()),
+            read_latency_ms: ms(sample.reads.mean_latency()),
             read_percentile_ms: ms(self.percentile.as_ref().and_then(Percentile::measured)),
             read_bytes_per_s: sample.reads.bytes_per_s(sample.interval),
             write_bytes_per_s: sample.writes.bytes_per_s(sample.interval),

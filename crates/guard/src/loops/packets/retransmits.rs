@@ -15,7 +15,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 const SURPRISE: f64 = 14.0;
 /// A mean is never taken to be less than this in a window: a path that has been free of losses so far may not stay so.
 const LEAST_EXPECTED: f64 = 1.0;
-/// What an older window counts when a new one comes: the usual share is that of some minutes.
+/// The weight of older windows when a new one comes: the usual share is that of some minutes.
 const FORGETTING: f64 = 0.99;
 /// By what the longest delay is shortened, and by what it grows again after a quiet time.
 const SHORTEN: f64 = 0.7;
@@ -32,7 +32,7 @@ pub(super) struct Resent {
     usual: (f64, f64),
     limit: Option<Duration>,
     changed: Instant,
-    /// What was seen when the limit was set last: sent again, expected, with which delay.
+    /// The figures when the limit was set last: sent again, expected, with which delay.
     seen: (u64, f64, Duration),
 }
 
@@ -74,7 +74,7 @@ impl Resent {
         }
         let held = std::mem::replace(&mut self.held, Duration::ZERO);
         self.window = Some((now, total));
-        let moved = total.sent.checked_sub(before.sent).zip(total.resent.checked_sub(before.resent));
+        let moved = total.sent.checked_sub(before.sent).zip(total.retransmitted.checked_sub(before.retransmitted));
         // Totals that went back were reset.
         let Some((sent, resent)) = moved else { return false };
         let (usually_sent, usually_resent) = self.usual;
@@ -134,7 +134,7 @@ mod tests {
             let changed = (0..windows).filter(|_| {
                 self.now += WINDOW;
                 self.total.sent += 10_000;
-                self.total.resent += (0..10_000).filter(|_| self.rng.next_f64() < share).count() as u64;
+                self.total.retransmitted += (0..10_000).filter(|_| self.rng.next_f64() < share).count() as u64;
                 self.resent.observe(self.now, self.total, held, MOST, STEP)
             });
             changed.count()

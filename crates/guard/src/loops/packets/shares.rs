@@ -1,4 +1,4 @@
-//! Whose is the load of a device that several clients share?
+//! Divides the load of a device that several clients share.
 //!
 //! The block layer counts for all of them together. Where the target counts for each initiator, a client's part of the
 //! device's load is its part of what they moved lately; elsewhere each is taken for an equal part.
@@ -10,8 +10,8 @@ use crate::actuator::Packets;
 use crate::discovery::Link;
 use crate::sensor::initiators::Moved;
 
-/// What is left of older counts at each new one: with one a second they reach back some seconds, long enough that a MiB,
-/// the unit they are in, is a small part.
+/// The part of older counts that stays at each new one: with one a second they reach back some seconds, long enough
+/// that a MiB, the unit they are in, is a small part.
 const KEPT: f64 = 0.7;
 /// With less than this between all of them nothing is known of who moves how much.
 const LEAST_MIB: f64 = 4.0;
@@ -93,7 +93,7 @@ impl Shares {
         &self.uneven
     }
 
-    /// Whether this client's part of this device is known.
+    /// True if this client's part of this device is known.
     pub(super) fn knows(&self, client: u32, device: u32) -> bool {
         self.uneven.binary_search_by_key(&(client, device), |&(client, device, _)| (client, device)).is_ok()
     }

@@ -297,7 +297,7 @@ fn a_delay_that_makes_tcp_send_again_is_shortened() {
         plant.run(&mut agent, tick, 1);
         if tick % 10 == 0 {
             total.sent += 10_000;
-            total.resent += if longest(&agent) > std::time::Duration::from_millis(10) { 100 } else { 0 };
+            total.retransmitted += if longest(&agent) > std::time::Duration::from_millis(10) { 100 } else { 0 };
             agent.packets.watch_retransmits(at(tick), total);
         }
     }

@@ -42,7 +42,7 @@ pub(super) fn no_digits_by_arithmetic(block: &[u8; BLOCK]) -> u64 {
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use no_digits_by_arithmetic as no_digits;
 
-/// What is looked at with a block: numbers that end in it are read from where they begin in words of eight bytes.
+/// The bytes looked at with a block: numbers that end in it are read from where they begin in words of eight bytes.
 pub(super) const WINDOW: usize = BLOCK + 32;
 
 /// Numbers as the kernel prints them: at most sixteen digits, and one blank after each.
@@ -50,7 +50,7 @@ pub(super) const WINDOW: usize = BLOCK + 32;
 /// Where each ends is known before the first is read, so that none waits for the one before it.
 pub(super) struct Numbers<'a> {
     window: &'a [u8; WINDOW],
-    /// What in the block is no digit and ends a number that is still to be read.
+    /// The bytes of the block that are no digit and end a number that is still to be read.
     ends: u64,
     /// Where the next number begins.
     pub(super) begin: usize,

@@ -9,7 +9,7 @@ use super::text::Totals;
 /// completes so many requests between two ticks.
 pub(super) const MAX_MOVE: u64 = 1 << 30;
 
-/// What one direction did in an interval.
+/// One direction's figures in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// Requests completed.
@@ -22,7 +22,7 @@ pub struct Flow {
 
 impl Flow {
     /// Mean latency in the block layer; `None` if nothing completed.
-    pub fn mean_response_time(&self) -> Option<Duration> {
+    pub fn mean_latency(&self) -> Option<Duration> {
         self.time.as_nanos().checked_div(self.completed).map(Duration::from_nanos)
     }
 
@@ -51,7 +51,7 @@ impl Flow {
     }
 }
 
-/// What a device did between two readings.
+/// A device's figures between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Between which two readings.
@@ -75,18 +75,18 @@ impl Sample {
         }
     }
 
-    /// Whether requests are inside and none came out: not idle, but nothing to measure either.
+    /// True if requests are inside and none came out: not idle, but nothing to measure either.
     pub fn is_stuck(&self) -> bool {
         self.in_flight > 0 && self.reads.completed == 0 && self.writes.completed == 0
     }
 }
 
-/// What is known of a device after a reading.
+/// The state of a device after a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
     /// It was not there before, or its totals started anew: nothing is known before the next reading.
     First,
-    /// What it did since the last reading.
+    /// Its figures since the last reading.
     Sample(Sample),
 }
 
@@ -189,7 +189,7 @@ impl Move {
         both.map_or(Self::FIRST, |(reads, writes)| Self { interval_us, reads, writes, in_flight })
     }
 
-    /// Whether anything is known.
+    /// True if anything is known.
     #[inline]
     pub(crate) fn is_sample(&self) -> bool {
         self.in_flight != Self::NOTHING

@@ -53,11 +53,11 @@ fn every_field_is_where_the_kernel_puts_it() {
 fn mean_size_and_rate_are_of_the_interval() {
     let tracker = observed(&[&line(1000, 8000, 5000, 0), &line(1010, 8160, 5150, 2)]);
     let sample = sample(&tracker);
-    assert_eq!(sample.reads.mean_response_time(), Some(Duration::from_millis(15)));
+    assert_eq!(sample.reads.mean_latency(), Some(Duration::from_millis(15)));
     assert_eq!(sample.reads.mean_size(), Some(8192.0));
     assert_eq!(sample.reads.bytes_per_s(sample.interval), 819_200.0);
     assert_eq!(sample.reads.iops(sample.interval), 100.0);
-    assert_eq!(sample.writes.mean_response_time(), None);
+    assert_eq!(sample.writes.mean_latency(), None);
     assert_eq!(sample.in_flight, 2);
     assert!(!sample.is_stuck());
 }
@@ -74,7 +74,7 @@ fn requests_that_do_not_come_out_are_not_idleness() {
 fn totals_wrap_at_32_and_at_64_bits() {
     let most = u64::from(u32::MAX);
     let times = observed(&[&line(10, 80, most - 99, 0), &line(20, 160, 100, 0)]);
-    assert_eq!(sample(&times).reads.mean_response_time(), Some(Duration::from_millis(20)));
+    assert_eq!(sample(&times).reads.mean_latency(), Some(Duration::from_millis(20)));
     let narrow = observed(&[&line(most - 4, most - 39, 0, 0), &line(5, 40, 10, 0)]);
     assert_eq!(sample(&narrow).reads, Flow { completed: 10, bytes: 80 * 512, time: Duration::from_millis(10) });
     let wide = observed(&[&line(u64::MAX - 4, u64::MAX - 39, 0, 0), &line(5, 40, 10, 0)]);
@@ -86,7 +86,7 @@ fn a_reset_gives_no_sample_and_counts_from_there() {
     let mut tracker = observed(&[&line(5000, 8000, 5000, 0), &line(3, 24, 9, 0)]);
     assert_eq!(tracker.get(DM0), Some(Reading::First));
     tracker.observe(at(200), line(5, 40, 29, 0).as_bytes()).expect("a line");
-    assert_eq!(sample(&tracker).reads.mean_response_time(), Some(Duration::from_millis(10)));
+    assert_eq!(sample(&tracker).reads.mean_latency(), Some(Duration::from_millis(10)));
     assert_eq!(sample(&tracker).interval, Duration::from_millis(100));
 }
 
@@ -123,7 +123,7 @@ fn only_devices_with_completed_reads_shape_the_mean() {
     };
     let idle = Sample { interval: Duration::from_millis(100), in_flight: 7, ..Sample::default() };
     let both = active.plus(&idle);
-    assert_eq!(both.reads.mean_response_time(), Some(Duration::from_millis(20)));
+    assert_eq!(both.reads.mean_latency(), Some(Duration::from_millis(20)));
     assert_eq!(both.in_flight, 7);
 }
 

@@ -37,7 +37,7 @@ pub struct Line<'a> {
     pub reads: Totals,
     /// Writes since the device appeared.
     pub writes: Totals,
-    /// Requests inside the device.
+    /// Requests in flight.
     pub in_flight: u64,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Fields<'a> {
     pub(super) at: usize,
 }
 
-/// What a line says of its device.
+/// The figures in a device's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Figures {
     pub(super) reads: Totals,
@@ -105,7 +105,7 @@ impl<'a> Fields<'a> {
         Some((number, std::str::from_utf8(self.field()?).ok()?))
     }
 
-    /// What comes after the name, and where the totals of reads end.
+    /// The figures after the name, and where the totals of reads end.
     #[inline(always)]
     pub(super) fn figures(&mut self) -> Option<(Figures, usize)> {
         let Some((reads, length)) = self.usual_reads() else { return self.any_figures() };
@@ -125,7 +125,7 @@ impl<'a> Fields<'a> {
         Some((reads, numbers.begin))
     }
 
-    /// What comes after the totals of reads: those of writes, and what is inside.
+    /// The figures after the totals of reads: those of writes, and the requests in flight.
     #[inline(always)]
     pub(super) fn writes(&mut self) -> Option<(Totals, u32)> {
         let Some((writes, in_flight, length)) = self.usual_writes() else {
@@ -167,7 +167,7 @@ impl<'a> Fields<'a> {
         decimal(self.field()?)
     }
 
-    /// What comes before the next blank; `None` at the end of the line.
+    /// The text before the next blank; `None` at the end of the line.
     fn field(&mut self) -> Option<&'a [u8]> {
         self.skip_blanks();
         let begin = self.at;
@@ -189,7 +189,7 @@ fn decimal(field: &[u8]) -> Option<u64> {
     std::str::from_utf8(field).ok().filter(|field| !field.starts_with('+'))?.parse().ok()
 }
 
-/// What is wrong with the first line of `text`.
+/// The fault of the first line of `text`.
 #[cold]
 fn explain(text: &[u8]) -> String {
     const TOTALS: [&str; 4] = ["completed", "requests merged", "sectors", "time"];

@@ -22,7 +22,7 @@ struct Beginning {
     reads: u8,
 }
 
-/// What of a line's beginning is as it was.
+/// The part of a line's beginning that is as it was.
 enum Same {
     /// Nothing that counts.
     Nothing,
@@ -58,7 +58,8 @@ impl Beginning {
     }
 }
 
-/// What the next reading needs of a device. All of them are gone through at every tick, so that room counts.
+/// The facts about a device that the next reading needs. All of them are gone through at every tick, so that room
+/// counts.
 #[derive(Debug)]
 struct Device {
     beginning: Beginning,
@@ -90,7 +91,7 @@ impl Device {
     }
 }
 
-/// Who it is.
+/// The identity of a device.
 #[derive(Debug)]
 struct Identity {
     number: DeviceNumber,
@@ -246,7 +247,7 @@ impl Tracker {
         self.arrangement += 1;
     }
 
-    /// What a device did last; `None` if it is not there.
+    /// A device's last move; `None` if it is not there.
     pub fn get(&self, number: DeviceNumber) -> Option<Reading> {
         self.place(number).and_then(|place| self.at(place)).map(Move::reading)
     }
@@ -256,7 +257,7 @@ impl Tracker {
         self.places.get(&number).map(|&place| place as usize)
     }
 
-    /// What the device at a place did last.
+    /// The last move of the device at a place.
     #[inline]
     pub(crate) fn at(&self, place: usize) -> Option<&Move> {
         self.moves.get(place)

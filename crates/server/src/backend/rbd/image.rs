@@ -65,7 +65,7 @@ impl Drop for Handle {
     }
 }
 
-/// What is known of an image when it has been opened.
+/// The facts about an image when it has been opened.
 pub(super) struct Properties {
     /// Bytes.
     pub(super) size: u64,
@@ -92,7 +92,7 @@ unsafe impl Send for Image {}
 // SAFETY: as above.
 unsafe impl Sync for Image {}
 
-/// What the library says went wrong, as the system names it.
+/// The library's error, as the system names it.
 pub(super) fn error_of(code: c_int) -> std::io::Error {
     std::io::Error::from_raw_os_error(code.saturating_neg())
 }
@@ -363,7 +363,7 @@ impl Image {
         })
     }
 
-    /// What came of an operation; the completion is gone afterwards. To be called once, where it was completed.
+    /// The result of an operation; the completion is gone afterwards. To be called once, where it was completed.
     ///
     /// # Safety
     /// `completion` is the one that `completed` was called with.

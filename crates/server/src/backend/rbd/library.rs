@@ -47,7 +47,7 @@ impl ImageInfo {
 pub(super) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
 /// An image with this feature knows which of its objects exist.
 pub(super) const FEATURE_FAST_DIFF: u64 = 1 << 4;
-/// What it knows about that is not to be trusted.
+/// The flag that the fast-diff map is not to be trusted.
 pub(super) const FLAG_FAST_DIFF_INVALID: u64 = 1 << 1;
 /// `RBD_LOCK_MODE_EXCLUSIVE`.
 pub(super) const LOCK_EXCLUSIVE: c_int = 0;

@@ -38,7 +38,7 @@ pub(crate) struct Rbd {
     closed: Mutex<mpsc::Receiver<()>>,
 }
 
-/// What workers, threads of librbd and the volume's own thread share.
+/// The state that workers, threads of librbd and the volume's own thread share.
 struct Shared {
     volume: String,
     image: Mutex<Option<Arc<Image>>>,
@@ -52,7 +52,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// What the volume's thread is to do.
+/// The tasks of the volume's thread.
 #[derive(Default)]
 struct Todo {
     look: bool,
@@ -68,7 +68,7 @@ struct Pending {
     step: Step,
 }
 
-/// What a success of it is reported as.
+/// The success that a step is reported as.
 #[derive(Clone, Copy)]
 enum Step {
     /// As many bytes as librbd says.
@@ -157,7 +157,8 @@ impl Rbd {
         self.shared.size.load(Ordering::Relaxed)
     }
 
-    /// Whether zeroing without writing zeros is never slower than writing. Part of a clone's object has to be copied first.
+    /// True if zeroing without writing zeros is never slower than writing. Part of a clone's object has to be copied
+    /// first.
     pub(crate) fn zeroes_fast(&self) -> bool {
         !self.is_clone
     }
@@ -208,7 +209,7 @@ impl Rbd {
         }
     }
 
-    /// What needs no asking of the cluster, as [`IoResult::Code`].
+    /// The answer that needs no asking of the cluster, as [`IoResult::Code`].
     fn answer_at_once(&self, io: &FileIo) -> Option<i32> {
         let (offset, len, beyond) = match *io {
             FileIo::Read { offset, len, .. } => (offset, len.into(), libc::EINVAL),
@@ -248,7 +249,7 @@ impl Rbd {
             return Err(loss);
         }
         let Some(image) = lock(&self.shared.image).clone() else { return Ok(()) };
-        image.flush().map_err(|error| format!("what was written may be lost: {error}"))
+        image.flush().map_err(|error| format!("unflushed writes may be lost: {error}"))
     }
 
     /// Closes the image, which gives its lock back, when nothing is under way any more. Waits for that no longer than
@@ -259,7 +260,7 @@ impl Rbd {
         !matches!(lock(&self.closed).recv_timeout(patience), Err(RecvTimeoutError::Timeout))
     }
 
-    /// Whether a flush has failed.
+    /// True if a flush has failed.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.shared.is_lost.load(Ordering::Acquire)
@@ -270,7 +271,7 @@ impl Rbd {
         lock(&self.shared.loss).clone()
     }
 
-    /// What is going on, for the API.
+    /// The state for the API.
     pub(crate) fn state(&self) -> RbdState {
         RbdState {
             image: self.name.clone(),
@@ -446,7 +447,7 @@ impl Pending {
     }
 }
 
-/// What a step is reported as that has ended with `result`, on an image that now has `size` bytes.
+/// The code of a step that has ended with `result`, on an image that now has `size` bytes.
 fn code(step: Step, result: isize, size: u64) -> i32 {
     if result < 0 {
         return i32::try_from(result).unwrap_or(-libc::EIO);

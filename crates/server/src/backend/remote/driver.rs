@@ -30,7 +30,7 @@ const EVENTS: usize = 65;
 pub(super) enum Event {
     /// Do this, and report its end.
     Job(FileIo, ReplyTo),
-    /// What came of an attempt to connect for this place.
+    /// The result of an attempt to connect for this place.
     Dialed(usize, Result<(OwnedFd, Connected), DialError>),
     /// The volume is gone: no more jobs come.
     Stop,
@@ -57,7 +57,7 @@ struct Round {
     waiters: Vec<ReplyTo>,
     /// Connections that have not answered.
     pending: usize,
-    /// What connections that are gone had acknowledged is covered, too.
+    /// True if the writes that connections which are gone had acknowledged are covered, too.
     carried: bool,
 }
 

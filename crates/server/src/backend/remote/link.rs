@@ -30,7 +30,7 @@ const READS_IN_A_ROW: usize = 4;
 
 const _: () = assert!(SCRATCH > MAX_CARRY);
 
-/// What is in flight.
+/// An operation in flight.
 pub(super) enum Flight {
     /// A job, or a piece of it.
     Job(Job),
@@ -54,13 +54,13 @@ struct Slot {
     flight: Flight,
 }
 
-/// What came of a request.
+/// The result of a request.
 pub(super) struct Answer {
     /// Which.
     pub(super) flight: Flight,
     /// Bytes that it was about.
     pub(super) length: u64,
-    /// What came of it.
+    /// The result.
     pub(super) result: Result<Vec<Extent>, Errno>,
 }
 
@@ -111,7 +111,7 @@ pub(super) struct Link {
     /// Writes, trims and zeroings acknowledged without being durable, and how many of them a flush has covered since.
     acknowledged: u64,
     flushed: u64,
-    /// Whether anything was ever answered, except that the server is shutting down.
+    /// True if anything was ever answered, except that the server is shutting down.
     pub(super) has_answered: bool,
 }
 
@@ -149,12 +149,12 @@ impl Link {
         self.slots.slots.len() - self.slots.free.len()
     }
 
-    /// Whether something was acknowledged that no flush has covered.
+    /// True if something was acknowledged that no flush has covered.
     pub(super) fn is_dirty(&self) -> bool {
         self.acknowledged > self.flushed
     }
 
-    /// Whether it knows what is allocated.
+    /// True if it knows what is allocated.
     pub(super) fn has_extents(&self) -> bool {
         self.has_context
     }

@@ -49,16 +49,16 @@ pub(crate) struct Settings {
     pub(crate) connections: usize,
     /// How long requests wait while the server is away.
     pub(crate) reconnect_timeout: Duration,
-    /// Whether the server keeps what it has acknowledged whatever happens to it.
+    /// True if the server keeps what it has acknowledged whatever happens to it.
     pub(crate) keeps_unflushed: bool,
 }
 
-/// What was offered to clients of the export, and what it must therefore have as long as it is served.
+/// The offer to clients of the export, which it must therefore keep as long as it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Guaranteed {
     /// Bytes.
     pub(crate) size: u64,
-    /// What it can do.
+    /// Its abilities.
     pub(crate) flags: TransmissionFlags,
     /// Requests must be multiples of so many bytes.
     pub(crate) min_block: u32,
@@ -69,7 +69,7 @@ pub(crate) struct Guaranteed {
 }
 
 impl Guaranteed {
-    /// What is used of an export.
+    /// The used part of an export.
     ///
     /// # Errors
     /// Why it cannot be served.
@@ -92,27 +92,28 @@ impl Guaranteed {
         self.flags.contains(flag)
     }
 
-    /// Whether writes are refused.
+    /// True if writes are refused.
     pub(crate) fn is_read_only(&self) -> bool {
         self.has(TransmissionFlags::READ_ONLY)
     }
 
-    /// Whether writes can be made durable one by one.
+    /// True if writes can be made durable one by one.
     pub(crate) fn has_fua(&self) -> bool {
         self.has(TransmissionFlags::SEND_FUA)
     }
 
-    /// Whether the server says when a zeroing would mean writing zeros.
+    /// True if the server says when a zeroing would mean writing zeros.
     pub(crate) fn zeroes_fast(&self) -> bool {
         self.has(TransmissionFlags::SEND_FAST_ZERO)
     }
 
-    /// Whether a zeroing is first tried without writing zeros.
+    /// True if a zeroing is first tried without writing zeros.
     fn tries_fast(&self, may_write: bool) -> bool {
         !may_write && self.zeroes_fast()
     }
 
-    /// What of it our own clients may use. One connection to it at a time, or coherent ones: a flush covers all of them.
+    /// The abilities that our own clients may use. One connection to it at a time, or coherent ones: a flush covers all
+    /// of them.
     pub(crate) fn flags(&self, read_only: bool) -> TransmissionFlags {
         use TransmissionFlags as Has;
         let flush = self.has(Has::SEND_FLUSH);
@@ -132,7 +133,7 @@ impl Guaranteed {
         flags
     }
 
-    /// Whether an export that answers now can stand in for the one that was guaranteed.
+    /// Checks that an export that answers now can stand in for the one that was guaranteed.
     ///
     /// # Errors
     /// Why not.
@@ -170,9 +171,9 @@ impl Guaranteed {
 
 /// An operation with the address that its result goes to.
 pub(crate) struct Job {
-    /// What to do.
+    /// The operation.
     io: FileIo,
-    /// Who waits for it.
+    /// The receiver of the result.
     to: ReplyTo,
     /// Bytes of a range that earlier requests have dealt with.
     done: u64,
@@ -183,13 +184,13 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Whether it has changed something that is not durable by itself.
+    /// True if it has changed something that is not durable by itself.
     fn leaves_something_to_flush(&self) -> bool {
         matches!(self.io, FileIo::Write { durable: false, .. } | FileIo::Trim { .. } | FileIo::Zero { .. })
     }
 }
 
-/// Who waits for an operation.
+/// The receiver of an operation's result.
 pub(crate) enum ReplyTo {
     /// A worker, under this token.
     Worker(Arc<Reports>, u32),
@@ -197,7 +198,7 @@ pub(crate) enum ReplyTo {
     Thread(Sender<i32>),
 }
 
-/// What others may know about the driver.
+/// The driver's state for others.
 #[derive(Default)]
 struct Status {
     connections: AtomicU32,
@@ -287,7 +288,7 @@ impl Remote {
         Ok(Self { guaranteed, uri, connections, inbox, status })
     }
 
-    /// What is offered to its clients.
+    /// The offer to its clients.
     pub(crate) fn guaranteed(&self) -> &Guaranteed {
         &self.guaranteed
     }
@@ -313,7 +314,7 @@ impl Remote {
         }
     }
 
-    /// Whether acknowledged writes may be lost.
+    /// True if acknowledged writes may be lost.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.status.is_lost.load(Ordering::Acquire)
@@ -324,7 +325,7 @@ impl Remote {
         self.status.loss.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether there is no connection at present.
+    /// True if there is no connection at present.
     pub(crate) fn is_away(&self) -> bool {
         self.status.connections.load(Ordering::Relaxed) == 0
     }
@@ -334,7 +335,7 @@ impl Remote {
         &self.uri
     }
 
-    /// What is going on, for the API.
+    /// The state for the API.
     pub(crate) fn state(&self) -> RemoteState {
         let status = &self.status;
         let number = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
@@ -346,7 +347,7 @@ impl Remote {
             connections: connections.into(),
             connections_wanted: self.connections as u64,
             reconnects_total: number(&status.reconnects),
-            resent_total: number(&status.resent),
+            retransmits_total: number(&status.resent),
             in_flight_requests: number(&status.in_flight),
             waiting_requests: number(&status.waiting),
             away_ms: away_since.map(|since| clock::now().as_nanos().saturating_sub(since) / 1_000_000),

@@ -17,7 +17,7 @@ use crate::statistics::Estimate;
 use crate::workload::{Requests, SizeShare, Spec};
 use crate::world::Setup;
 
-/// What the issue of the day asks: at most so much of the oracle's throughput may be lost, in per cent,
+/// The most that may be lost of the oracle's throughput, in per cent,
 const LOSS_BAR_PERCENT: f64 = 3.0;
 /// and the light tenant's 99th percentile may be at most so many times the oracle's,
 const P99_BAR: f64 = 1.2;
@@ -214,7 +214,7 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
         }
     }
     section.figures.push(Plot::new(
-        "What each method loses against the oracle",
+        "Loss of each method against the oracle",
         "Each point is a case; the oracle is at (0, 1). Down and to the left is better.",
         Axis::linear("throughput lost, %"),
         Axis::log("light p99 / oracle's"),

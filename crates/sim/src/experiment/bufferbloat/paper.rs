@@ -196,7 +196,7 @@ fn client_p99_ms(run: &Digest) -> f64 {
     run.tenants[0].response.p99_ms
 }
 
-/// What figures 6 to 9 run: one of the methods, or SlowFast as published with another trade-off (its place).
+/// The arms of figures 6 to 9: one of the methods, or SlowFast as published with another trade-off (its place).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
     Method(Method),

@@ -12,13 +12,13 @@ use crate::statistics::Estimate;
 use crate::workload::Spec;
 use crate::world::{Client, Setup, Tenant};
 
-/// What BlueStore charges a request on an SSD on top of its payload, in bytes; here for every device.
+/// BlueStore's charge for a request on an SSD on top of its payload, in bytes; here for every device.
 const BASE_COST_BYTES: u32 = 4_000;
 
 /// Fixed budgets of the paper, in KiB.
 pub(super) const GRID_KIB: [u32; 4] = [128, 256, 512, 1024];
 
-/// A way to bound what is inside.
+/// A way to bound what is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Method {
     /// Not at all.
@@ -49,7 +49,7 @@ impl Method {
         std::iter::once(Self::None).chain(GRID_KIB.map(Self::Fixed)).chain(adaptive).collect()
     }
 
-    /// Whether it finds its budget by itself.
+    /// True if it finds its budget by itself.
     pub(super) fn adapts(self) -> bool {
         !matches!(self, Self::None | Self::Fixed(_))
     }
@@ -107,7 +107,7 @@ pub(super) fn seconds(s: f64) -> Duration {
     Duration::from_nanos((s * 1e9) as u64)
 }
 
-/// What a figure of each run says together.
+/// The estimate of a figure over all runs.
 pub(super) fn estimate<T>(runs: &[T], figure: impl Fn(&T) -> f64) -> Estimate {
     Estimate::over(runs, figure)
 }

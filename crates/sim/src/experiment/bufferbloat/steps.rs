@@ -1,4 +1,4 @@
-//! What happens when load or device change in mid-run.
+//! Changes of load or device in mid-run.
 
 use std::collections::BTreeMap;
 
@@ -33,10 +33,10 @@ const SETTLED_SHARE: f64 = 0.95;
 const SETTLE_BAR_S: f64 = 2.0;
 /// Seeds of what is only compared with.
 const OTHERS_SEEDS: usize = 3;
-/// What is shown before the step.
+/// The time that is shown before the step.
 const LEAD: Duration = Duration::from_secs(2);
 
-/// What comes before the load that the step changes.
+/// The load before the one that the step changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Prelude {
     /// Nothing; the load then lasts for as long as the bed says.
@@ -207,7 +207,7 @@ struct Settling {
     missed_percent: f64,
 }
 
-/// What the oracle does in the long run.
+/// The oracle's figures in the long run.
 struct Reference {
     bytes_per_s: f64,
     light_ms: f64,
@@ -354,7 +354,7 @@ fn figures(case: &Case, reference: &Reference, runs: &[(String, &Digest)]) -> [P
         plot(
             "light latency",
             format!("Mean of windows of 0.5 s. New oracle: {:.2} ms.", reference.light_ms),
-            Axis::log("mean light response time, ms"),
+            Axis::log("mean light latency, ms"),
             over_time(&light_ms),
         ),
         plot(

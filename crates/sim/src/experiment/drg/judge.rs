@@ -1,4 +1,4 @@
-//! What the runs say: how often targets were missed, what it cost, and which claims came out.
+//! The results of the runs: how often targets were missed, what it cost, and which claims came out.
 
 use evenkeel_control::slots::Method;
 
@@ -8,7 +8,7 @@ use crate::experiment::{Better, Claim, Options, Report, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
-/// What the paper says of RW(D), in per cent of the periods, by set of targets and workload.
+/// The paper's RW(D), in per cent of the periods, by set of targets and workload.
 const PAPER_RWD: [[f64; 4]; 2] = [[0.0, 0.0, 28.0, 20.0], [5.0, 14.0, 0.0, 0.0]];
 
 /// Share of a workload's seconds whose mean response time exceeds the target, in per cent; seconds without any count for nothing.

@@ -1,4 +1,4 @@
-//! What the workloads ask.
+//! The requests of the workloads.
 //!
 //! The paper replays two traces twice each: WebSearch, and a TPC-C trace. Where they are given they are replayed here, at
 //! chosen rates; else twins are invented after what the traces look like: their sizes, reads, and how much arrivals vary

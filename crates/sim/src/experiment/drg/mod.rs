@@ -57,7 +57,7 @@ pub struct Traces {
 /// As [`super::Execute`], of this experiment.
 pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 
-/// What is run.
+/// The case of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
     /// The paper's two sets of targets.
@@ -102,7 +102,7 @@ impl Case {
         }
     }
 
-    /// Whether the paper has it.
+    /// True if the paper has it.
     const fn is_published(self) -> bool {
         matches!(self, Self::SloA | Self::SloB)
     }

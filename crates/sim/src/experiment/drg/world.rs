@@ -24,9 +24,9 @@ pub struct Workload {
     pub name: &'static str,
     /// Which host it is on.
     pub host: usize,
-    /// What it asks.
+    /// Its requests.
     pub source: Source,
-    /// What its mean response time is to stay below.
+    /// The target for its mean response time.
     pub target: Duration,
     /// Its weight.
     pub weight: u32,
@@ -41,14 +41,14 @@ pub struct Workload {
 /// How much more a workload asks in its surge.
 pub const SURGE: usize = 3;
 
-/// What is run.
+/// The setup of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The array.
     pub device: DeviceParams,
     /// Bytes of it that are used.
     pub capacity: u64,
-    /// Everyone.
+    /// All.
     pub workloads: Vec<Workload>,
     /// How slots are shared out.
     pub slots: slots::Config,
@@ -76,7 +76,7 @@ impl Second {
     }
 }
 
-/// What came of a run: for each workload its seconds, in order.
+/// The outcome of a run: for each workload its seconds, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// By workload.
@@ -121,7 +121,7 @@ impl Workload {
         Tenant { latency_target, ..Tenant::new(self.name, Qos { weight: self.weight, ..Qos::default() }) }
     }
 
-    /// What it asks, from its first request on.
+    /// Its requests, from the first on.
     fn client(&self, place: usize, setup: &Setup, seed: u64) -> Client {
         let until = self.until.min(Instant::ZERO + setup.lead + setup.duration);
         let seed = seed.wrapping_mul(1_000_003) ^ place as u64;

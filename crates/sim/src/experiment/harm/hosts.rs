@@ -6,7 +6,7 @@ use evenkeel_model::device::Device;
 
 use crate::world::{Hosts, Setup, TenantResult, run_hosts};
 
-/// What a tenant got while it counted.
+/// A tenant's figures while it counted.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// All of it.

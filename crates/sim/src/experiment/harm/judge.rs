@@ -1,4 +1,4 @@
-//! What a method did to a case.
+//! The effect of a method on a case.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,34 +30,34 @@ pub struct Case {
     pub setup: Setup,
     /// The same as text.
     pub(super) scenario: String,
-    /// What methods are compared with: none, or the best fixed setting.
+    /// The reference of methods: none, or the best fixed setting.
     pub(super) reference: Config,
     /// Requests per second that the device gives each tenant alone.
     capacity: Vec<f64>,
     effects: Vec<Effect>,
 }
 
-/// Whether a setup has a policy.
+/// True if a setup has a policy.
 pub(super) fn has_policy(setup: &Setup) -> bool {
     let is_set = |rates: &Rates| rates.iops > 0 || rates.bytes_per_s > 0;
     setup.pool.target.is_some()
         || setup.tenants.iter().any(|tenant| is_set(&tenant.qos.limit) || is_set(&tenant.qos.reservation))
 }
 
-/// What a method did to a case: natural logarithms of ratios to the reference's figures, one for each seed.
+/// The effect of a method on a case: natural logarithms of ratios to the reference's figures, one for each seed.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
     pub(super) throughput: Vec<f64>,
     /// p50 and p99 of each tenant that was light, by its place.
     p50: BTreeMap<usize, Vec<f64>>,
     p99: BTreeMap<usize, Vec<f64>>,
-    /// What each tenant with a reservation gets of what is due to it.
+    /// Each reserved tenant's throughput as a part of what is due to it.
     reserved: BTreeMap<usize, Vec<f64>>,
     /// Of the light tenants together, in ms: p99 without control and with it.
     light_p99_ms: [Vec<f64>; 2],
 }
 
-/// What counts.
+/// The figures that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// It would have been better to do nothing.
@@ -74,17 +74,17 @@ impl Case {
         Self { seed, setup, scenario: scenario.to_owned(), reference: Config::None, capacity, effects }
     }
 
-    /// What methods are compared with.
+    /// The reference of methods.
     pub(super) fn reference(&self) -> Setup {
         self.with(self.reference)
     }
 
-    /// Whether it carries a limit, a reservation or a latency target.
+    /// True if it carries a limit, a reservation or a latency target.
     pub fn has_policy(&self) -> bool {
         has_policy(&self.setup)
     }
 
-    /// What methods are compared with, in a few words.
+    /// The reference of methods, in a few words.
     pub fn reference_name(&self) -> String {
         match self.reference {
             Config::Fixed { budget_bytes } => format!("the best fixed budget, {} KiB", budget_bytes >> 10),
@@ -128,12 +128,12 @@ impl Case {
         }
     }
 
-    /// What a method did.
+    /// The effect of a method.
     pub fn effect(&self, method: usize) -> &Effect {
         &self.effects[method]
     }
 
-    /// What counts of it.
+    /// The figures that count.
     pub fn verdict(&self, method: usize) -> Verdict {
         self.effects[method].verdict()
     }
@@ -154,25 +154,25 @@ impl Case {
         self.effects[*constant].helps(1).then(|| gain(method).zip(gain(*constant)).map(|(ours, best)| ours / best))?
     }
 
-    /// Whether the means so far are beyond a bound of harm, which more seeds are to decide.
+    /// True if the means so far are beyond a bound of harm, which more seeds are to decide.
     pub(super) fn looks_harmed(&self, method: usize) -> bool {
         self.effects[method].looks_harmed()
     }
 }
 
 impl Effect {
-    /// Whether the throughput, a reservation or a light tenant's figure is beyond a bound; `range` is where the mean of values
-    /// lies.
+    /// True if the throughput, a reservation or a light tenant's figure is beyond a bound; `range` is where the mean of
+    /// values lies.
     pub(super) fn beyond(&self, bounds: (f64, f64), range: impl Fn(&[f64]) -> (f64, f64)) -> bool {
         self.is_slow(bounds.0, &range) || self.is_beyond_for_a_tenant(bounds, range)
     }
 
-    /// Whether the throughput is beyond a bound.
+    /// True if the throughput is beyond a bound.
     pub(super) fn is_slow(&self, bound: f64, range: impl Fn(&[f64]) -> (f64, f64)) -> bool {
         range(&self.throughput).1 < libm::log(bound)
     }
 
-    /// Whether a reservation or a light tenant's figure is beyond a bound.
+    /// True if a reservation or a light tenant's figure is beyond a bound.
     pub(super) fn is_beyond_for_a_tenant(
         &self,
         (throughput, latency): (f64, f64),
@@ -195,7 +195,7 @@ impl Effect {
         }
     }
 
-    /// Whether one seed's figures are help.
+    /// True if one seed's figures are help.
     fn helps(&self, seed: usize) -> bool {
         let [none, with] = &self.light_p99_ms;
         let gain = none.get(seed).zip(with.get(seed)).map(|(none, with)| with - none);
@@ -214,7 +214,7 @@ impl Effect {
         self.light_p99_ms[1].push(libm::log(was[1]) + log_ratio(is[1], was[1]));
     }
 
-    /// Whether the means so far are beyond a bound of harm.
+    /// True if the means so far are beyond a bound of harm.
     pub(super) fn looks_harmed(&self) -> bool {
         self.beyond(HARM, |values| (mean(values), mean(values)))
     }
@@ -269,13 +269,15 @@ fn fair_share(setup: &Setup, place: usize) -> f64 {
     LIGHT * weight(place) / (0..setup.tenants.len()).map(weight).sum::<f64>()
 }
 
-/// Whether a tenant is light by its parts of all bytes and of all requests, where nothing is known of the device's time.
+/// True if a tenant is light by its parts of all bytes and of all requests, where nothing is known of the device's
+/// time.
 pub(super) fn is_light_by_use(setup: &Setup, place: usize, bytes: f64, requests: f64, count: u64) -> bool {
     let fair = fair_share(setup, place);
     bytes < fair && requests < fair && count >= REQUESTS
 }
 
-/// What is due to each tenant with a reservation, by its place, in requests a second: no more than the reference gives it.
+/// The rate due to each tenant with a reservation, by its place, in requests a second: no more than the reference gives
+/// it.
 pub(super) fn due(setup: &Setup, none: &Digest) -> Vec<(usize, f64)> {
     let seconds = setup.duration.as_secs_f64();
     let due = |(place, was): (usize, &TenantDigest)| {

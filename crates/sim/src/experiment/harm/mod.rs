@@ -68,7 +68,7 @@ const MOST_S: f64 = 300.0;
 pub struct Method {
     /// As in results.
     pub name: String,
-    /// What it is.
+    /// The admission control.
     pub admission: Config,
 }
 

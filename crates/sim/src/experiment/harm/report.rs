@@ -19,7 +19,7 @@ const BAR: f64 = 0.01;
 /// Part of a constant's gain that counts as having it.
 const GAINED: f64 = 0.5;
 
-/// Whom the cases judge.
+/// The controller that the cases judge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
     /// Admission control.
@@ -61,7 +61,7 @@ impl Controller {
         }
     }
 
-    /// What its judge counts.
+    /// The figures that its judge counts.
     const fn metrics(self) -> &'static [&'static str] {
         match self {
             Self::Admission | Self::Placement => &["harmed", "harmed_gravely", "helped", "gained"],
@@ -75,19 +75,19 @@ fn placements() -> [connections::Config; 2] {
     [connections::Config::default(), connections::Config::Genetic(connections::Moving::published())]
 }
 
-/// What to judge.
+/// The cases and controllers to judge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Whom.
+    /// The controllers.
     pub controllers: Vec<Controller>,
     /// On how many cases each, at most [`SET`]; by default more for admission control than for the others.
     pub cases: Option<u64>,
 }
 
-/// What came of a case with a method.
+/// The result of a case with a method.
 #[derive(Clone, Debug, Default)]
 pub struct Judged {
-    /// Whether doing nothing would have been better.
+    /// True if doing nothing would have been better.
     pub harmed: bool,
     /// Far better.
     pub gravely: bool,

@@ -126,7 +126,7 @@ impl Case {
         self.effects[method] = effect;
     }
 
-    /// Whether the means so far are beyond a bound of harm, which more seeds are to decide.
+    /// True if the means so far are beyond a bound of harm, which more seeds are to decide.
     fn looks_harmed(&self, method: usize) -> bool {
         self.effects[method].beyond(HARM, |values| (mean(values), mean(values)))
     }
@@ -151,7 +151,7 @@ impl Case {
 }
 
 impl Effect {
-    /// Whether something is beyond a bound of harm; `range` is where the mean of values lies.
+    /// True if something is beyond a bound of harm; `range` is where the mean of values lies.
     fn beyond(&self, bounds: (f64, f64), range: impl Fn(&[f64]) -> (f64, f64)) -> bool {
         // A light tenant that gains pays for throughput, unless nothing was to be gained.
         let for_nothing = self.none_of_target.is_empty()
@@ -175,7 +175,8 @@ impl std::fmt::Display for Effect {
     }
 }
 
-/// Whether a tenant takes less than its share of requests and of bytes without a target, and reads enough to have figures.
+/// True if a tenant takes less than its share of requests and of bytes without a target, and reads enough to have
+/// figures.
 fn is_light(setup: &Setup, none: &Digest, place: usize) -> bool {
     let tenant = &none.tenants[place];
     let all: u64 = none.tenants.iter().map(|tenant| tenant.requests).sum();

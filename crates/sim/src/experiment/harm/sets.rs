@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use super::{Controller, constants};
 use crate::experiment::Report;
 
-/// What stands above the lines.
+/// The text above the lines.
 const HEAD: &str = "\
 # Sets of drawn cases
 

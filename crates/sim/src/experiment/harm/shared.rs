@@ -13,7 +13,7 @@ pub(super) const PILOT: Duration = Duration::from_secs(2);
 const LEAST_S: f64 = 3.0;
 const MOST_S: f64 = 15.0;
 
-/// What counts of a case.
+/// The figures of a case that count.
 pub(super) fn with(verdict: Verdict, harmed: bool, gravely: bool) -> Verdict {
     Verdict { harmed: verdict.harmed || harmed, gravely: verdict.gravely || gravely, ..verdict }
 }

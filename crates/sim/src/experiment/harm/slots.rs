@@ -36,7 +36,7 @@ pub struct Case {
     pub hosts: Hosts,
 }
 
-/// What came of a case.
+/// The result of a case.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
     /// Ratios to what it is compared with.
@@ -96,7 +96,7 @@ impl Case {
         figures.iter().enumerate().map(of).collect()
     }
 
-    /// What `slots` do to it, over these seeds.
+    /// The effect of `slots` on it, over these seeds.
     pub fn effect(&self, slots: Config, seeds: core::ops::Range<u64>) -> Effect {
         let mut effect = Effect { missed: vec![Vec::new(); self.setup.tenants.len()], ..Effect::default() };
         for seed in seeds {
@@ -145,14 +145,14 @@ fn figure(figures: &Figures, statistic: Statistic) -> f64 {
 }
 
 impl Effect {
-    /// What counts of it.
+    /// The figures that count.
     pub fn verdict(&self) -> Verdict {
         let missed = self.missed.iter().filter(|missed| missed.len() > 1);
         let low = missed.map(|missed| interval_99(missed).0).fold(f64::NEG_INFINITY, f64::max);
         with(self.light.verdict(), low > 0.0, low > libm::log(GRAVE.1))
     }
 
-    /// Whether the means so far are beyond a bound.
+    /// True if the means so far are beyond a bound.
     pub fn looks_harmed(&self) -> bool {
         self.light.looks_harmed() || self.missed.iter().any(|missed| !missed.is_empty() && mean(missed) > 0.0)
     }

@@ -33,7 +33,7 @@ pub struct Case {
     pub guarantee: u64,
 }
 
-/// What came of a case, one figure for each seed.
+/// The result of a case, one figure for each seed.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
     /// Ratios to the plain limit's.
@@ -80,7 +80,7 @@ impl Case {
         hosts::run(&setup, &Hosts::default(), None, seed)
     }
 
-    /// What the guarantee does, over these seeds, beside the limit.
+    /// The effect of the guarantee, over these seeds, beside the limit.
     pub fn effect(&self, seeds: core::ops::Range<u64>) -> Effect {
         let mut effect = Effect::default();
         let guarantee = self.guarantee as f64;
@@ -107,14 +107,14 @@ impl Effect {
         [&self.missed, &self.jitter].iter().any(|values| range(values) > libm::log(bound)) || range(&self.above) > above
     }
 
-    /// What counts of it.
+    /// The figures that count.
     pub fn verdict(&self) -> Verdict {
         let low = |values: &[f64]| interval_99(values).0;
         let (harmed, gravely) = (self.beyond(HARM.1, NOTHING, low), self.beyond(GRAVE.1, 20.0 * NOTHING, low));
         with(self.light.verdict(), harmed, gravely)
     }
 
-    /// Whether the means so far are beyond a bound.
+    /// True if the means so far are beyond a bound.
     pub fn looks_harmed(&self) -> bool {
         self.light.looks_harmed() || self.beyond(HARM.1, NOTHING, mean)
     }

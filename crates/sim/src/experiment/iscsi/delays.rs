@@ -23,7 +23,7 @@ fn host(id: u64, kind: Kind, duration: Duration) -> Host {
     Host { id, kind, bytes: BYTES, streams: 1, pace: Duration::ZERO, active }
 }
 
-/// What a kind of request is called, and what is delayed to slow it.
+/// The name of a kind of request, and what is delayed to slow it.
 const KINDS: [(&str, Kind, Delayed); 2] =
     [("reads", Kind::Read, Delayed::Payload), ("writes", Kind::Write, Delayed::Acknowledgements)];
 

@@ -25,7 +25,7 @@ const MOST_TENTHS: u32 = 200;
 const LEAD_S: u64 = 10;
 const PAUSE_S: u64 = 5;
 
-/// What ours is to reach: windows above the target in per cent, settling in seconds, written throughput in per cent of that
+/// The bars for ours: windows above the target in per cent, settling in seconds, written throughput in per cent of that
 /// with the best constant delay.
 const ABOVE_BAR: f64 = 1.0;
 const SETTLE_BAR: f64 = 1.0;
@@ -81,7 +81,7 @@ fn constant(delay_ms: f64) -> Control {
     Control::Schedule((0..3).map(|host| (Instant::ZERO, READER + 1 + host, ms(delay_ms))).collect())
 }
 
-/// Who chooses the delay; targets by their place in [`TARGETS_MS`].
+/// The controller of the delay; targets by their place in [`TARGETS_MS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
     /// A constant delay of so many tenths of a ms; 0 is no control.
@@ -289,7 +289,7 @@ fn over_time(outcomes: &Outcomes) -> Vec<Plot> {
     [false, true].into_iter().flat_map(plots).collect()
 }
 
-/// What a constant delay gives and costs: figures 11 and 13 as a curve.
+/// The gain and the cost of a constant delay: figures 11 and 13 as a curve.
 fn trade_off(outcomes: &Outcomes, bursts: &[(Instant, Instant)], claims: &mut Vec<Claim>) -> Section {
     let means = |tenths: u32| {
         let busy = |run: &Outcome| -> Vec<Tick> {

@@ -16,7 +16,7 @@ const START_WITHIN: Duration = Duration::from_millis(20);
 pub struct Host {
     /// Its number; delays are by host.
     pub id: u64,
-    /// What its requests are.
+    /// The kind of its requests.
     pub kind: Kind,
     /// Payload of a request.
     pub bytes: u32,
@@ -28,7 +28,7 @@ pub struct Host {
     pub active: Vec<(Instant, Instant)>,
 }
 
-/// Who chooses delays.
+/// The controller of delays.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
     /// No controller: these delays for these hosts from these moments on, in order; none before.
@@ -37,22 +37,22 @@ pub enum Control {
     Controller(Config),
 }
 
-/// What is run.
+/// The setup of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// Connections, target and storage.
     pub link: LinkParams,
-    /// Everyone.
+    /// All.
     pub hosts: Vec<Host>,
-    /// What is delayed.
+    /// The delayed packets.
     pub on: Delayed,
-    /// Who chooses delays.
+    /// The controller of delays.
     pub control: Control,
     /// How long.
     pub duration: Duration,
 }
 
-/// What the sensors read in one interval, and what came of it.
+/// The sensors' figures in one interval, and what came of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tick {
     /// Its end.
@@ -71,7 +71,7 @@ pub struct Tick {
     pub reason: Option<&'static str>,
 }
 
-/// What came of a run: its intervals, in order.
+/// The outcome of a run: its intervals, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// The intervals.

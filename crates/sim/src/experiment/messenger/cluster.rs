@@ -1,4 +1,4 @@
-//! Who talks to whom, and how much: the paper's cluster.
+//! The paper's cluster: who talks to whom, and how much.
 
 use evenkeel_control::rng::SplitMix64;
 
@@ -41,7 +41,7 @@ pub(super) const fn peer(osd: usize, connection: u32) -> usize {
     if place < osd { place } else { place + 1 }
 }
 
-/// What a light message is about.
+/// The subject of a light message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Light {
     /// Maps and states, on a connection to an OSD or the monitor.
@@ -195,7 +195,7 @@ impl Destinations {
     }
 }
 
-/// What the clients of a run have outstanding, each for itself.
+/// The outstanding requests of a run's clients, each for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Load {
     /// All alike: eight jobs with eight requests each (section VI.B).

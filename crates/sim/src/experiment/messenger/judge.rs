@@ -1,4 +1,4 @@
-//! What the runs say: how much more alike workers are, how much more they do, and which claims came out.
+//! The results of the runs: how much more alike workers are, how much more they do, and which claims came out.
 
 use super::cluster::{CONNECTIONS, Load, OSDS};
 use super::world::{Outcome, Spread, WINDOW};
@@ -7,7 +7,7 @@ use crate::experiment::{Better, Claim, Options, Report, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
-/// What ours is to reach, in per cent of the difference that a placement can remove.
+/// The bar for ours, in per cent of the difference that a placement can remove.
 const REDUCTION_BAR: f64 = 80.0;
 /// Figure 2: messages of the most and of the least loaded worker, by the mean of Table I (all messages of randwrite over 128
 /// workers).
@@ -66,7 +66,7 @@ impl Outcomes<'_> {
 }
 
 impl Outcomes<'_> {
-    /// What the columns' runs of the first seed have in order, in multiples of a mean.
+    /// The columns of the runs with the first seed in order, in multiples of a mean.
     fn first_seed(&self, title: &str, x: &str, y: &str, values: impl Fn(&Outcome) -> Vec<f64>) -> Plot {
         let series = |(name, arm): (&str, Arm)| {
             let values = self.of(Load::Equal, Operation::Write, arm).first().map_or_else(Vec::new, &values);
@@ -288,9 +288,9 @@ fn price(all: &Outcomes<'_>) -> Section {
     Section {
         rows: sheet.rows,
         ..Section::new(
-            "Moves and response times",
+            "Moves and latencies",
             [format!(
-                "Connections moved in {WINDOW} s, in per cent of all; 99th percentile of the response time on the stretched scale of \
+                "Connections moved in {WINDOW} s, in per cent of all; 99th percentile of the latency on the stretched scale of \
              time."
             )],
         )

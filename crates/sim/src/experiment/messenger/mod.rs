@@ -44,7 +44,7 @@ const LEAD: Duration = Duration::from_secs(11);
 /// As [`super::Execute`], of this experiment.
 pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 
-/// What clients do.
+/// The operation of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Operation {
     Read,
@@ -73,7 +73,7 @@ impl Operation {
     }
 }
 
-/// Who places connections.
+/// The method of placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
     RoundRobin,

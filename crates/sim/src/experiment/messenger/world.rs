@@ -23,7 +23,7 @@ const HEADER: u32 = 256;
 /// Payload of a read or write (section VI.B).
 const PAYLOAD: u32 = 4096;
 
-/// What is run.
+/// The setup of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// The workers.
@@ -36,9 +36,9 @@ pub struct Setup {
     pub skew: Skew,
     /// Part of the requests that write (0 to 1).
     pub writes: f64,
-    /// What clients have outstanding.
+    /// The outstanding requests of clients.
     pub load: Load,
-    /// Who places connections.
+    /// The method of placement.
     pub placement: Config,
     /// How long before it counts; whole seconds.
     pub lead: Duration,
@@ -57,12 +57,12 @@ pub struct Spread {
     pub best: f64,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Reads and writes completed per second.
     pub per_s: [f64; 2],
-    /// Mean response time of all, in ms.
+    /// Mean latency of all, in ms.
     pub mean_ms: f64,
     /// Its 99th percentile, in ms.
     pub p99_ms: f64,
@@ -80,7 +80,7 @@ pub struct Outcome {
     pub moves: u64,
 }
 
-/// What a message is about; its number carries this and a request.
+/// The step of a message; its number carries this and a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Op,
@@ -125,7 +125,7 @@ enum Event {
     Look,
 }
 
-/// What a worker did in a while.
+/// A worker's figures in a while.
 #[derive(Clone, Copy, Debug, Default)]
 struct Worked {
     busy: u64,

@@ -1,4 +1,4 @@
-//! What the runs say: DAT, jitter, how close to the oracle, and which claims came out.
+//! The results of the runs: DAT, jitter, how close to the oracle, and which claims came out.
 
 use super::grid::Group;
 use super::world::{Outcome, Setup};
@@ -7,7 +7,7 @@ use crate::experiment::{Better, Claim, Options, Report, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
-/// What ours is to reach, in per cent: DAT of a group, mean jitter.
+/// The bars for ours, in per cent: DAT of a group, mean jitter.
 const DAT_BAR: f64 = 0.45;
 const JITTER_BAR: f64 = 2.3;
 /// Where the oracle cannot reach that either: this many times its figure.

@@ -48,7 +48,7 @@ pub type Traces = BTreeMap<&'static str, Arc<Recorded>>;
 /// As [`super::Execute`], of this experiment.
 pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 
-/// Who sets the limits.
+/// The controller of the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
     Static,

@@ -1,4 +1,4 @@
-//! What could be done with one limit for each period if the future were known.
+//! The best that one limit for each period could do if the future were known.
 //!
 //! Before each period the whole world is copied and the period tried with other limits, until every stream comes as close
 //! to its guarantee, and to what it is owed of earlier periods, as these tries can bring it. Then the period happens.
@@ -58,7 +58,7 @@ pub(super) fn run(setup: &Setup, world: &mut World, end: Instant, meter: &mut Me
     }
 }
 
-/// What each stream would get per second until `next` under these limits.
+/// Each stream's rate until `next` under these limits.
 fn tried(world: &World, limits: &[f64], next: Instant, before: &[u64], seconds: f64) -> Vec<f64> {
     let mut copy = world.clone();
     copy.set_limits(limits);

@@ -16,13 +16,13 @@ use crate::experiment::{Better, Row, Section};
 
 /// Seeds of each.
 pub(super) const SEEDS: usize = 2;
-/// Who is compared, in the order of the runs.
+/// The arms to compare, in the order of the runs.
 pub(super) const ARMS: [Arm; 3] = [Arm::Static, Arm::Saat, Arm::Accurate];
 
 /// Name, device, habits.
 pub(super) type Variant = (String, CachedParams, Habits);
 
-/// What the mean of the plain limit may be, in per cent, for constants to count as fitted.
+/// The mean of the plain limit, in per cent, at which constants count as fitted.
 const BASELINE: std::ops::RangeInclusive<f64> = 5.0..=9.0;
 
 pub(super) fn variants() -> Vec<Variant> {

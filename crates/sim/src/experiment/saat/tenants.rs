@@ -40,7 +40,7 @@ pub const TRACES: [Trace; 10] = [
     trace("wdev", 2.654_824, 0.273, 0.13),
 ];
 
-/// What was invented for all tenants alike.
+/// The invented habits of all tenants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Habits {
     /// Mean length of a phase of misses, in bytes of reads and writes together.

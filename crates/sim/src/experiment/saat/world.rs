@@ -20,7 +20,7 @@ pub const HALF: Duration = Duration::from_millis(500);
 /// A tenant and what it was guaranteed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tenant {
-    /// What it does, as fast as it may.
+    /// Its requests, as fast as it may.
     pub trace: Trace,
     /// The same as it was recorded, instead of what was invented.
     pub recorded: Option<Arc<Recorded>>,
@@ -29,7 +29,7 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// What was guaranteed in one direction.
+    /// The guarantee in one direction.
     pub fn guaranteed_of(&self, kind: Kind) -> f64 {
         let reads = self.recorded.as_ref().and_then(|recorded| recorded.reads()).unwrap_or(self.trace.reads);
         let part = if kind == Kind::Read { reads } else { 1.0 - reads };
@@ -37,25 +37,25 @@ impl Tenant {
     }
 }
 
-/// Who sets the limits.
+/// The controller of the limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Control {
     /// A controller.
     Controller(Config),
-    /// Someone who knows each period before it begins.
+    /// The oracle, which knows each period before it begins.
     Oracle,
 }
 
-/// What is run.
+/// The setup of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
     /// The device.
     pub device: CachedParams,
-    /// Everyone.
+    /// All.
     pub tenants: Vec<Tenant>,
-    /// What invented tenants have in common.
+    /// The common habits of invented tenants.
     pub habits: Habits,
-    /// Who sets the limits.
+    /// The controller of the limits.
     pub control: Control,
     /// How long the cache warms up, under control, before it counts.
     pub lead: Duration,
@@ -63,7 +63,7 @@ pub struct Setup {
     pub duration: Duration,
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// By tenant: its bytes in each half of a period.
@@ -215,7 +215,7 @@ impl Stream {
     }
 }
 
-/// What the device gives back with a request that is done: whose it was, and how large.
+/// The id that the device gives back with a request that is done: whose it was, and how large.
 fn id(place: usize, bytes: u32) -> u64 {
     (place as u64) << 32 | u64::from(bytes)
 }

@@ -46,7 +46,7 @@ fn claims(report: &Report) -> Section {
     });
     let (title, columns) = match report.experiment {
         experiment::harm::NAME => ("Aims", ["where", "aim", "reached", "figures"]),
-        _ => ("Claims of the paper", ["where", "what the paper says", "reproduced", "figures"]),
+        _ => ("Claims of the paper", ["where", "claim", "reproduced", "figures"]),
     };
     let table = Table { title: String::new(), columns: columns.map(str::to_owned).to_vec(), rows: rows.collect() };
     Section { title: title.to_owned(), text: Vec::new(), blocks: vec![Block::Table(table)] }

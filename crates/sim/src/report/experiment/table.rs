@@ -7,7 +7,7 @@ use crate::experiment::{Report, Row, Section, drg, harm, iscsi, messenger, saat}
 
 use crate::report::short;
 
-/// What the columns are.
+/// The meaning of the columns.
 fn about(experiment: &str) -> &'static [&'static str] {
     match experiment {
         iscsi::NAME => &[

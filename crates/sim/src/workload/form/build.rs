@@ -8,7 +8,7 @@ use super::{Form, Open, Problem, join};
 use crate::workload::spec::{Arrivals, OnOff, Pace, Pattern, Phase, Replay, Requests, SizeShare, Spec};
 use crate::workload::trace::{Options, Reader, Selection, Trace};
 
-/// What `form`, which stands at `path`, describes.
+/// The workload of `form`, which stands at `path`.
 pub(super) fn build(form: &Form, path: &str, open: Open<'_>, warnings: &mut Vec<Problem>) -> Result<Spec, Problem> {
     if form.idle {
         return Ok(Spec::Idle);

@@ -11,7 +11,7 @@ const MAX_RATE_PER_S: f64 = 1e9;
 /// How much faster or slower a trace is replayed at most.
 const MAX_SPEED: f64 = 1e6;
 
-/// What a form is.
+/// The sort of a form.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sort {
     Idle,

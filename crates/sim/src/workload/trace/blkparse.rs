@@ -8,7 +8,7 @@ use super::{Event, Record};
 
 const LAYOUT: &str = "major,minor cpu sequence seconds pid action RWBS sector + sectors [process]";
 
-/// What earlier lines have said.
+/// The content of earlier lines.
 #[derive(Debug, Default)]
 pub(super) struct State {
     devices: Names,
@@ -78,7 +78,7 @@ impl State {
     }
 }
 
-/// What the letters say: `None` if nothing known, `Some(None)` if it is no request for data or metadata.
+/// The kind by its letters: `None` if nothing known, `Some(None)` if it is no request for data or metadata.
 fn kind_of(rwbs: &[u8]) -> Option<Option<Kind>> {
     let has = |letter: u8| rwbs.contains(&letter);
     if !rwbs.iter().all(|letter| b"RWDENFSAMBVTU".contains(letter)) {

@@ -1,4 +1,4 @@
-//! What can be wrong with a trace, and what would be right.
+//! Faults of a trace, and what would be right.
 
 use std::io;
 
@@ -12,11 +12,11 @@ pub struct TraceError {
     pub file: String,
     /// The line, from 1.
     pub line: u64,
-    /// What is wrong there.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// What is wrong with a line, and what would be right.
+/// A fault of a line, and what would be right.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// The file system says no.
@@ -38,9 +38,9 @@ pub enum Fault {
     Field {
         /// Which one.
         name: &'static str,
-        /// What it says, shortened.
+        /// The text there, shortened.
         found: String,
-        /// What it should say.
+        /// The text that it should have.
         expected: &'static str,
     },
     /// No format fits any of the first lines.
@@ -49,7 +49,7 @@ pub enum Fault {
          the default output of blkparse; convert it to one of them, or name the format to see what does not fit"
     )]
     UnknownFormat,
-    /// More devices than anyone has.
+    /// More devices than a trace may have.
     #[error("names more than {MAX_DEVICES} devices; is this a trace?")]
     TooManyDevices,
     /// More requests than are kept.

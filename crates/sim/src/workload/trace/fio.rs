@@ -9,7 +9,7 @@ use super::fields::{Field, Names, by_blank, take};
 
 const TICK_NS: u64 = 1000;
 
-/// What earlier lines have said.
+/// The content of earlier lines.
 #[derive(Debug, Default)]
 pub(super) struct State {
     version: Option<Version>,

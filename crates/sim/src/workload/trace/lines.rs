@@ -4,7 +4,7 @@ use std::io::{self, BufRead, ErrorKind};
 
 use super::MAX_LINE_BYTES;
 
-/// What was read.
+/// A line as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
     /// A line, in the buffer, without its end.

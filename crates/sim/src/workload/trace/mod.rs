@@ -46,7 +46,7 @@ pub const MAX_RECORDS: usize = 100_000_000;
 pub struct Record {
     /// When it was sent, since whatever zero the trace has.
     pub at: Instant,
-    /// What kind of work it is.
+    /// The kind of the request.
     pub kind: Kind,
     /// Where on its device, in bytes.
     pub offset: u64,
@@ -88,7 +88,7 @@ pub enum Event {
     Issue,
 }
 
-/// What to do about a line that makes no sense.
+/// The treatment of a line that makes no sense.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BadLines {
@@ -106,7 +106,7 @@ pub struct Options {
     pub format: Option<Format>,
     /// Which events of a blkparse text are requests.
     pub event: Event,
-    /// What to do about bad lines.
+    /// The treatment of bad lines.
     pub bad_lines: BadLines,
 }
 

@@ -45,13 +45,13 @@ pub struct Trace {
 pub struct CannotRemap {
     /// The part of the device.
     pub span: u64,
-    /// What each device of the trace gets of it, in bytes.
+    /// The part of each device of the trace, in bytes.
     pub share: u64,
     /// Devices in the trace.
     pub devices: u64,
     /// The largest request, in bytes.
     pub largest: u64,
-    /// What would do.
+    /// The size that would do.
     pub needed: u64,
 }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 pub use picture::{page, text};
 pub use svg::svg;
 
-/// A way to bound what is inside the device.
+/// A way to bound what is in flight.
 pub struct Setting {
     /// As shown.
     pub name: &'static str,
@@ -44,7 +44,7 @@ impl Setting {
     }
 }
 
-/// What the bulk writer keeps in flight.
+/// The requests that the bulk writer keeps in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bulk {
     /// Size of a request, KiB.
@@ -94,7 +94,7 @@ impl std::str::FromStr for Bulk {
 pub struct Phase {
     /// Speed of the device, 1 as it is usually.
     pub speed: f64,
-    /// What the bulk writer does.
+    /// The bulk writer's load.
     pub bulk: Bulk,
 }
 
@@ -108,14 +108,14 @@ pub fn phases(speeds: &[f64], bulk: &[Bulk]) -> Vec<Phase> {
     (0..speeds.len().max(bulk.len())).filter_map(at).collect()
 }
 
-/// What the clients saw under one setting.
+/// The clients' figures under one setting.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     /// Name of the setting.
     pub setting: &'static str,
     /// Speed of the device.
     pub speed: f64,
-    /// What the bulk writer kept in flight.
+    /// The bulk writer's load.
     pub bulk: Bulk,
     /// Bytes that the setting let into the device at the end; absent without a bound.
     pub budget_bytes: Option<u64>,
@@ -130,7 +130,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Whether the setting finds its budget by itself.
+    /// True if the setting finds its budget by itself.
     fn adapts(&self) -> bool {
         matches!(self.setting, "slowfast" | "elastic")
     }
@@ -139,7 +139,7 @@ impl Measured {
         Phase { speed: self.speed, bulk: self.bulk }
     }
 
-    /// What was measured: the setting, the speed of the device and the bulk writer unless they are the usual ones.
+    /// The label: the setting, the speed of the device and the bulk writer unless they are the usual ones.
     fn label(&self) -> String {
         let mut label = self.setting.to_string();
         if self.speed != 1.0 {
@@ -152,7 +152,7 @@ impl Measured {
     }
 }
 
-/// What is to be seen: in the first phase, and over all of them.
+/// The conclusions: in the first phase, and over all of them.
 pub fn conclusions(measured: &[Measured]) -> String {
     let first = measured.first().map(Measured::phase);
     let at_first: Vec<Measured> = measured.iter().filter(|measured| Some(measured.phase()) == first).cloned().collect();
@@ -191,12 +191,12 @@ fn over_all_phases(measured: &[Measured]) -> String {
     text
 }
 
-/// What is to be seen, in sentences that hold for these figures.
+/// The conclusions, in sentences that hold for these figures.
 fn findings(measured: &[Measured]) -> String {
     let find = |name: &str| measured.iter().find(|measured| measured.setting == name);
     let Some(none) = find("none") else { return String::new() };
     let mut text = format!(
-        "Without admission control everything that the bulk writer sends is inside the device at once, and the light \
+        "Without admission control everything that the bulk writer sends is in flight at once, and the light \
          client, though it has priority, waits behind it: {}.\n",
         latency(none)
     );

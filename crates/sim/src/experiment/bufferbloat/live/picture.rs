@@ -24,7 +24,7 @@ fn most(measured: &[Measured], of: impl Fn(&Measured) -> f64) -> f64 {
     measured.iter().map(of).fold(0.0, f64::max)
 }
 
-/// A row for each setting: what is inside the device, latencies and throughput.
+/// A row for each setting: what is in flight, latencies and throughput.
 pub fn text(measured: &[Measured]) -> String {
     let longest = most(measured, |m| m.light_p99_ms);
     let fastest = most(measured, |m| m.bulk_bytes_per_s);

@@ -1,4 +1,4 @@
-//! The result as one picture for a page that shows no script: how long the light client waits, and what the bulk writer gets.
+//! The result as one picture for a page that shows no script: how long the light client waits, and throughput of the bulk writer.
 //!
 //! The picture brings its own background, in a light and a dark version: where it is embedded, nothing tells it the
 //! colour of the page.
@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::Measured;
 use crate::report::escape;
 
-/// What is drawn whatever was measured: the paper's width, and where labels and bars begin, in pixels.
+/// The fixed part of the drawing: the paper's width, and where labels and bars begin, in pixels.
 const WIDTH: f64 = 760.0;
 const LABELS: f64 = 24.0;
 const BARS: [f64; 2] = [178.0, 462.0];
@@ -42,9 +42,9 @@ pub fn svg(measured: &[Measured], command: &str) -> String {
         height - 1.0
     );
     let headings = [
-        (LABELS, "inside the device,", "at most"),
+        (LABELS, "in flight,", "at most"),
         (BARS[0], "how long the light client waits", "99th percentile; shorter is better"),
-        (BARS[1], "what the bulk writer gets", "longer is better"),
+        (BARS[1], "throughput of the bulk writer", "longer is better"),
     ];
     for (x, first, second) in headings {
         // Writing to a String cannot fail.
@@ -93,7 +93,7 @@ pub fn svg(measured: &[Measured], command: &str) -> String {
     let description = told.join("; ") + ".";
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-labelledby=\"t d\">\n\
-         <title id=\"t\">How long a light client waits beside a bulk writer, by what may be inside the device</title>\n\
+         <title id=\"t\">How long a light client waits beside a bulk writer, by what may be in flight</title>\n\
          <desc id=\"d\">{}</desc>\n<style>{STYLE}</style>\n{body}\
          <text class=\"q\" x=\"{LABELS}\" y=\"{}\">{}</text>\n</svg>\n",
         escape(&description),
@@ -102,7 +102,8 @@ pub fn svg(measured: &[Measured], command: &str) -> String {
     )
 }
 
-/// Whether a bar says that something is wrong: a wait of more than half of the longest one, less than half of the throughput.
+/// True if a bar says that something is wrong: a wait of more than half of the longest one, less than half of the
+/// throughput.
 fn worse_half(column: usize, share: f64) -> bool {
     (share > 0.5) == (column == 0)
 }

@@ -48,9 +48,9 @@ pub struct Connection {
     pub burst: Option<Burst>,
     /// Payload of a request (a write) or of its reply.
     pub bytes: u32,
-    /// Whether it writes.
+    /// True if it writes.
     pub writes: bool,
-    /// Whether it counts as light.
+    /// True if it counts as light.
     pub light: bool,
 }
 

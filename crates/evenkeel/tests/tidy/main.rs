@@ -1,0 +1,76 @@
+//! Tidiness of all that a person reads: the project's words in docs, help, messages, comments and names; links, keys,
+//! metrics and commands that exist; pages of a readable length.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+mod names;
+mod references;
+mod words;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// What is shipped or read of the project with one of these endings.
+fn shipped(endings: &[&str]) -> Vec<PathBuf> {
+    let folders = ["crates", "docs", "packaging", "scenarios"].map(|folder| files(&root().join(folder), endings));
+    [vec![root().join("README.md")], folders.concat()].concat()
+}
+
+/// Files below `folder` with one of these endings, in order; no tests, benches and results of builds.
+fn files(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    for path in entries {
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        if path.is_dir() && !["target", "tests", "benches", "fuzz", "build"].contains(&&*name) && !name.starts_with('.')
+        {
+            found.extend(files(&path, endings));
+        } else if endings.iter().any(|ending| name.ends_with(ending)) && !name.ends_with("tests.rs") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The text of a page or file.
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The path below the root.
+fn short(path: &Path) -> String {
+    path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned()
+}
+
+/// The pages of documentation, README included, without results.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = files(&root().join("docs"), &[".md"]);
+    pages.retain(|page| !short(page).starts_with("docs/results/"));
+    [vec![root().join("README.md")], pages].concat()
+}
+
+/// The output of the program.
+fn evenkeel(arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_evenkeel")).args(arguments).output().expect("it runs");
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// The most words of a page.
+const WORDS_OF_A_PAGE: usize = 2_500;
+/// The most words of all pages, README not counted.
+const WORDS: usize = 45_000;
+
+#[test]
+fn pages_are_short() {
+    let words: Vec<(String, usize)> =
+        pages().iter().map(|page| (short(page), read(page).split_whitespace().count())).collect();
+    let long: Vec<_> = words.iter().filter(|(_, words)| *words > WORDS_OF_A_PAGE).collect();
+    assert!(long.is_empty(), "longer than {WORDS_OF_A_PAGE} words: {long:?}");
+    let docs = words.iter().filter(|(page, _)| page.starts_with("docs/"));
+    let all: usize = docs.map(|(_, words)| words).sum();
+    assert!((20_000..=WORDS).contains(&all), "{all} words in docs/, at most {WORDS}: make pages shorter");
+}

@@ -1,0 +1,172 @@
+//! Names that Evenkeel defines and shows use the project's words: keys of the configuration, fields of the API, metrics,
+//! options of commands, and public names of the crates.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{evenkeel, files, read, root, short};
+
+/// Words, in one or several parts of a name, that have a standard word.
+const REJECTED: [(&str, &str); 27] = [
+    ("hold back", "throttle"),
+    ("held back", "throttled"),
+    ("holding back", "throttling"),
+    ("let in", "admit"),
+    ("let go", "release"),
+    ("rest", "throttle, delay"),
+    ("rests", "throttles"),
+    ("resting", "throttled, delayed"),
+    ("goal", "latency target, throughput guarantee"),
+    ("goals", "latency targets, throughput guarantees"),
+    ("promise", "guarantee, reservation, QoS policy"),
+    ("promises", "guarantees, reservations, QoS policy"),
+    ("promised", "guaranteed, reserved"),
+    ("offender", "noisy tenant or client"),
+    ("offenders", "noisy tenants or clients"),
+    ("standing", "priority"),
+    ("inside", "in flight"),
+    ("places", "slots"),
+    ("room", "budget"),
+    ("infeasible", "unachievable"),
+    ("bites", "is effective"),
+    ("response time", "latency"),
+    ("hybrid", "cached device"),
+    ("resent", "retransmits"),
+    ("round", "period"),
+    ("rounds", "periods"),
+    ("silent", "suspect"),
+];
+
+/// Names that mean something else, or that are not ours to choose.
+const ELSEWHERE: [(&str, &str); 12] = [
+    // The scheduling of that name.
+    ("round_robin", "round"),
+    ("RoundRobin", "round"),
+    // One comparison of all reports of a period, which may be repeated: the exchange's own notion.
+    ("Round", "round"),
+    ("round", "round"),
+    ("rounds_total", "rounds"),
+    ("evenkeel_exchange_rounds_total", "rounds"),
+    ("evenkeel_guard_exchange_rounds_total", "rounds"),
+    // Periods without a report. The member is suspect from the first on.
+    ("silent_periods", "silent"),
+    ("silent", "silent"),
+    ("Silent", "silent"),
+    // Places of a queue length in sysfs, of hosts in a shard and of volumes in a list: no slots.
+    ("places", "places"),
+    ("Places", "places"),
+];
+
+/// The words of a name in snake, kebab or camel case, in lower case.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut before = ' ';
+    for c in name.chars() {
+        if !c.is_ascii_alphanumeric() || (c.is_ascii_uppercase() && !before.is_ascii_uppercase()) {
+            words.push(String::new());
+        }
+        if c.is_ascii_alphanumeric() {
+            words.last_mut().expect("a word").push(c.to_ascii_lowercase());
+        }
+        before = c;
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// The first rejected word of a name, with the standard word.
+fn rejected(name: &str) -> Option<(&'static str, &'static str)> {
+    let words = format!(" {} ", words(name).join(" "));
+    let found = REJECTED.into_iter().find(|(word, _)| words.contains(&format!(" {word} ")))?;
+    (!ELSEWHERE.contains(&(name, found.0))).then_some(found)
+}
+
+/// The name that a line of Rust makes public: of an item, or of a public field.
+fn public(line: &str) -> Option<&str> {
+    let mut words = line.trim_start().strip_prefix("pub ")?.split_whitespace();
+    let kinds = ["fn", "const", "struct", "enum", "trait", "type", "mod", "static", "unsafe", "async", "use"];
+    let mut word = words.next()?;
+    while kinds.contains(&word) {
+        if word == "use" {
+            return None;
+        }
+        word = words.next()?;
+    }
+    word.split(|c: char| !c.is_alphanumeric() && c != '_').next()
+}
+
+/// The variants and their fields of an enum that stands in `lines`, which begin behind its head.
+fn variants<'t>(lines: impl Iterator<Item = &'t str>) -> Vec<&'t str> {
+    let body = lines.take_while(|line| *line != "}");
+    let named = body.map(str::trim_start).filter(|line| line.starts_with(|c: char| c.is_ascii_alphabetic()));
+    named.filter_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_').next()).collect()
+}
+
+#[test]
+fn public_names_are_the_words_of_the_field() {
+    let (mut names, mut complaints) = (0, Vec::new());
+    for path in files(&root().join("crates"), &[".rs"]) {
+        let (file, text) = (short(&path), read(&path));
+        // For developers of Evenkeel alone.
+        if file.starts_with("crates/labs/") || file.starts_with("crates/xtask/") {
+            continue;
+        }
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let mut found: Vec<&str> = text.lines().filter_map(public).collect();
+        let enums = text.lines().enumerate().filter(|(_, line)| line.starts_with("pub enum "));
+        found.extend(enums.flat_map(|(number, _)| variants(text.lines().skip(number + 1))));
+        names += found.len();
+        complaints.extend(found.into_iter().filter_map(|name| {
+            let (word, instead) = rejected(name)?;
+            Some(format!("{file}: {name}: not \"{word}\" but {instead}"))
+        }));
+    }
+    assert!(names > 3_000, "only {names} names are found");
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+/// All names of properties in a JSON schema.
+fn properties(schema: &Value, found: &mut BTreeSet<String>) {
+    match schema {
+        Value::Object(map) => {
+            found.extend(
+                map.get("properties").and_then(Value::as_object).into_iter().flat_map(|map| map.keys().cloned()),
+            );
+            map.values().for_each(|value| properties(value, found));
+        }
+        Value::Array(all) => all.iter().for_each(|value| properties(value, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn keys_metrics_and_options_are_the_words_of_the_field() {
+    let mut names = BTreeSet::new();
+    properties(&serde_json::from_str(&evenkeel(&["config", "schema"])).expect("JSON"), &mut names);
+    let monitoring = read(&root().join("docs/guide/monitoring.md"));
+    let metrics = monitoring.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    names.extend(metrics.filter(|word| word.starts_with("evenkeel_")).map(str::to_owned));
+    names.extend(super::references::flags());
+    let complaints: Vec<_> = names.iter().filter_map(|name| Some((name, rejected(name)?))).collect();
+    assert!(names.len() > 300, "only {} names are found", names.len());
+    assert!(complaints.is_empty(), "{complaints:?}");
+}
+
+#[test]
+fn a_rejected_word_is_found_as_a_whole() {
+    for (name, word) in [
+        ("inside_bytes", Some("inside")),
+        ("HoldBack", Some("hold back")),
+        ("--resent-total", Some("resent")),
+        ("restore", None),
+        ("round_robin", None),
+        ("threshold_background", None),
+    ] {
+        assert_eq!(rejected(name).map(|(word, _)| word), word, "{name}");
+    }
+    assert_eq!(public("    pub const fn inside(&self) -> u64 {"), Some("inside"));
+    assert_eq!(public("    pub rest: Duration,"), Some("rest"));
+    assert_eq!(public("    pub(super) rest: Duration,"), None);
+    assert_eq!(variants("    /// It.\n    Goal { rest: u8 },\n    Other,\n}\n".lines()), ["Goal", "Other"]);
+}

@@ -1,0 +1,189 @@
+//! Docs, help, messages and doc comments use the project's words, and no sentence hides its subject.
+
+use super::{read, shipped, short};
+
+/// Phrases that have a standard word: of a metaphor, or a subject without a name.
+const REJECTED: [(&str, &str); 38] = [
+    ("held back", "throttled"),
+    ("hold back", "throttle"),
+    ("holds back", "throttles"),
+    ("holding back", "throttling"),
+    ("let in", "admitted"),
+    ("lets in", "admits"),
+    ("letting in", "admitting"),
+    ("let go", "released"),
+    ("lets go", "releases"),
+    ("waiting outside", "queued"),
+    ("inside the device", "in flight, in the device"),
+    ("inside the back end", "in flight, in the back end"),
+    ("response time", "latency"),
+    ("response times", "latencies"),
+    ("hybrid", "cached device"),
+    ("standing", "priority, rank"),
+    ("read later", "backpressure"),
+    ("look before sleeping", "busy poll"),
+    ("offender", "noisy tenant or client"),
+    ("offenders", "noisy tenants or clients"),
+    ("promise", "guarantee, reservation, QoS policy"),
+    ("promises", "guarantees, reservations, QoS policy"),
+    ("promised", "guaranteed, reserved"),
+    ("goal", "latency target, throughput guarantee"),
+    ("goals", "latency targets, throughput guarantees"),
+    ("infeasible", "unachievable"),
+    ("does not bite", "is ineffective"),
+    ("bites", "is effective"),
+    ("nobody", "no client, no tenant, no process"),
+    ("somebody", "a client, a tenant, a process"),
+    ("anybody", "a client, a tenant, a process"),
+    ("everybody", "all clients, all tenants, all processes"),
+    ("someone", "a client, a tenant, a process"),
+    ("anyone", "a client, a tenant, a process"),
+    ("everyone", "all clients, all tenants, all processes"),
+    ("whoever", "the client, the tenant or the process that"),
+    ("is told", "receives, learns, gets the answer"),
+    ("are told", "receive, learn, get the answer"),
+];
+
+/// Where a phrase means something else: in files whose path, and lines whose text, has these in it.
+const ELSEWHERE: [(&str, &str, &str); 9] = [
+    // JavaScript's.
+    ("promise", "browser/devtools.rs", ""),
+    // To distinguish.
+    ("are told", "", "are told apart"),
+    // Quotes code as it was.
+    ("", "docs/results/", ""),
+    // Titles of papers, and the words of their measures.
+    ("hybrid", "", "Hybrid Storage Devices"),
+    ("response time", "crates/sim/src/experiment/drg/", ""),
+    ("response times", "crates/sim/src/experiment/drg/", ""),
+    ("response time", "crates/sim/src/experiment/iscsi/", ""),
+    ("response time", "crates/evenkeel/src/reproduce/", ""),
+    // The name of a column of the traces of Microsoft Research.
+    ("response time", "crates/sim/src/workload/trace/", "host,disk"),
+];
+
+/// The part of a line of Rust that a person may read: a doc comment, or text in quotes.
+fn readable(line: &str) -> String {
+    let line = line.trim_start();
+    match line {
+        _ if line.starts_with("///") || line.starts_with("//!") => line.to_owned(),
+        _ if line.starts_with("//") => String::new(),
+        _ => line.split('"').skip(1).step_by(2).collect::<Vec<_>>().join(" "),
+    }
+}
+
+/// The text's words in lower case, one space between them and around each.
+fn words(text: &str) -> String {
+    let words = text.split(|c: char| !c.is_alphanumeric() && c != '-').filter(|word| !word.is_empty());
+    words.fold(" ".to_owned(), |words, word| words + &word.to_lowercase() + " ")
+}
+
+/// The rejected phrases in a text.
+fn rejected(text: &str) -> Vec<(&'static str, &'static str)> {
+    let words = words(text);
+    REJECTED.into_iter().filter(|(phrase, _)| words.contains(&format!(" {phrase} "))).collect()
+}
+
+#[test]
+fn words_are_those_of_the_field() {
+    let mut complaints = Vec::new();
+    let mut lines = 0;
+    for path in shipped(&[".rs", ".md", ".js", ".html", ".yml", ".toml"]) {
+        let (name, text) = (short(&path), read(&path));
+        // Tests at the end of a file are read by developers alone.
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        for (number, line) in (1..).zip(text.lines()) {
+            let shown = if name.ends_with(".rs") { readable(line) } else { line.to_owned() };
+            lines += usize::from(!shown.is_empty());
+            for (phrase, instead) in rejected(&shown) {
+                let elsewhere = |(which, file, has): &(&str, &str, &str)| {
+                    (which.is_empty() || *which == phrase) && name.contains(file) && line.contains(has)
+                };
+                if !ELSEWHERE.iter().any(elsewhere) {
+                    complaints.push(format!("{name}:{number}: not \"{phrase}\" but {instead}: {}", line.trim()));
+                }
+            }
+        }
+    }
+    assert!(lines > 20_000, "only {lines} lines are read");
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn a_rejected_phrase_is_found_where_a_person_reads_it() {
+    let phrases = |line| rejected(&readable(line)).into_iter().map(|(phrase, _)| phrase).collect::<Vec<_>>();
+    assert_eq!(phrases("    /// Requests that are Held back."), ["held back"]);
+    assert_eq!(phrases(r#"    bail!("{name}: nobody listens, the goal is {goal}");"#), ["goal", "nobody"]);
+    assert_eq!(phrases("    let goal = held_back(nobody); // whoever"), [""; 0]);
+    assert_eq!(phrases("    // Nobody is told."), [""; 0]);
+    assert_eq!(phrases("/// A goalkeeper's go-al."), [""; 0]);
+}
+
+/// Words with which no doc comment, help or message begins: the sentence has a subject with a name, or a verb.
+const BEGINNINGS: [&str; 4] = ["what", "whatever", "whether", "whoever"];
+
+/// Files whose comments are left out, with the reason.
+const NOT_BEGUN: [&str; 10] = [
+    // Comments of keys: `config example` and the reference are made of them.
+    "crates/policy/src/config.rs",
+    "crates/policy/src/exchange.rs",
+    "crates/policy/src/guarantee.rs",
+    "crates/policy/src/http.rs",
+    "crates/policy/src/pool.rs",
+    "crates/policy/src/target.rs",
+    "crates/policy/src/tenant.rs",
+    "crates/policy/src/tls.rs",
+    // A column's head: the purpose of a part of the kernel.
+    "crates/evenkeel/src/check.rs",
+    // Labs and tasks talk to developers of Evenkeel alone.
+    "crates/xtask/",
+];
+
+/// The first words of the doc comments and of the texts in quotes of a file.
+fn beginnings(text: &str) -> Vec<(usize, String)> {
+    let first = |text: &str| text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_lowercase();
+    let mut found = Vec::new();
+    let mut in_comment = false;
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim_start();
+        let comment = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+        match comment {
+            Some(comment) if !in_comment => found.push((number, first(comment.trim_start()))),
+            Some(_) => {}
+            None if line.starts_with("//") => {}
+            None => found.extend(
+                line.split('"').skip(1).step_by(2).filter(|text| text.contains(' ')).map(|text| (number, first(text))),
+            ),
+        }
+        in_comment = comment.is_some();
+    }
+    found
+}
+
+#[test]
+fn comments_and_messages_begin_with_a_name_or_a_verb() {
+    let mut complaints = Vec::new();
+    let mut seen = 0;
+    for path in shipped(&[".rs"]) {
+        let (name, text) = (short(&path), read(&path));
+        if NOT_BEGUN.iter().any(|file| name.starts_with(file)) {
+            continue;
+        }
+        let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        for (number, word) in beginnings(text) {
+            seen += 1;
+            if BEGINNINGS.contains(&&*word) {
+                complaints.push(format!("{name}:{number}: begins with \"{word}\""));
+            }
+        }
+    }
+    assert!(seen > 10_000, "only {seen} comments and messages are read");
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn a_beginning_is_that_of_the_first_line() {
+    let text = "/// Whether it fits.\n/// What else.\nfn a() {\n    bail!(\"what {x} is\"); // what\n}\n//! \n";
+    let words: Vec<_> = beginnings(text).into_iter().filter(|(_, word)| BEGINNINGS.contains(&&**word)).collect();
+    assert_eq!(words, [(1, "whether".to_owned()), (4, "what".to_owned())]);
+}
