@@ -1,5 +1,8 @@
 //! `evenkeel config`: explain and describe configurations.
 
+use evenkeel_guard::loops::record;
+use evenkeel_policy::state;
+
 use crate::output;
 
 /// Commands on configurations.
@@ -7,8 +10,25 @@ use crate::output;
 pub(crate) enum Command {
     /// Print a configuration that shows every key, commented
     Example,
-    /// Print the JSON schema of the configuration, for editors and other programs
-    Schema,
+    /// Print a JSON schema, for editors and other programs
+    Schema {
+        /// The document that it describes
+        #[arg(value_enum, default_value_t = Document::Config)]
+        of: Document,
+    },
+}
+
+/// A document that has a schema.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub(crate) enum Document {
+    /// A configuration
+    Config,
+    /// Its table `[agent]`
+    Agent,
+    /// `/api/v1/state` of a server
+    State,
+    /// `/api/v1/state` of an agent
+    AgentState,
 }
 
 /// Runs the command.
@@ -16,9 +36,19 @@ pub(crate) enum Command {
 /// # Errors
 /// None; it has the form of every other command.
 pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
-    match command {
-        Command::Example => output::print(evenkeel_policy::EXAMPLE),
-        Command::Schema => output::print(&format!("{:#}\n", evenkeel_policy::schema())),
-    }
+    let of = match command {
+        Command::Example => {
+            output::print(evenkeel_policy::EXAMPLE);
+            return Ok(());
+        }
+        Command::Schema { of } => of,
+    };
+    let schema = match of {
+        Document::Config => evenkeel_policy::schema(),
+        Document::Agent => evenkeel_guard::config::schema(),
+        Document::State => state::schema(),
+        Document::AgentState => record::schema(),
+    };
+    output::print(&format!("{schema:#}\n"));
     Ok(())
 }

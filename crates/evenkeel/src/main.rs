@@ -20,6 +20,8 @@ mod log;
 mod manual;
 mod output;
 mod parallel;
+#[cfg(test)]
+mod reference;
 mod reproduce;
 mod serve;
 mod signals;

@@ -18,6 +18,7 @@ use evenkeel_policy::effective::Enforced;
 use evenkeel_policy::source::Source;
 pub use evenkeel_policy::target::Method;
 use evenkeel_policy::units::{Bytes, Duration};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::actuator::Packets;
@@ -34,6 +35,11 @@ pub use guarantee::{CachedConfig, GuaranteeConfig};
 
 /// A configuration that shows every key with its default, commented.
 pub const EXAMPLE: &str = include_str!("../guard.example.toml");
+
+/// The JSON schema of `[agent]` (draft 2020-12).
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(AgentConfig).to_value()
+}
 
 /// Ports of iSCSI, NVMe/TCP and NBD.
 pub const DEFAULT_PORTS: [u16; 3] = [3260, 4420, 10809];
@@ -88,35 +94,35 @@ pub struct Config {
 }
 
 /// The agent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentConfig {
-    /// TCP address of the read-only API and metrics, or "off".
+    /// Address of API and metrics, or "off".
     pub status: Status,
-    /// How often is measured and decided.
+    /// Time between decisions.
     pub interval: Duration,
-    /// How often clients, targets and devices are looked for.
+    /// Time between searches for clients, targets and devices.
     pub discover_every: Duration,
-    /// Network devices by which clients are reached.
+    /// Network devices by which clients are reached; without any, the agent measures and decides, and delays no packet.
     pub interfaces: Vec<String>,
-    /// TCP ports of the targets whose packets may be delayed.
+    /// TCP ports of the targets: iSCSI, NVMe/TCP, NBD.
     pub ports: Vec<u16>,
-    /// Distance between delays.
+    /// Step of delays.
     pub step: Duration,
-    /// Longest delay of packets.
+    /// Longest delay.
     pub max_delay: Duration,
-    /// A delay that is not renewed ends after this.
+    /// A delay that the agent does not renew ends after this; set it longer for 100,000 delayed clients.
     pub timeout: Duration,
-    /// The journal of the values before, for restoring them.
+    /// The settings to put back.
     pub journal: PathBuf,
-    /// Which packets are delayed.
+    /// Packets that wait.
     pub packets: PacketChoice,
-    /// How the API and metrics are served.
+    /// HTTPS for other machines.
     pub http: Http,
-    /// Certificates for HTTPS; without this table there is none.
+    /// Certificates for HTTPS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Files>,
-    /// How Ceph's OSDs are asked and set.
+    /// OSDs.
     pub ceph: CephSettings,
 }
 
@@ -148,15 +154,15 @@ impl Default for AgentConfig {
 }
 
 /// Which packets are delayed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PacketChoice {
-    /// Those without payload, which throttles writers; all, should that have no effect.
+    /// Throttles writers; becomes "all" where it has no effect.
     #[default]
     Acknowledgements,
-    /// Those with payload, which throttles readers.
+    /// Throttles readers.
     Data,
-    /// All that is sent to the client.
+    /// Throttles both.
     All,
 }
 

@@ -102,63 +102,63 @@ impl JsonSchema for Elsewhere {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Server {
-    /// TCP addresses that serve NBD.
+    /// TCP addresses for NBD; beyond loopback use TLS or a trusted network.
     pub listen: Vec<SocketAddr>,
-    /// Unix sockets that serve NBD; default `<data_dir>/nbd.sock`.
+    /// Unix sockets for NBD; `[]` = none. Default: `["<data_dir>/nbd.sock"]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unix: Option<Vec<PathBuf>>,
-    /// TCP address of the read-only dashboard, metrics and API, or "off".
+    /// Address of the read-only dashboard, metrics and API; or "off".
     pub status: Status,
-    /// Unix socket of the API that may change things; default `<data_dir>/control.sock`.
+    /// Socket of the API that changes things (mode 0600). Default: `"<data_dir>/control.sock"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<PathBuf>,
-    /// Where volumes live that have no path of their own.
+    /// Folder of volumes without a path, `volumes.toml` and `files.toml`.
     pub data_dir: PathBuf,
-    /// Folders, files and devices that `evenkeel volume create --path` may use beside `data_dir`.
+    /// Folders, files and devices that `volume create --path` may use beside `data_dir`: `["/srv/images", "/dev/vg1"]`.
     pub volume_dirs: Vec<PathBuf>,
-    /// Threads that serve connections: a number, or "auto" for one per core.
+    /// Threads that serve connections; auto: one per core.
     pub workers: Workers,
-    /// Which worker serves which connection.
+    /// Worker of a connection.
     pub placement: Placement,
-    /// How I/O is submitted to the kernel.
+    /// Submission of I/O to the kernel.
     pub engine: Engine,
-    /// How long a busy worker looks for events before it sleeps; saves the wake-up. 0 = sleep at once.
+    /// How long a busy worker polls before it sleeps, "0s" to "1ms".
     pub busy_poll: Duration,
-    /// Serve every volume read-only.
+    /// Refuse writes to every volume.
     pub read_only: bool,
-    /// The volume a client gets that names none; default `disk0` if it exists, else the only volume.
+    /// Volume of clients that name none. Default: `disk0`, else the only volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_export: Option<String>,
-    /// Connections served at once; further ones are closed at once.
+    /// The server closes further ones; clients and tenants share them.
     #[schemars(range(min = 1))]
     pub max_connections: u32,
-    /// Requests one connection may have outstanding; a client that sends more is read from later.
+    /// Requests without a reply; backpressure beyond.
     #[schemars(range(min = 1))]
     pub max_inflight_per_connection: u32,
-    /// Bound on the payload buffers of all connections together.
+    /// Payload buffers of all connections, at least 32 MiB; tenants share them.
     pub buffer_memory: Bytes,
-    /// The largest read or write that is served, 32 MiB to 1 GiB; larger ones are answered with an error.
+    /// Largest read or write, "32MiB" to "1GiB"; larger ones fail.
     pub max_request: Bytes,
-    /// A client that has not finished the handshake by then is disconnected.
+    /// Time to choose a volume.
     pub handshake_timeout: Duration,
-    /// Connections that may be in the handshake at once; further ones are closed at once.
+    /// Connections that have not chosen a volume, of all clients.
     #[schemars(range(min = 1))]
     pub max_handshakes: u32,
-    /// The same of one client: an IPv4 address, the /64 of an IPv6 address, or a user of this machine.
+    /// The same of one client: an IPv4 address, an IPv6 /64, a user of this machine.
     #[schemars(range(min = 1))]
     pub max_handshakes_per_client: u32,
-    /// A TCP client that acknowledges nothing for so long counts as gone: its host or the way to it has failed.
+    /// A TCP client that acknowledges nothing, or (Linux 5.11) takes no replies, for so long is gone; 1 s to 1 h.
     pub peer_timeout: Duration,
-    /// How long a graceful stop waits for requests in flight.
+    /// Longest graceful stop.
     pub drain_timeout: Duration,
-    /// Who may open volumes: addresses, "uid:1000", "unix", "certificate:NAME"; without this key every client.
+    /// Clients that may open volumes: addresses, "uid:1000", "unix", "certificate:NAME". Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<Who>>,
-    /// Who may not, whatever is allowed.
+    /// Clients that may not; `deny` wins.
     pub deny: Vec<Who>,
-    /// How the status page, metrics and API are served.
+    /// How `status` is served.
     pub http: Http,
-    /// TLS on NBD connections; without this table it is not offered.
+    /// TLS for NBD connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
 }
@@ -203,7 +203,7 @@ pub enum Engine {
     Auto,
     /// io_uring, or refuse to start.
     IoUring,
-    /// epoll and a pool of threads for file I/O.
+    /// Threads serve files, at more processor time.
     Epoll,
 }
 
@@ -298,57 +298,58 @@ as_text!(Status, "an address such as \"127.0.0.1:9809\", or \"off\"", None, { "t
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Volume {
-    /// The pool it is on.
+    /// Its pool.
     pub pool: String,
-    /// The tenant its connections belong to; default the tenant named like the volume if there is one, else `default`.
+    /// Its tenant. Default: by `match`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
-    /// What holds the data.
+    /// Place of the data.
     pub backend: Backend,
-    /// File or block device; default for a file `<data_dir>/<name>.img`.
+    /// File or block device, of one volume only. Default: of a file `<data_dir>/NAME.img`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<PathBuf>,
-    /// Export of another NBD server, for `backend = "nbd"`: `nbd://HOST:PORT/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`.
+    /// For "nbd": `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`, of one volume only; no TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uri: Option<Target>,
-    /// Connections to that server; more than one only if it keeps them coherent (CAN_MULTI_CONN).
+    /// For "nbd": 1 to 64; several only with CAN_MULTI_CONN, else one and a warning.
     #[schemars(range(min = 1, max = 64))]
     pub connections: u32,
-    /// How long requests wait while that server is away; then they fail, and new ones fail at once until it is back.
+    /// For "nbd": how long requests wait for a server that is away or acknowledges nothing, 1 s to 1 h; then they fail with
+    /// EIO.
     pub reconnect_timeout: Duration,
-    /// What becomes of writes which that server has acknowledged, but not flushed, when a connection to it breaks.
+    /// For "nbd": unflushed writes of a broken connection.
     pub unflushed: Unflushed,
-    /// Image of a Ceph cluster, for `backend = "rbd"`: `POOL/[NAMESPACE/]IMAGE[@SNAPSHOT]`; a snapshot can only be read.
+    /// For "rbd": `POOL/IMAGE` or `POOL/NAMESPACE/IMAGE`, of one volume only; `@SNAPSHOT` is read-only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rbd: Option<Image>,
-    /// Configuration of that cluster; default where Ceph's programs look, `$CEPH_CONF` and `/etc/ceph/ceph.conf` first.
+    /// For "rbd": configuration. Default: `$CEPH_CONF`, `/etc/ceph/ceph.conf`, `~/.ceph/config`, `ceph.conf`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ceph_conf: Option<PathBuf>,
-    /// User of that cluster, without `client.`; default `admin`.
+    /// For "rbd": user without `client.`. Default: "admin".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ceph_user: Option<String>,
-    /// That user's keyring; default as its configuration says.
+    /// For "rbd": key file of that user. Default: as `ceph_conf` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ceph_keyring: Option<PathBuf>,
-    /// Size; needed for memory, emulate and a file that does not exist yet.
+    /// Needed for memory, emulate and new files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<Bytes>,
-    /// Lengthen a file that Evenkeel did not create to `size`; without it such a file is served at its own length.
+    /// Lengthen a foreign file to `size`.
     pub grow: bool,
-    /// "raw": serve an existing file byte for byte although it holds an image of another format, such as qcow2.
+    /// "raw": serve a file that holds an image byte for byte.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
     /// Refuse writes.
     pub read_only: bool,
-    /// Which clients must use TLS; default as `[server.tls]` says.
+    /// Clients that must use TLS, even to list it. Default: `server.tls.required`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<Need>,
-    /// Who may open it, of those whom the server's lists admit; without this key all of them.
+    /// Clients that may open it, of those that the server allows. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow: Option<Vec<Who>>,
-    /// Who may not, whatever is allowed.
+    /// Clients that may not; `deny` wins.
     pub deny: Vec<Who>,
-    /// Whether I/O goes around the page cache, or librbd's cache.
+    /// Cache of this host.
     pub cache: Cache,
     /// Shown to clients that list exports.
     pub description: String,
@@ -358,18 +359,18 @@ pub struct Volume {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
-    /// Memory; gone when the server stops.
+    /// Memory, lost at a stop.
     Memory,
-    /// A file, created sparse if it does not exist.
+    /// A file, created sparse.
     #[default]
     File,
     /// A block device.
     Block,
-    /// Memory behind the pool's emulated device.
+    /// Memory behind the pool's `emulate`.
     Emulate,
-    /// An export of another NBD server.
+    /// Another NBD server.
     Nbd,
-    /// An image of a Ceph cluster.
+    /// Ceph.
     Rbd,
 }
 
@@ -396,10 +397,10 @@ impl Backend {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unflushed {
-    /// The server may have been started anew without them: from then on every flush fails, until the volume is opened anew.
+    /// Every flush fails until the volume is opened anew.
     #[default]
     Lost,
-    /// The operator knows that the server keeps them whatever happens to it.
+    /// That server keeps them.
     Kept,
 }
 
@@ -415,10 +416,10 @@ pub enum Format {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Cache {
-    /// Around it (O_DIRECT) where alignment and file system allow: the queue is where the scheduler sees it.
+    /// O_DIRECT where alignment and file system allow, for "rbd" no `rbd_cache`.
     #[default]
     Direct,
-    /// Through it.
+    /// Page cache, librbd's configured cache.
     Buffered,
 }
 

@@ -32,20 +32,20 @@ const MAX_TOGETHER: u64 = 200;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Exchange {
-    /// Where etcd is, several addresses for one cluster; none = this host alone.
+    /// Up to 16 addresses of one cluster, "http://10.0.0.1:2379"; no TLS.
     pub etcd: Vec<Endpoint>,
-    /// Hosts with the same one exchange statistics; their pools of one name are one device.
+    /// The cluster.
     pub group: String,
-    /// Name of this host in its group; default the system's host name.
+    /// Unique name in the cluster. Default: host name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// How often hosts report and decide; the same for all hosts of a group.
+    /// Control interval, 100 ms to 1 min; the same in the whole cluster.
     pub period: Duration,
-    /// For how long the share of a silent host is kept for it; the same for all hosts of a group.
+    /// How long a suspect host keeps its share, 2 to 600 periods; the same in the whole cluster.
     pub lease: Duration,
-    /// A group of more hosts is divided into sections, each with one sum for the others.
+    /// Larger clusters are divided; 1 to 200.
     pub sections_above: u64,
-    /// Hosts of a section, at most, in the mean; default as many as there are sections, so that hosts read the least.
+    /// Mean hosts of a section, 1 to 200. Default: found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub section_size: Option<u64>,
 }

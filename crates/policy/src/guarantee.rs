@@ -27,13 +27,13 @@ pub struct CachedDevice {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct GuaranteeTuning {
-    /// How limits are assigned.
+    /// Assignment of limits; "saat": as published; "static": limit = guarantee.
     pub method: GuaranteeMethod,
-    /// Over how long a guarantee is delivered, "50ms" to "60s".
+    /// Time in which the guarantee is due, "50ms" to "60s".
     pub period: Duration,
-    /// How often is measured and decided; `accurate` does better several times in a period, the others decide once in it.
+    /// Control interval of "accurate"; the others decide once in a period.
     pub interval: Duration,
-    /// A limit is at most so many times the guarantee.
+    /// Largest limit ÷ guarantee.
     pub max_raise: f64,
 }
 

@@ -11,9 +11,9 @@ use crate::tls::Files;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Http {
-    /// Where it is HTTPS, with the certificate of the table `tls` beside this one, if there is one.
+    /// HTTPS with the certificate of the table `tls`.
     pub tls: Where,
-    /// Whether HTTPS needs a client certificate of the authorities in `clients` there, if there are any.
+    /// Client certificates of HTTPS, with `clients` in `tls`.
     pub certificates: Asked,
 }
 
@@ -21,12 +21,12 @@ pub struct Http {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Where {
-    /// At those that other machines reach.
+    /// Beyond loopback.
     #[default]
     Remote,
-    /// At all.
+    /// Everywhere.
     Always,
-    /// At none, which is meant: no warning.
+    /// Nowhere.
     No,
 }
 
@@ -45,10 +45,10 @@ impl Where {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Asked {
-    /// They do.
+    /// Needed.
     #[default]
     Required,
-    /// They need not; a bad one is refused nevertheless.
+    /// A client without one may read, with a bad one not.
     Optional,
 }
 

@@ -23,24 +23,23 @@ const INTERVAL_TARGETS: u64 = 2;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Pool {
-    /// Devices that belong to it on hosts that run `evenkeel guard`: block devices by path or name, Ceph's OSDs as "osd:osd.0"
-    /// or "osd:*". Without this key they are those that stand on what has the pool's name.
+    /// Devices on hosts of `guard`: `["/dev/vg1/lv1"]`, `["osd:*"]`. Default: those on what has the pool's name.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
-    /// What the latency of reads is to stay below; noisy tenants are throttled for it, and their own reads do not count.
+    /// Latency target of reads: `{ target = "20ms", percentile = 99, of = "reads" }`; `percentile` defaults to "mean".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
-    /// The most the pool lets through.
+    /// Most that the pool dispatches: `iops`, `bytes_per_s`, `burst` (unused limit saved up, as time at its rate; "0s" costs
+    /// throughput).
     pub limit: Limit,
-    /// The longest that a throttled request waits more than it would otherwise.
+    /// Longest extra wait of a throttled request.
     pub max_delay: Duration,
-    /// Where the policy is enforced on this pool: "queue" (`evenkeel serve`), "packets", "cgroup", "queue_depth", "osd"
-    /// (`evenkeel guard`). Without this key wherever it applies.
+    /// Enforcement points: "queue" of `serve`, the others of `guard`. Default: wherever it applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enforce: Option<Vec<Enforcement>>,
     /// All else.
     pub tuning: Tuning,
-    /// Parameters of the emulated device behind volumes with `backend = "emulate"`.
+    /// Modelled device, for volumes with `backend = "emulate"`.
     #[serde(deserialize_with = "evenkeel_model::preset::read_some", skip_serializing_if = "Option::is_none")]
     pub emulate: Option<StoreParams>,
 }
@@ -49,40 +48,39 @@ pub struct Pool {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tuning {
-    /// Which request goes next.
+    /// Order of requests.
     pub scheduler: Scheduler,
-    /// How much may be in flight in the device: "elastic", "none", "slowfast", or a table with `kind`.
+    /// Bound on what may be in flight.
     pub admission: Admission,
-    /// What a request costs on top of its payload, for admission and for weights: about 4000 on an SSD, 670000 on a disk.
+    /// Bytes that a request costs beside its payload: about 4000 on an SSD, 670000 on a disk.
     pub base_cost: Bytes,
-    /// What a written byte costs in hundredths of a read byte; weights count in cost, admission does not.
+    /// Cost of a written byte in percent of a read one, for weights; 1 to 10000.
     #[schemars(range(min = 1, max = 10_000))]
     pub write_cost_percent: u32,
-    /// An I/O that has been in flight for so long is reported.
+    /// Age in flight at which a request is overdue.
     pub stall_report_after: Duration,
-    /// How it is chosen how much noisy tenants are throttled for the pool's latency target.
+    /// Controller of the latency target; "pid": as published.
     pub method: Method,
-    /// Which load makes a tenant noisy.
+    /// Load of noisy tenants.
     pub noisy: Noisy,
-    /// Bytes per second above which a tenant is noisy for `method = "pid"`; "adaptive" goes by shares of the load.
+    /// For "pid": noisy above so many bytes/s.
     pub noisy_above: Bytes,
-    /// How many requests tenants may have in flight, so that their latency targets are met; together with other hosts where
-    /// there is an exchange.
+    /// "needs": bounds requests in flight for tenants' `latency` targets, alone or in a cluster; for comparison "rwd", "parda",
+    /// on one host "drg".
     pub slots: Slots,
-    /// Mean latency of the device that slots aim at; without this key "needs" finds it, the others take half of the smallest
-    /// target.
+    /// Mean device latency for slots. Default: half of the smallest target, for "needs" what knee and targets allow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_latency: Option<Duration>,
-    /// All slots together, on all hosts: never more, and the total of "rwd".
+    /// All slots, on all hosts; the total of "rwd".
     #[schemars(range(min = 1, max = 1_000_000))]
     pub slots_most: u32,
-    /// How often slots are decided where there is no exchange, "100ms" to "60s"; without this key 1 s, for "needs" in
-    /// `evenkeel serve` 100 ms.
+    /// Control interval without an exchange, "100ms" to "60s". Default: 1 s; 100 ms for "needs" in `serve`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_period: Option<Duration>,
-    /// The devices of which a cached device is made, for throughput guarantees of control groups; found out when left out.
+    /// For `guard`: parts of a cached device, `{ slow = "/dev/sdb", fast = "/dev/nvme0n1", slow_bytes_per_s = "150MB" }`.
+    /// Default: found.
     pub cache: CachedDevice,
-    /// How throughput guarantees of control groups are kept.
+    /// For `guard`: throughput guarantees of control groups.
     pub guarantee: GuaranteeTuning,
 }
 
@@ -120,10 +118,10 @@ impl Enforcement {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheduler {
-    /// Reservation, weight and limit for each tenant.
+    /// Reservation, weight and limit of each tenant.
     #[default]
     Mclock,
-    /// First come, first served; settings of tenants have no effect.
+    /// First come, first served, without tenants' reservations, weights, limits and guarantees.
     None,
 }
 

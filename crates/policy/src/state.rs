@@ -16,6 +16,11 @@ use crate::decision::{DecisionRecord, Unit};
 use crate::explain;
 use crate::lately::Lately;
 
+/// The JSON schema of [`State`] (draft 2020-12).
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(State).to_value()
+}
+
 /// The server at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct State {

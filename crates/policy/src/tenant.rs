@@ -19,33 +19,33 @@ use crate::units::{Bytes, Duration, Rates, UnitError, as_text};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Tenant {
-    /// Who belongs to it: "volume:db-*", "address:192.0.2.0/28", "certificate:db.example.org", "uid:1000"; on hosts that run
-    /// `evenkeel guard` "initiator:iqn.2026-01.example:db", "cgroup:system.slice/db.service", "device:/dev/mapper/db". The most
-    /// specific entry of all tenants decides.
+    /// Clients, volumes, devices and control groups that belong to it.
     #[serde(rename = "match")]
     pub matches: Vec<Match>,
-    /// Share of what reservations leave, relative to other tenants.
+    /// Share of what reservations leave, and of the budget; 1 to 1000000.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub weight: u32,
-    /// Served at least this fast whenever it asks.
+    /// Rate that the tenant gets whenever it asks.
     pub reservation: Rates,
-    /// Never served faster than this (plus burst).
+    /// Rate that it never exceeds, not below the reservation: `iops`, `bytes_per_s`, `burst`.
     pub limit: Limit,
-    /// Delivered over each second in which the tenant asks for it: a limit that makes up for what the device kept from it.
+    /// Throughput guarantee over each second in which the tenant asks for it: `iops` or `bytes_per_s`, not above `limit`,
+    /// useless below `reservation`. For one direction `read` or `write` (`guarantee.read = { bytes_per_s = "40MB" }`), beside
+    /// it `ceiling`, the largest limit of a control group.
     pub guarantee: Guarantee,
-    /// What its latency over a second is to stay below, on pools with `slots`.
+    /// Latency target over each second, on pools with `slots`: `{ target = "10ms", percentile = 99, of = "all" }`; `percentile`
+    /// defaults to "mean".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
     /// Whether it is served before others.
     pub priority: Priority,
     /// Whether it is throttled for latency targets of others.
     pub throttle: Throttle,
-    /// How many requests each device that it names in `match` may have in flight at most, on pools with `slots`; without this
-    /// key as many as the device had before.
+    /// For `guard`: most requests in flight of each device in `match`, on pools with `slots`. Default: as before.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_in_flight: Option<u32>,
-    /// Where it differs on one pool, by the name of the pool.
+    /// `[tenants.NAME.pools.POOL]`: any key of this table but `match` and `pools`, for one pool.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub pools: BTreeMap<String, OnPool>,
 }
@@ -357,7 +357,7 @@ pub enum Priority {
     /// Takes its share.
     #[default]
     Normal,
-    /// Beyond its reservation served only when no normal tenant can be.
+    /// Beyond its reservation only when no normal tenant can go.
     Background,
 }
 

@@ -13,17 +13,17 @@ use crate::units::{UnitError, as_text};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
-    /// PEM file with the server's certificate, followed by those between it and its authority.
+    /// PEM: the server's certificate, then the chain.
     pub certificate: PathBuf,
-    /// PEM file with the private key of that certificate.
+    /// PEM: its private key, not encrypted.
     pub key: PathBuf,
-    /// PEM file with the authorities of clients' certificates; with it, TLS needs a client certificate.
+    /// PEM: authorities of client certificates; with it, TLS needs a client certificate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clients: Option<PathBuf>,
-    /// PEM file with the lists of revoked client certificates, one of each authority.
+    /// PEM: revocation lists (CRL), one of each authority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked: Option<PathBuf>,
-    /// Which clients must use TLS, unless a volume says otherwise.
+    /// Clients that must use TLS.
     #[serde(default)]
     pub required: Need,
     /// Refuse clients whose certificate no tenant names.
@@ -36,14 +36,14 @@ pub struct Tls {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Files {
-    /// PEM file with the certificate, followed by those between it and its authority.
+    /// PEM: the certificate, then the chain.
     pub certificate: PathBuf,
-    /// PEM file with the private key of that certificate.
+    /// PEM: its private key, not encrypted.
     pub key: PathBuf,
-    /// PEM file with the authorities of clients' certificates.
+    /// PEM: authorities of client certificates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clients: Option<PathBuf>,
-    /// PEM file with the lists of revoked client certificates, one of each authority.
+    /// PEM: revocation lists (CRL), one of each authority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked: Option<PathBuf>,
 }
@@ -62,10 +62,10 @@ impl Tls {
 pub enum Need {
     /// None.
     No,
-    /// Those that come over TCP; a Unix socket does not leave the machine.
+    /// Those of TCP.
     #[default]
     Tcp,
-    /// All.
+    /// Those of Unix sockets too.
     Always,
 }
 

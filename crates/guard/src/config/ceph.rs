@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use evenkeel_control::admission::{Config as Admission, ElasticConfig};
 use evenkeel_policy::tenant::fits;
 use evenkeel_policy::units::Duration;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The least gain of doubling the budget of an OSD: its throughput bends slowly, and 2.5 % of it cost half of the
@@ -12,14 +13,15 @@ use serde::{Deserialize, Serialize};
 const TOLERANCE: f64 = 0.045;
 
 /// How the OSDs of this host are asked and set.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CephSettings {
-    /// How often an OSD is asked for its counters.
+    /// Time between two readings of an OSD's counters, "5ms" to "1s"; "50ms" costs agent and OSD less, and the controller
+    /// reacts later.
     pub sample_every: Duration,
-    /// An answer that takes longer counts as none.
+    /// A later answer counts as none; "10ms" to "10s".
     pub answer_within: Duration,
-    /// True if the throttle of deferred writes keeps its proportion to that of all bytes.
+    /// Set the throttle of deferred writes too, in the proportion that the two had before.
     pub deferred: bool,
     /// Admin sockets, or folders that hold some, beside the usual places.
     #[serde(skip_serializing_if = "Vec::is_empty")]

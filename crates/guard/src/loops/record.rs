@@ -10,6 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::discovery::Note;
 
+/// The JSON schema of [`State`] (draft 2020-12).
+pub fn schema() -> serde_json::Value {
+    schemars::schema_for!(State).to_value()
+}
+
 /// The agent at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct State {

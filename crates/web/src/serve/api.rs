@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{FromRequest, Path, Query, Request, State};
-use axum::http::StatusCode;
+use axum::extract::{self, FromRequest, Path, Query, State};
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, patch, post};
+use axum::routing::{MethodFilter, MethodRouter, on};
 use axum::{Extension, Router};
 use evenkeel_policy::config::Volume;
 use evenkeel_policy::state::TenantState;
@@ -25,24 +25,117 @@ type Shared = State<Arc<Manager>>;
 /// The caller, of each connection.
 type By = Extension<Caller>;
 
-/// The routes that read.
-pub(super) fn read_router() -> Router<Arc<Manager>> {
-    Router::new()
-        .route("/api/v1/state", get(state))
-        .route("/api/v1/clients", get(async |State(manager): Shared| Json(manager.clients())))
-        .route("/healthz", get(health))
+/// A request that the API takes: the router and the reference are made of these.
+pub struct Request {
+    /// Method.
+    pub method: Method,
+    /// Path; a name in braces stands for any.
+    pub path: &'static str,
+    /// Example of a body; empty where there is none.
+    pub body: &'static str,
+    /// Answer or effect, as Markdown.
+    pub effect: &'static str,
+    handler: fn(MethodFilter) -> MethodRouter<Arc<Manager>>,
 }
 
-/// The routes that change.
-pub(super) fn write_router() -> Router<Arc<Manager>> {
-    Router::new()
-        .route("/api/v1/config", get(config))
-        .route("/api/v1/reload", post(reload))
-        .route("/api/v1/volumes", post(create_volume))
-        .route("/api/v1/volumes/{name}", patch(grow_volume).delete(remove_volume))
-        .route("/api/v1/server", patch(set_server))
-        .route("/api/v1/tenants/{name}", patch(set_tenant))
-        .route("/api/v1/pools/{name}", patch(set_pool))
+/// The requests that read.
+pub const READS: &[Request] = &[
+    Request {
+        method: Method::GET,
+        path: "/api/v1/state",
+        body: "",
+        effect: "everything as JSON. `?brief=true` leaves out histogram buckets and older decisions about guarantees, `?brief=true&whole=NAME` not for this tenant, `?tenant=NAME` all other tenants",
+        handler: |method| on(method, state),
+    },
+    Request {
+        method: Method::GET,
+        path: "/api/v1/clients",
+        body: "",
+        effect: "connections that have chosen an export, as of the last second: address, volume, tenant, requests, bytes",
+        handler: |method| on(method, async |State(manager): Shared| Json(manager.clients())),
+    },
+    Request {
+        method: Method::GET,
+        path: "/metrics",
+        body: "",
+        effect: "Prometheus",
+        handler: |method| on(method, super::metrics::metrics),
+    },
+    Request {
+        method: Method::GET,
+        path: "/healthz",
+        body: "",
+        effect: "200 `ok`, or 503 while the server drains",
+        handler: |method| on(method, health),
+    },
+];
+
+/// The requests that change, and those that only the control socket answers.
+pub const CHANGES: &[Request] = &[
+    Request {
+        method: Method::GET,
+        path: "/api/v1/config",
+        body: "",
+        effect: "the configuration in force",
+        handler: |method| on(method, config),
+    },
+    Request {
+        method: Method::POST,
+        path: "/api/v1/reload",
+        body: "",
+        effect: "as SIGHUP",
+        handler: |method| on(method, reload),
+    },
+    Request {
+        method: Method::POST,
+        path: "/api/v1/volumes",
+        body: r#"{"name": "v", "volume": {"size": "20GiB"}}"#,
+        effect: "creates a volume; keys as in `[volumes.v]`",
+        handler: |method| on(method, create_volume),
+    },
+    Request {
+        method: Method::PATCH,
+        path: "/api/v1/volumes/{name}",
+        body: r#"{"size": "40GiB"}"#,
+        effect: "makes it longer",
+        handler: |method| on(method, grow_volume),
+    },
+    Request {
+        method: Method::DELETE,
+        path: "/api/v1/volumes/{name}",
+        body: "",
+        effect: "removes it, keeps its file",
+        handler: |method| on(method, remove_volume),
+    },
+    Request {
+        method: Method::PATCH,
+        path: "/api/v1/server",
+        body: r#"{"workers": 4}"#,
+        effect: "merges into `[server]`",
+        handler: |method| on(method, set_server),
+    },
+    Request {
+        method: Method::PATCH,
+        path: "/api/v1/tenants/{name}",
+        body: r#"{"weight": 3, "limit": {"iops": 500}}"#,
+        effect: "merges into the tenant; `\"create\": true` makes a new one",
+        handler: |method| on(method, set_tenant),
+    },
+    Request {
+        method: Method::PATCH,
+        path: "/api/v1/pools/{name}",
+        body: r#"{"tuning": {"admission": "none"}, "emulate": {"iops": 700}}"#,
+        effect: "merges into the pool",
+        handler: |method| on(method, set_pool),
+    },
+];
+
+/// The router of these requests.
+pub(super) fn router(requests: &'static [Request]) -> Router<Arc<Manager>> {
+    requests.iter().fold(Router::new(), |router, Request { method, path, handler, .. }| {
+        let method = MethodFilter::try_from(method.clone()).expect("a method of the standard");
+        router.route(path, handler(method))
+    })
 }
 
 /// The changes: one sentence each.
@@ -171,7 +264,7 @@ struct Body<T>(T);
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = Refusal;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+    async fn from_request(request: extract::Request, state: &S) -> Result<Self, Refusal> {
         Json::from_request(request, state).await.map(|Json(content)| Self(content)).map_err(|rejection| {
             let cure = "send JSON with Content-Type: application/json; `evenkeel config schema` describes the values";
             let message = evenkeel_policy::explain(&rejection.body_text());

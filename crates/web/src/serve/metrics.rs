@@ -3,11 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use axum::Router;
 use axum::extract;
 use axum::http::HeaderMap;
 use axum::response::Response;
-use axum::routing::get;
 use evenkeel_policy::state::{
     GuaranteeState, LatencyTargetState, PoolState, RemoteState, SlotsState, State, TenantSlotsState, TenantState,
     VolumeState, WorkerState,
@@ -24,11 +22,7 @@ use crate::openmetrics::{
 };
 
 /// `/metrics`.
-pub(super) fn router() -> Router<Arc<Manager>> {
-    Router::new().route("/metrics", get(metrics))
-}
-
-async fn metrics(extract::State(manager): extract::State<Arc<Manager>>, asked: HeaderMap) -> Response {
+pub(super) async fn metrics(extract::State(manager): extract::State<Arc<Manager>>, asked: HeaderMap) -> Response {
     answer(&asked, "evenkeel", Snapshot(manager.state()))
 }
 

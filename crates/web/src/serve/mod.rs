@@ -10,6 +10,7 @@ mod manager;
 mod metrics;
 mod source;
 
+pub use api::{CHANGES, READS, Request};
 pub use manager::Manager;
 pub use source::{Loaded, Source, own_files};
 
@@ -17,10 +18,10 @@ use crate::{dashboard, rules};
 
 /// The router of TCP; [`rules::read_only`] is for the caller to add.
 pub(crate) fn status_router(manager: Arc<Manager>) -> Router {
-    dashboard::router().merge(metrics::router()).merge(api::read_router()).with_state(manager)
+    dashboard::router().merge(api::router(READS)).with_state(manager)
 }
 
 /// The router of the Unix socket.
 pub(crate) fn control_router(manager: Arc<Manager>) -> Router {
-    rules::control(metrics::router().merge(api::read_router()).merge(api::write_router()).with_state(manager))
+    rules::control(api::router(READS).merge(api::router(CHANGES)).with_state(manager))
 }
