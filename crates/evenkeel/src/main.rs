@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use evenkeel_guard::discovery::mark::Mark;
 use log::Log;
@@ -15,6 +15,7 @@ mod config_cmd;
 mod control;
 mod demo;
 mod guard;
+mod help;
 mod load;
 mod log;
 mod manual;
@@ -35,7 +36,7 @@ static MARK: Mark = Mark::SERVES;
 
 /// Keeps shared block storage on an even keel: many clients share one device, and each gets what it was guaranteed.
 #[derive(Parser)]
-#[command(version, propagate_version = true, after_help = AFTER_HELP)]
+#[command(version, propagate_version = true, disable_help_subcommand = true)]
 struct Cli {
     /// Log to stderr: error, warn, info, debug, trace, or a filter such as evenkeel_server=debug
     #[arg(long, global = true, env = "EVENKEEL_LOG", default_value = "info", value_name = "FILTER")]
@@ -44,13 +45,6 @@ struct Cli {
     #[command(subcommand)]
     command: Command,
 }
-
-const AFTER_HELP: &str = "\
-First steps:
-  evenkeel serve                      serve a 1 GiB volume; prints lines to paste into a second terminal
-  evenkeel demo bufferbloat           see in under a minute what admission control is for
-  evenkeel config example > my.toml   every setting, explained
-  evenkeel serve --config my.toml     your own pools, tenants and volumes";
 
 #[derive(Subcommand)]
 enum Command {
@@ -111,7 +105,12 @@ enum Command {
         /// The shell
         shell: Shell,
     },
-    /// Write the manual pages, one for each command
+    /// Print the help of a command, or find a term, key or metric in the manual
+    ///
+    /// Words that name no command are looked up: the glossary's definition comes first, then commands, keys of the
+    /// configuration, metrics, and the best sections of the manual's pages. Needs neither network nor files.
+    Help(help::Args),
+    /// Write the manual pages: one for each command, and evenkeel.toml(5)
     #[command(hide = true)]
     Manual {
         /// Where to; must be there
@@ -138,8 +137,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// The description of the command line, with examples.
+fn program() -> clap::Command {
+    manual::with_examples(Cli::command())
+}
+
 fn run() -> ExitCode {
-    let cli = Cli::parse();
+    let parsed = Cli::from_arg_matches(&program().get_matches());
+    let cli = parsed.unwrap_or_else(|error| error.exit());
     let serves = matches!(cli.command, Command::Serve(_));
     let lasts = serves || matches!(cli.command, Command::Guard(_));
     // A write past RLIMIT_FSIZE is an error of that write and must not end the program.
@@ -171,6 +176,7 @@ fn run() -> ExitCode {
         Command::Server(command) => control::server(command),
         Command::Reload(connect) => control::reload(&connect),
         Command::Completions { shell } => manual::completions(Cli::command(), shell),
+        Command::Help(args) => help::run(&args, program()),
         Command::Manual { folder } => manual::pages(Cli::command(), &folder),
     };
     if let Err(error) = &done {

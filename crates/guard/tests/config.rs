@@ -32,8 +32,6 @@ fn the_example_is_valid_and_its_comments_are_the_defaults() {
     san.latency = None;
     san.volumes.get_mut("db").expect("is there").ceiling = None;
     (spelled.exchange.etcd, spelled.exchange.host) = (Vec::new(), None);
-    spelled.agent.ceph.sockets.clear();
-    spelled.ceph.as_mut().expect("is there").sockets.clear();
     spelled.enforced = example.enforced.clone();
     assert_eq!(spelled, example);
     let expected = AgentConfig { interfaces: vec!["eth0".into()], ..AgentConfig::default() };

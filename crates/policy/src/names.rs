@@ -17,7 +17,7 @@ pub(crate) fn unusable_name(name: &str) -> String {
 }
 
 /// The known name that `name` was probably meant to be: few edits away for its length.
-pub(crate) fn closest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn closest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |known: &&str| edits(name, known);
     let best = known.iter().copied().min_by_key(distance)?;
     (edits(name, best) <= name.chars().count().div_ceil(3).max(1)).then_some(best)

@@ -104,14 +104,6 @@ const AFTER_HELP: &str = "\
 Keys: q quit, Tab next view, arrows or jk select, Enter detail, Right down to what belongs to the row, Esc back,
 s sort, S the other way round, / filter, p pause, ? all keys.
 
-Examples:
-  evenkeel top                                        the server of this folder, else the server or agent of this host
-  evenkeel top --status 127.0.0.1:9810                the agent (evenkeel guard) of this host
-  evenkeel top --view tenants --sort response         the slowest tenants first
-  evenkeel top --once --view tenants --filter backup  a line for each tenant called backup, for a script
-  evenkeel top --status https://storage1:9809 --ca ca-cert.pem --cert me-cert.pem --key me-key.pem
-  ssh -L 9809:127.0.0.1:9809 storage1 & evenkeel top --status 127.0.0.1:9809
-
 Colours are the terminal's sixteen, none with NO_COLOR; what matters is also said in words.";
 
 /// Events of the loop.

@@ -12,7 +12,7 @@ use crate::base::process;
 const FETCH_LIMIT: Duration = Duration::from_secs(900);
 
 /// Programs that tests and labs run, and the packages that have them.
-const PACKAGES: [(&str, &str); 43] = [
+const PACKAGES: [(&str, &str); 44] = [
     ("ceph", "ceph-common"),
     ("ceph-mon", "ceph-mon"),
     ("ceph-osd", "ceph-osd"),
@@ -24,6 +24,7 @@ const PACKAGES: [(&str, &str); 43] = [
     ("etcd", "etcd-server"),
     ("etcdctl", "etcd-client"),
     ("fio", "fio"),
+    ("groff", "groff-base"),
     ("ip", "iproute2"),
     // The program is not used; its package brings the library of the initiator that the lab drives.
     ("iscsi-perf", "libiscsi-bin"),
@@ -60,12 +61,13 @@ const PACKAGES: [(&str, &str); 43] = [
 ];
 
 /// Programs that the tests run, beside those that every system has.
-pub const TESTS: [&str; 21] = [
+pub const TESTS: [&str; 22] = [
     "chromium",
     "curl",
     "etcd",
     "etcdctl",
     "fio",
+    "groff",
     "mkfs.btrfs",
     "mkfs.exfat",
     "mkfs.f2fs",

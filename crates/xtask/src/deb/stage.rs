@@ -29,7 +29,8 @@ const FILES: [(&str, &str); 3] = [
     ("packaging/prometheus/alerts.yml", "usr/share/doc/evenkeel/prometheus/alerts.yml"),
     ("README.md", "usr/share/doc/evenkeel/README.md"),
 ];
-const PAGES: &str = "usr/share/man/man1";
+/// Where the manual pages go, each in the folder of its section.
+const PAGES: &str = "usr/share/man";
 /// The texts that the program prints, and where they go.
 const PRINTED: [(&[&str], &str); 5] = [
     (&["config", "example"], "usr/share/doc/evenkeel/examples/evenkeel.toml"),
@@ -66,7 +67,8 @@ fn pages(package: &Package, root: &Path) -> Result<()> {
     process::output(Command::new(package.pages).arg("manual").arg(&plain))?;
     for page in files(&plain)? {
         let name = page.file_name().context("a page has a name")?.to_string_lossy().into_owned();
-        compressed(root, &format!("{PAGES}/{name}.gz"), &fs::read(&page)?)?;
+        let section = name.rsplit('.').next().unwrap_or_default();
+        compressed(root, &format!("{PAGES}/man{section}/{name}.gz"), &fs::read(&page)?)?;
     }
     Ok(fs::remove_dir_all(plain)?)
 }

@@ -43,7 +43,8 @@ fn stand_in(folder: &Path) -> PathBuf {
     let script = folder.join("pages");
     std::fs::write(
         &script,
-        "#!/bin/sh\nif [ \"$1\" = manual ]; then echo page > \"$2/evenkeel.1\"; else echo \"$@\"; fi\n",
+        "#!/bin/sh\nif [ \"$1\" = manual ]; then for page in evenkeel.1 evenkeel.toml.5; do echo page > \"$2/$page\"; done\n\
+         else echo \"$@\"; fi\n",
     )
     .unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -76,6 +77,7 @@ fn the_same_sources_give_the_same_package() {
         "./etc/evenkeel/evenkeel.toml",
         "./etc/evenkeel/guard.toml",
         "./usr/share/man/man1/evenkeel.1.gz",
+        "./usr/share/man/man5/evenkeel.toml.5.gz",
         "./usr/share/bash-completion/completions/evenkeel",
         "./usr/share/doc/evenkeel/copyright",
     ] {

@@ -1,0 +1,109 @@
+//! `evenkeel help`: the help of a command, a page of the manual, or what the manual says about a term.
+
+use anyhow::{anyhow, bail};
+use clap::Command;
+
+use crate::manual::book::{FOLDER, PAGES};
+use crate::output;
+
+mod search;
+#[cfg(test)]
+mod tests;
+
+use search::{Found, Kind};
+
+/// The term, command or page, and the form of the answer.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A command, or the words to look up: a term, a key, a metric
+    #[arg(value_name = "TERM")]
+    terms: Vec<String>,
+    /// Look the words up even if they name a command
+    #[arg(long, short, requires = "terms")]
+    search: bool,
+    /// Print a whole page of the manual: serve, guide/serve, glossary
+    #[arg(long, value_name = "PAGE", conflicts_with_all = ["terms", "json"])]
+    page: Option<String>,
+    /// Print the places that were found as JSON
+    #[arg(long, requires = "terms")]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When the manual has no such page, or nothing about the words.
+pub(crate) fn run(args: &Args, mut program: Command) -> anyhow::Result<()> {
+    if let Some(name) = &args.page {
+        output::print(page(name)?);
+        return Ok(());
+    }
+    if !args.search && !args.json && is_command(&program, &args.terms) {
+        let words = [program.get_name().to_owned()].into_iter().chain(args.terms.iter().cloned());
+        let shown = program.try_get_matches_from_mut(words.chain(["--help".to_owned()]));
+        return Ok(shown.err().map_or(Ok(()), |help| help.print())?);
+    }
+    let words = args.terms.join(" ");
+    let found = search::search(&words, &program);
+    if args.json || !found.rows.is_empty() {
+        output::show(args.json, &found, text)?;
+    }
+    if found.rows.is_empty() {
+        let cure = match found.suggestions.as_slice() {
+            [] => "try a single word, or see `evenkeel help --page glossary`".to_owned(),
+            names => format!("did you mean {}?", names.join(", ")),
+        };
+        bail!("the manual has no command, term, key, metric or page for {words:?}; {cure}");
+    }
+    Ok(())
+}
+
+/// True if the words name the program or one of its commands.
+fn is_command(program: &Command, words: &[String]) -> bool {
+    words.iter().try_fold(program, |command, word| command.find_subcommand(word)).is_some()
+}
+
+/// The text of a page, by its path or the last part of it.
+fn page(name: &str) -> anyhow::Result<&'static str> {
+    let wanted = name.split('#').next().unwrap_or(name).to_lowercase();
+    let wanted =
+        [FOLDER, "/", "./", "docs/"].iter().fold(&*wanted, |name, start| name.strip_prefix(start).unwrap_or(name));
+    let wanted = wanted.trim_end_matches(".md");
+    let names: Vec<String> = PAGES.iter().map(|page| page.path.trim_end_matches(".md").to_lowercase()).collect();
+    let last = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();
+    let found = names.iter().position(|name| name == wanted).or(names.iter().position(|name| last(name) == wanted));
+    found.map(|at| PAGES[at].text).ok_or_else(|| {
+        let names: Vec<&str> = PAGES.iter().map(|page| page.path.trim_end_matches(".md")).collect();
+        anyhow!("the manual has no page {name:?}; its pages are {}", names.join(", "))
+    })
+}
+
+/// The rows as text: terms first, then the other kinds below their names.
+fn text(found: &Found) -> String {
+    let mut text = String::new();
+    for (kind, heading) in [
+        (Kind::Term, "glossary"),
+        (Kind::Command, "commands"),
+        (Kind::Key, "keys of evenkeel.toml"),
+        (Kind::Metric, "metrics"),
+        (Kind::Section, "pages"),
+    ] {
+        let rows: Vec<_> = found.rows.iter().filter(|row| row.kind == kind).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        text += &format!("{}{heading}\n", if text.is_empty() { "" } else { "\n" });
+        for row in rows {
+            text += &match kind {
+                Kind::Section => format!("  {}: {}\n      {}\n", row.place, row.name, row.text),
+                _ => format!("  {}: {}\n", row.name, row.text),
+            };
+            if !row.see.is_empty() {
+                text += &format!("      see {}\n", row.see.join(", "));
+            }
+        }
+    }
+    let place = found.rows.iter().find(|row| row.kind == Kind::Section).map_or("glossary.md", |row| row.place);
+    let place = place.trim_end_matches(".md");
+    text + &format!("\na whole page: evenkeel help --page {place} (the package has all in {FOLDER})\n")
+}

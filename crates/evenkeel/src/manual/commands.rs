@@ -1,0 +1,347 @@
+//! Examples, files, exit statuses and related pages of each command, for `--help` and for the manual pages.
+
+/// Two texts side by side: a command line, a file or an exit status, and its meaning.
+pub(super) type Pair = (&'static str, &'static str);
+
+/// A command's part of the manual that its description for the parser lacks.
+pub(super) struct Facts {
+    /// The command without `evenkeel`.
+    pub(super) command: &'static str,
+    /// Command lines and their effects. A command with subcommands has the first one of each.
+    pub(super) examples: &'static [Pair],
+    pub(super) files: &'static [Pair],
+    pub(super) status: &'static [Pair],
+    /// Related manual pages.
+    pub(super) see: &'static [&'static str],
+    /// Related pages below the manual's folder.
+    pub(super) pages: &'static [&'static str],
+}
+
+impl Facts {
+    const fn of(command: &'static str) -> Self {
+        Self { command, examples: &[], files: &[], status: DONE, see: &[], pages: &[] }
+    }
+
+    const fn examples(self, examples: &'static [Pair]) -> Self {
+        Self { examples, ..self }
+    }
+
+    const fn files(self, files: &'static [Pair]) -> Self {
+        Self { files, ..self }
+    }
+
+    const fn status(self, status: &'static [Pair]) -> Self {
+        Self { status, ..self }
+    }
+
+    const fn see(self, see: &'static [&'static str], pages: &'static [&'static str]) -> Self {
+        Self { see, pages, ..self }
+    }
+}
+
+/// The facts of a command.
+pub(super) fn of(command: &str) -> &'static Facts {
+    const NONE: &Facts = &Facts::of("");
+    COMMANDS.iter().find(|facts| facts.command == command).unwrap_or(NONE)
+}
+
+const USAGE: Pair = ("2", "The command line cannot be used.");
+const DONE: &[Pair] =
+    &[("0", "The command did its work."), ("1", "It failed: standard error has the reason and the cure."), USAGE];
+const SERVED: &[Pair] = &[
+    ("0", "The server stopped gracefully: requests in flight were answered, and all data is durable."),
+    ("1", "The server could not start, or could not make all data durable at its stop."),
+    USAGE,
+];
+const GUARDED: &[Pair] = &[
+    ("0", "The agent stopped, and put back every setting that it had changed."),
+    ("1", "The agent could not start, or could not put back a setting: evenkeel guard reset tries again."),
+    USAGE,
+];
+const LOADED: &[Pair] = &[
+    ("0", "The server answered every request."),
+    ("1", "The server cannot be reached or was lost, a request failed, or content or durability was violated."),
+    USAGE,
+];
+const CHECKED: &[Pair] = &[
+    ("0", "The file can be used."),
+    (
+        "1",
+        "The file cannot be used; with --strict also: there is a warning, or a setting is not enforced on this host.",
+    ),
+    USAGE,
+];
+const SIMULATED: &[Pair] = &[
+    ("0", "Every bound of the scenario is met."),
+    ("1", "A bound is missed."),
+    ("2", "The scenario or the command line cannot be used."),
+    INTERRUPTED,
+];
+const REPRODUCED: &[Pair] =
+    &[("0", "The experiment ran to its end, whatever its figures are."), ("1", "It failed."), USAGE, INTERRUPTED];
+const INTERRUPTED: Pair = ("130", "An interrupt ended the runs.");
+const FOUND: &[Pair] = &[
+    ("0", "The manual has the command, the page or the term."),
+    ("1", "It has none of that name; the message suggests similar ones."),
+    USAGE,
+];
+
+const SETTINGS: Pair = ("/etc/evenkeel/evenkeel.toml", "settings of the package's server");
+const AGENT_SETTINGS: Pair = ("/etc/evenkeel/guard.toml", "settings of the package's agent");
+const EXAMPLE: Pair = ("/usr/share/doc/evenkeel/examples/evenkeel.toml", "every key of the server with its default");
+const AGENT_EXAMPLE: Pair = ("/usr/share/doc/evenkeel/examples/guard.toml", "every key of the agent with its default");
+const SCENARIOS: Pair = ("/usr/share/doc/evenkeel/examples/scenarios", "scenarios, and models of devices");
+const MANUAL: Pair = ("/usr/share/doc/evenkeel", "the manual's pages");
+const JOURNAL: Pair = ("/run/evenkeel/guard.journal", "the settings that the agent puts back");
+const CONTROL: &[Pair] = &[
+    (
+        "./evenkeel-data/control.sock",
+        "the server's control socket, unless --control, --data-dir or --config names another",
+    ),
+    SETTINGS,
+];
+const DATA: &[Pair] = &[
+    SETTINGS,
+    ("./evenkeel-data", "data folder without --data-dir and server.data_dir; the package's is /var/lib/evenkeel"),
+    ("DATA_DIR/NAME.img", "content of the volume NAME, unless it has a path of its own"),
+    ("DATA_DIR/volumes.toml", "volumes that evenkeel volume create has made"),
+    ("DATA_DIR/files.toml", "files that Evenkeel has made"),
+    ("DATA_DIR/nbd.sock, DATA_DIR/control.sock", "sockets for NBD and for changes"),
+];
+
+const TOML: &str = "evenkeel.toml(5)";
+
+pub(super) const COMMANDS: &[Facts] = &[
+    Facts::of("")
+        .examples(&[
+            ("evenkeel serve", "serve a 1 GiB volume; prints lines for a second terminal"),
+            ("evenkeel demo bufferbloat", "see in about a minute the purpose of admission control"),
+            ("evenkeel config example > my.toml", "every setting, explained"),
+            ("evenkeel serve --config my.toml", "your own pools, tenants and volumes"),
+            ("evenkeel help backpressure", "find a term, key or metric in the manual"),
+        ])
+        .files(&[SETTINGS, AGENT_SETTINGS, MANUAL])
+        .see(&[TOML], &["README.md", "glossary.md", "guide/install.md", "guide/troubleshooting.md"]),
+    Facts::of("serve")
+        .examples(&[
+            ("evenkeel serve", "serve disk0, 1 GiB, at 127.0.0.1:10809"),
+            ("evenkeel serve --config /etc/evenkeel/evenkeel.toml", "serve the pools, tenants and volumes of a file"),
+            ("evenkeel serve --listen 192.0.2.10:10809 --status off", "serve another network, without a dashboard"),
+        ])
+        .files(DATA)
+        .status(SERVED)
+        .see(
+            &[TOML, "evenkeel-check(1)", "evenkeel-state(1)", "evenkeel-top(1)", "evenkeel-volume(1)"],
+            &["guide/serve.md", "guide/tutorial-server.md", "guide/tls.md", "guide/security.md"],
+        ),
+    Facts::of("load")
+        .examples(&[
+            ("evenkeel load nbd://127.0.0.1/disk0", "read 4 KiB at random for 10 s, one request at a time"),
+            (
+                "evenkeel load nbd://127.0.0.1/disk0 --op mix --queue-depth 32 --connections 4",
+                "70 % reads, 128 in flight",
+            ),
+            (
+                "evenkeel load nbd://127.0.0.1/disk0 --op mix --fill --verify --size 256M",
+                "check the content of every read",
+            ),
+            ("evenkeel load --jobs jobs.toml --json", "several clients at once, the result as JSON"),
+        ])
+        .files(&[("FILE of --jobs", "tables [[job]] with the options as keys")])
+        .status(LOADED)
+        .see(&["evenkeel-serve(1)", "evenkeel-sim(1)"], &["guide/load.md"]),
+    Facts::of("demo").files(&[MANUAL]).see(&["evenkeel-reproduce(1)"], &["guide/demo.md"]),
+    Facts::of("demo bufferbloat")
+        .examples(&[
+            ("evenkeel demo bufferbloat", "measure all settings of admission control, in about a minute"),
+            ("evenkeel demo bufferbloat --settings none,elastic --html page.html", "compare two, with a plot"),
+        ])
+        .files(&[("FILE of --html, --svg", "the plots")])
+        .see(&["evenkeel-reproduce(1)", "evenkeel-sim(1)"], &["guide/demo.md", "algorithms/elastic.md"]),
+    Facts::of("sim")
+        .examples(&[
+            ("evenkeel sim scenarios/noisy-neighbour.toml", "run a scenario"),
+            (
+                "evenkeel sim scenarios/bufferbloat.toml --sweep pool.tuning.admission=none,elastic",
+                "compare two settings",
+            ),
+            ("evenkeel sim scenarios/reservation.toml --seeds 10 --report page.html", "means of ten seeds, with plots"),
+        ])
+        .files(&[SCENARIOS])
+        .status(SIMULATED)
+        .see(&["evenkeel-reproduce(1)"], &["guide/sim.md", "guide/workloads.md", "algorithms/simulator.md"]),
+    Facts::of("reproduce")
+        .examples(&[
+            ("evenkeel reproduce bufferbloat --quick", "the admission control of the first paper, in short runs"),
+            ("evenkeel reproduce saat --report page.html", "throughput guarantees on a cached device, with plots"),
+        ])
+        .files(&[("FILE.html of --report", "the plots")])
+        .status(REPRODUCED)
+        .see(&["evenkeel-sim(1)"], &["guide/reproduce.md"]),
+    Facts::of("guard")
+        .files(&[AGENT_SETTINGS, AGENT_EXAMPLE, JOURNAL])
+        .see(&[TOML, "evenkeel-check(1)", "evenkeel-top(1)"], &["guide/guard.md", "guide/ceph.md"]),
+    Facts::of("guard run")
+        .examples(&[
+            (
+                "evenkeel guard run --config /etc/evenkeel/guard.toml --dry-run",
+                "measure and decide, throttle no client",
+            ),
+            ("evenkeel guard run --config /etc/evenkeel/guard.toml", "enforce the policy until it is stopped"),
+        ])
+        .files(&[AGENT_SETTINGS, JOURNAL])
+        .status(GUARDED)
+        .see(
+            &[
+                TOML,
+                "evenkeel-check(1)",
+                "evenkeel-guard-discover(1)",
+                "evenkeel-guard-status(1)",
+                "evenkeel-guard-why(1)",
+            ],
+            &["guide/guard.md", "guide/tutorial-iscsi.md"],
+        ),
+    Facts::of("guard discover")
+        .examples(&[
+            ("evenkeel guard discover", "show clients, volumes, devices and pools of this host"),
+            ("evenkeel guard discover --config /etc/evenkeel/guard.toml --json", "with the pools of a file, as JSON"),
+        ])
+        .files(&[AGENT_SETTINGS])
+        .see(&["evenkeel-guard-run(1)", "evenkeel-check(1)"], &["guide/guard.md"]),
+    Facts::of("guard config").files(&[AGENT_EXAMPLE]).see(&[TOML], &["guide/guard.md"]),
+    Facts::of("guard config example")
+        .examples(&[("evenkeel guard config example > guard.toml", "every key of the agent, explained")])
+        .files(&[AGENT_EXAMPLE])
+        .see(&[TOML, "evenkeel-check(1)"], &["guide/guard.md"]),
+    Facts::of("guard status")
+        .examples(&[
+            ("evenkeel guard status", "show the agent of this host"),
+            ("evenkeel guard status --status 192.0.2.10:9810 --json", "the whole record of another host's agent"),
+        ])
+        .files(&[AGENT_SETTINGS])
+        .see(&["evenkeel-guard-why(1)", "evenkeel-top(1)"], &["guide/guard.md", "reference/api.md"]),
+    Facts::of("guard why")
+        .examples(&[
+            ("evenkeel guard why", "the ten newest decisions, with their reasons"),
+            ("evenkeel guard why vg1 -n 100", "a hundred of the pool vg1"),
+        ])
+        .files(&[AGENT_SETTINGS])
+        .see(&["evenkeel-guard-status(1)"], &["guide/guard.md", "reference/api.md"]),
+    Facts::of("guard hold")
+        .examples(&[(
+            "evenkeel guard hold --client 192.0.2.21 --device eth0 --delay 5ms --for 10s",
+            "delay every packet to a client by 5 ms",
+        )])
+        .files(&[JOURNAL])
+        .see(&["evenkeel-guard-reset(1)"], &["algorithms/packet-delay.md"]),
+    Facts::of("guard reset")
+        .examples(&[("evenkeel guard reset", "put back the settings of a killed agent")])
+        .files(&[JOURNAL])
+        .see(&["evenkeel-guard-run(1)"], &["guide/guard.md"]),
+    Facts::of("check")
+        .examples(&[
+            ("evenkeel check evenkeel.toml", "every error, and what this host enforces of the file"),
+            ("evenkeel check --strict --json /etc/evenkeel/guard.toml", "for scripts: warnings fail, too"),
+            ("evenkeel check", "show the abilities of this host's kernel"),
+        ])
+        .files(&[SETTINGS, AGENT_SETTINGS])
+        .status(CHECKED)
+        .see(&[TOML, "evenkeel-serve(1)", "evenkeel-guard-run(1)"], &["reference/check.md", "reference/config.md"]),
+    Facts::of("config").files(&[EXAMPLE]).see(&[TOML, "evenkeel-check(1)"], &["reference/config.md"]),
+    Facts::of("config example")
+        .examples(&[("evenkeel config example > evenkeel.toml", "every key with its default, explained")])
+        .files(&[EXAMPLE])
+        .see(&[TOML, "evenkeel-check(1)", "evenkeel-guard-config-example(1)"], &["reference/config.md"]),
+    Facts::of("config schema")
+        .examples(&[("evenkeel config schema > evenkeel.schema.json", "for an editor that completes keys")])
+        .files(&[EXAMPLE])
+        .see(&[TOML], &["reference/config.md"]),
+    Facts::of("top")
+        .examples(&[
+            ("evenkeel top", "the server of this folder, else the server or agent of this host"),
+            ("evenkeel top --status 127.0.0.1:9810", "the agent (evenkeel guard) of this host"),
+            ("evenkeel top --view tenants --sort response", "the slowest tenants first"),
+            (
+                "evenkeel top --once --view tenants --filter backup",
+                "a line for each tenant called backup, for a script",
+            ),
+            ("ssh -L 9809:127.0.0.1:9809 storage1 & evenkeel top --status 127.0.0.1:9809", "a server through a tunnel"),
+            (
+                "evenkeel top --status https://storage1:9809 --ca ca-cert.pem --cert me-cert.pem --key me-key.pem",
+                "a server with TLS",
+            ),
+        ])
+        .files(CONTROL)
+        .see(&["evenkeel-state(1)", "evenkeel-guard-status(1)"], &["guide/top.md", "guide/dashboard.md"]),
+    Facts::of("state")
+        .examples(&[
+            ("evenkeel state", "show the server of this folder"),
+            ("evenkeel state --config /etc/evenkeel/evenkeel.toml --json", "the whole record of the package's server"),
+        ])
+        .files(CONTROL)
+        .see(&["evenkeel-top(1)"], &["guide/serve.md", "reference/api.md"]),
+    Facts::of("volume").files(CONTROL).see(&["evenkeel-serve(1)", TOML], &["guide/serve.md"]),
+    Facts::of("volume list")
+        .examples(&[("evenkeel volume list", "show all volumes with size, pool and tenant")])
+        .files(CONTROL)
+        .see(&["evenkeel-volume-create(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
+    Facts::of("volume create")
+        .examples(&[
+            ("evenkeel volume create db1 --size 20GiB --tenant database", "a sparse file in the data folder"),
+            ("evenkeel volume create lv1 --backend block --path /dev/vg1/lv1", "a block device"),
+        ])
+        .files(DATA)
+        .see(&["evenkeel-volume-grow(1)", "evenkeel-volume-remove(1)", TOML], &["guide/serve.md"]),
+    Facts::of("volume grow")
+        .examples(&[("evenkeel volume grow db1 40GiB", "clients see the new size when they reconnect")])
+        .files(CONTROL)
+        .see(&["evenkeel-volume-create(1)"], &["guide/serve.md"]),
+    Facts::of("volume remove")
+        .examples(&[("evenkeel volume remove db1", "end its connections; the file stays")])
+        .files(CONTROL)
+        .see(&["evenkeel-volume-create(1)"], &["guide/serve.md"]),
+    Facts::of("tenant").files(CONTROL).see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
+    Facts::of("tenant set")
+        .examples(&[
+            ("evenkeel tenant set backup --limit-bytes-per-s 50MB", "at most 50 MB/s"),
+            ("evenkeel tenant set database --reservation-iops 2000 --weight 4", "at least 2000 requests a second"),
+            ("evenkeel tenant set database --latency 10ms@99", "a latency target, on pools with slots"),
+        ])
+        .files(CONTROL)
+        .see(&[TOML, "evenkeel-reload(1)", "evenkeel-pool-set(1)"], &["guide/serve.md", "algorithms/mclock.md"]),
+    Facts::of("pool").files(CONTROL).see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
+    Facts::of("pool set")
+        .examples(&[
+            ("evenkeel pool set main --latency 20ms@99", "a latency target of reads"),
+            ("evenkeel pool set main --limit-iops 20000", "at most 20000 requests a second"),
+            ("evenkeel pool set main --admission fixed:1MiB", "1 MiB in flight, in place of elastic"),
+        ])
+        .files(CONTROL)
+        .see(&[TOML, "evenkeel-reload(1)", "evenkeel-tenant-set(1)"], &["guide/serve.md", "algorithms/elastic.md"]),
+    Facts::of("server").files(CONTROL).see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
+    Facts::of("server set")
+        .examples(&[("evenkeel server set --workers 4", "serve with four threads")])
+        .files(CONTROL)
+        .see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
+    Facts::of("reload")
+        .examples(&[("evenkeel reload --config /etc/evenkeel/evenkeel.toml", "list the changes, or the cause of none")])
+        .files(CONTROL)
+        .see(&["evenkeel-check(1)", TOML], &["guide/serve.md"]),
+    Facts::of("completions")
+        .examples(&[(
+            "evenkeel completions bash > ~/.local/share/bash-completion/completions/evenkeel",
+            "for bash, from the next shell on",
+        )])
+        .files(&[("/usr/share/bash-completion/completions/evenkeel", "the package's, for bash")])
+        .see(&["evenkeel(1)"], &["guide/install.md"]),
+    Facts::of("help")
+        .examples(&[
+            ("evenkeel help tenant set", "the help of a command"),
+            ("evenkeel help noisy neighbour", "the glossary's definition, keys, metrics and sections of pages"),
+            ("evenkeel help --search pool", "a term that is a command, too"),
+            ("evenkeel help --page serve | less", "a whole page"),
+        ])
+        .files(&[MANUAL])
+        .status(FOUND)
+        .see(&["evenkeel(1)", TOML], &["glossary.md", "README.md"]),
+];

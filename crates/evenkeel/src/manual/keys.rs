@@ -1,0 +1,190 @@
+//! The keys of the configuration, from its JSON schema; those of the agent from its commented example.
+
+use serde_json::Value;
+
+use super::book::unlinked;
+
+/// A key of the configuration.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Key {
+    /// `pools.NAME.limit.iops`.
+    pub(crate) path: String,
+    /// Type, unit and range of its values, or the values themselves.
+    pub(crate) kind: String,
+    /// As TOML; a table's keys have their own.
+    pub(crate) default: Option<String>,
+    pub(crate) meaning: String,
+    /// Values with a meaning of their own.
+    pub(super) values: Vec<(String, String)>,
+}
+
+impl Key {
+    /// Type and default.
+    pub(crate) fn facts(&self) -> String {
+        match &self.default {
+            Some(default) => format!("{}, default {default}", self.kind),
+            None => self.kind.clone(),
+        }
+    }
+}
+
+/// All keys by path.
+pub(crate) fn keys() -> Vec<Key> {
+    let schema = evenkeel_policy::schema();
+    let mut keys = Vec::new();
+    collect(&schema, &schema, "", &mut keys);
+    keys.extend(of_example(evenkeel_guard::config::EXAMPLE, "agent"));
+    keys.sort_by(|a, b| a.path.cmp(&b.path));
+    keys.dedup_by(|later, first| later.path == first.path);
+    keys
+}
+
+/// Adds the keys of the tables that a part of the schema describes.
+fn collect(schema: &Value, node: &Value, path: &str, keys: &mut Vec<Key>) {
+    for part in parts(schema, node) {
+        for (name, property) in part["properties"].as_object().into_iter().flatten() {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            // What a tenant may set for one pool has the keys of what it sets for all.
+            if path.matches(".NAME.").count() < 2 {
+                collect(schema, property, &path, keys);
+            }
+            keys.push(key(schema, property, path));
+        }
+        if part["additionalProperties"].is_object() {
+            collect(schema, &part["additionalProperties"], &format!("{path}.NAME"), keys);
+        }
+    }
+}
+
+/// A part of the schema, then those that it refers to.
+fn parts<'a>(schema: &'a Value, node: &'a Value) -> Vec<&'a Value> {
+    let reference = node["$ref"].as_str().and_then(|path| schema.pointer(path.trim_start_matches('#')));
+    let options = node["anyOf"].as_array().into_iter().flatten();
+    let referred = reference.into_iter().chain(options).flat_map(|part| parts(schema, part));
+    std::iter::once(node).chain(referred).collect()
+}
+
+fn key(schema: &Value, property: &Value, path: String) -> Key {
+    let parts = parts(schema, property);
+    let meaning = parts.iter().find_map(|part| part["description"].as_str()).unwrap_or_default();
+    let mut kinds: Vec<String> = Vec::new();
+    for kind in parts.iter().flat_map(|part| kinds_of(part, &path)) {
+        if !kinds.contains(&kind) {
+            kinds.push(kind);
+        }
+    }
+    let option = |option: &Value| Some((option["const"].to_string(), sentence(option["description"].as_str()?)));
+    let options = parts.iter().flat_map(|part| part["oneOf"].as_array().into_iter().flatten());
+    let default = match &property["default"] {
+        // Of a table with a kind, the rest follows from it.
+        Value::Object(table) => table.get("kind"),
+        Value::Null => None,
+        default => Some(default),
+    };
+    Key {
+        kind: kinds.join(", "),
+        default: default.map(Value::to_string),
+        meaning: sentence(meaning),
+        values: options.filter_map(option).collect(),
+        path,
+    }
+}
+
+/// The values that a part of the schema takes.
+fn kinds_of(part: &Value, path: &str) -> Vec<String> {
+    let options = part["oneOf"].as_array().into_iter().flatten().map(|option| &option["const"]);
+    let values = options.chain(part["enum"].as_array().into_iter().flatten()).chain(part.get("const"));
+    let values: Vec<String> = values.filter(|value| !value.is_null()).map(Value::to_string).collect();
+    if !values.is_empty() {
+        return values;
+    }
+    match part["pattern"].as_str() {
+        Some(pattern) if pattern.contains("us|ms") => return vec!["time".into()],
+        Some(pattern) if pattern.contains("KMGTP") => {
+            let rate = path.ends_with("_per_s") || path.ends_with("bandwidth");
+            return vec![if rate { "bytes per second" } else { "bytes" }.into()];
+        }
+        _ => {}
+    }
+    let types = match &part["type"] {
+        Value::Array(types) => types.iter().filter_map(Value::as_str).collect(),
+        one => one.as_str().into_iter().collect::<Vec<_>>(),
+    };
+    let named = |name| match name {
+        "integer" | "number" => range(part, name),
+        "boolean" => Some("true or false".into()),
+        "string" => Some("text".into()),
+        "array" => Some("list".into()),
+        "object" if part["additionalProperties"].is_object() => Some("tables by name".into()),
+        "object" => Some("table".into()),
+        _ => None,
+    };
+    types.into_iter().filter_map(named).collect()
+}
+
+/// A number with the bounds that are narrower than those of its type.
+fn range(part: &Value, name: &str) -> Option<String> {
+    let low = part.get("minimum").or(part.get("exclusiveMinimum")).filter(|low| low.as_f64() != Some(0.0));
+    let high = part.get("maximum").or(part.get("exclusiveMaximum"));
+    Some(match (low, high) {
+        (Some(low), Some(high)) => format!("{name} from {low} to {high}"),
+        (Some(low), None) => format!("{name} from {low}"),
+        (None, Some(high)) => format!("{name} up to {high}"),
+        (None, None) => name.to_owned(),
+    })
+}
+
+/// A doc comment as one line.
+fn sentence(text: &str) -> String {
+    unlinked(&text.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// The keys of a table, and of tables in it, of an example in which every key stands below its comment, and a default behind
+/// `#`.
+fn of_example(text: &str, table: &str) -> Vec<Key> {
+    let (mut keys, mut path, mut comment) = (Vec::new(), String::new(), Vec::new());
+    let mut closed = true;
+    for line in text.lines() {
+        let content = line.trim_start_matches('#').trim();
+        let assigned = content.split_once(" = ").filter(|(name, _)| is_bare(name));
+        if let Some(name) = content.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+            name.clone_into(&mut path);
+            closed = true;
+        } else if let Some((name, value)) = assigned {
+            let commented = line.starts_with('#') && !line.starts_with("# ");
+            if path == table || path.strip_prefix(table).is_some_and(|rest| rest.starts_with('.')) {
+                keys.push(Key {
+                    path: format!("{path}.{name}"),
+                    kind: kind_of(value).to_owned(),
+                    default: commented.then(|| value.to_owned()),
+                    meaning: comment.join(" "),
+                    values: Vec::new(),
+                });
+            }
+            closed = true;
+        } else if line.starts_with("# ") && !content.starts_with('-') {
+            if std::mem::take(&mut closed) {
+                comment.clear();
+            }
+            comment.push(content);
+        }
+    }
+    keys
+}
+
+fn is_bare(name: &str) -> bool {
+    name.chars().all(|c| c.is_ascii_lowercase() || c == '_')
+}
+
+/// The type of a value of TOML.
+fn kind_of(value: &str) -> &'static str {
+    match value {
+        "true" | "false" => "true or false",
+        _ if value.starts_with('[') => "list",
+        _ if value.starts_with('"') && value[1..].starts_with(|c: char| c.is_ascii_digit()) && !value.contains(':') => {
+            "time"
+        }
+        _ if value.starts_with('"') => "text",
+        _ => "number",
+    }
+}

@@ -1,0 +1,141 @@
+//! The manual: pages for `man`, the examples in `--help`, completions, and the books that `evenkeel help` searches.
+
+use std::path::Path;
+
+use anyhow::Context;
+use clap::Command;
+use clap_complete::Shell;
+
+use crate::output;
+
+pub(crate) mod book;
+mod commands;
+pub(crate) mod keys;
+#[cfg(test)]
+mod tests;
+mod troff;
+
+/// The page of the configuration file.
+const FILE_PAGE: &str = "evenkeel.toml";
+/// A short configuration.
+const FILE_EXAMPLE: &str = r#"[pools.main]
+limit = { iops = 5000 }
+
+[tenants.database]
+reservation = { iops = 2000 }
+weight = 4
+
+[tenants.backup]
+priority = "background"
+
+[volumes.database]
+size = "100GiB"
+[volumes.backup]
+size = "1TiB"
+"#;
+
+/// `evenkeel completions`: prints them.
+///
+/// # Errors
+/// None; it has the form of every other command.
+pub(crate) fn completions(mut program: Command, shell: Shell) -> anyhow::Result<()> {
+    let name = program.get_name().to_owned();
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut program, name, &mut script);
+    output::print(&String::from_utf8_lossy(&script));
+    Ok(())
+}
+
+/// `evenkeel manual`: writes `evenkeel.1`, `evenkeel-serve.1` and so on, and `evenkeel.toml.5` into `folder`.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(crate) fn pages(program: Command, folder: &Path) -> anyhow::Result<()> {
+    for (name, page) in rendered(program)? {
+        let path = folder.join(name);
+        std::fs::write(&path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// All pages, each with the name of its file.
+fn rendered(mut program: Command) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    program.build();
+    let mut pages = Vec::new();
+    add(&program, "", &mut pages).context("cannot render manual pages")?;
+    let see = ["evenkeel-check(1)", "evenkeel-config(1)", "evenkeel-serve(1)", "evenkeel-guard-run(1)"];
+    pages.push((format!("{FILE_PAGE}.5"), troff::file(&keys::keys(), &see.map(str::to_owned))));
+    Ok(pages)
+}
+
+/// Adds the pages of a command and of those below it.
+fn add(command: &Command, path: &str, pages: &mut Vec<(String, Vec<u8>)>) -> std::io::Result<()> {
+    let facts = commands::of(path);
+    // The command above it first.
+    let parent = path.rsplit_once(' ').map_or("", |(parent, _)| parent);
+    let parent = (!path.is_empty()).then(|| format!("{}(1)", page_name(parent)));
+    let others = facts.see.iter().map(|page| (*page).to_owned());
+    let see: Vec<String> = parent.iter().cloned().chain(others.filter(|page| Some(page) != parent.as_ref())).collect();
+    pages.push((format!("{}.1", page_name(path)), troff::command(command, facts, &examples(command, path), &see)?));
+    for below in visible(command) {
+        add(below, &join(path, below.get_name()), pages)?;
+    }
+    Ok(())
+}
+
+/// Adds each command's examples to its `--help`.
+pub(crate) fn with_examples(program: Command) -> Command {
+    described(program, "")
+}
+
+fn described(command: Command, path: &str) -> Command {
+    let examples = examples(&command, path);
+    let width = examples.iter().map(|(line, _)| line.len()).max().unwrap_or(0);
+    let beside = examples.iter().all(|(_, effect)| width + effect.len() + 4 <= COLUMNS);
+    let shown = |(line, effect): &commands::Pair| match beside {
+        true => format!("  {line:<width$}  {effect}"),
+        false => format!("  {line}\n      {effect}"),
+    };
+    let lines: Vec<String> = examples.iter().map(shown).collect();
+    let heading = if path.is_empty() { "First steps" } else { "Examples" };
+    let examples = format!("{heading}:\n{}", lines.join("\n"));
+    let help = match command.get_after_help() {
+        Some(notes) => format!("{notes}\n\n{examples}"),
+        None => examples,
+    };
+    let names: Vec<String> = visible(&command).map(|below| below.get_name().to_owned()).collect();
+    let command = command.after_help(help);
+    names.into_iter().fold(command, |command, name| {
+        let path = join(path, &name);
+        command.mut_subcommand(name, |below| described(below, &path))
+    })
+}
+
+/// Columns in which an example and its effect stand side by side.
+const COLUMNS: usize = 98;
+
+/// The examples of a command; of one with subcommands alone, the first of each.
+fn examples(command: &Command, path: &str) -> Vec<commands::Pair> {
+    match commands::of(path).examples {
+        [] => visible(command).flat_map(|below| first(examples(below, &join(path, below.get_name())))).collect(),
+        own => own.to_vec(),
+    }
+}
+
+fn first(examples: Vec<commands::Pair>) -> Option<commands::Pair> {
+    examples.first().copied()
+}
+
+fn visible(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|command| !command.is_hide_set())
+}
+
+/// `tenant` and `set`: `tenant set`.
+fn join(path: &str, name: &str) -> String {
+    format!("{path} {name}").trim_start().to_owned()
+}
+
+/// `tenant set`: `evenkeel-tenant-set`.
+fn page_name(path: &str) -> String {
+    format!("evenkeel {path}").trim_end().replace(' ', "-")
+}
