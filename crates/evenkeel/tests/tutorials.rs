@@ -4,64 +4,115 @@ use std::fs;
 use std::path::Path;
 
 use port::Port;
-use tutorial::{Step, fits, follow, steps};
+use tutorial::{How, Stage, Step, fits, follow, play, rewritten, steps};
 
 #[path = "serve/port.rs"]
 mod port;
 #[path = "../../labs/src/base/tutorial.rs"]
 mod tutorial;
 
-const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
-
-/// A page of the guide.
-fn page(name: &str) -> String {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/guide/{name}.md"));
-    fs::read_to_string(page).expect("a page")
-}
+/// `evenkeel` as it is, and what a page says as it stands.
+const PLAIN: Stage = Stage { program: env!("CARGO_BIN_EXE_evenkeel"), instead: &[], prepare: |_| () };
 
 #[test]
 fn the_server_does_what_its_tutorial_says() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/tutorial-server.md");
+    let page = fs::read_to_string(&path).expect("a page");
     // On free ports in place of the usual ones.
-    let page = page("tutorial-server");
     let ports = [(); 2].map(|()| Port::reserve());
     let [volumes, status] = ports.each_ref().map(|port| format!("127.0.0.1:{}", port.number()));
-    let page = page.replace("127.0.0.1:10809", &volumes).replace("127.0.0.1:9809", &status);
-    let commands = follow(&page, Path::new(EVENKEEL), |_| ()).unwrap_or_else(|e| panic!("{e:#}"));
+    let instead = [("127.0.0.1:10809", &*volumes), ("127.0.0.1:9809", &*status)];
+    let stage = Stage { instead: &instead, ..PLAIN };
+    let (commands, written) = play(&page, &stage).unwrap_or_else(|e| panic!("{e:#}"));
     assert!(commands > 10, "{commands} commands only");
-}
-
-#[test]
-fn a_page_is_read_and_an_answer_compared() {
-    let page = "Text\n```toml\n# a.toml\nb = 1\n```\n```console\n$ one\nans ... r\n$ two\n```\n";
-    let command = |command: &str, answer: &str| Step::Command(command.into(), answer.into());
-    let file = Step::File("a.toml".into(), "# a.toml\nb = 1\n".into());
-    assert_eq!(steps(page).unwrap(), [file, command("one", "ans ... r\n"), command("two", "")]);
-    assert!(steps("```toml\na = 1\n```").is_err() && steps("```console\nanswer\n```").is_err());
-    for (pattern, text, expected) in [
-        ("a ... c\n", "a   b\nc\n", true),
-        ("a ... c", "a b d", false),
-        ("a ...", "a", true),
-        ("... c", "b c", true),
-        ("a", "a b", false),
-        ("", "a", false),
-        ("a ... b ... c", "a x b c", true),
-        ("a ... b ... c", "a x c", false),
-    ] {
-        assert_eq!(fits(pattern, text), expected, "{pattern:?} {text:?}");
+    if let Some(written) = written {
+        fs::write(path, written).expect("written");
     }
 }
 
 #[test]
+fn a_page_is_read() {
+    let page = "Text\n```toml\n# a.toml\nb = 1\n```\n```console\n$ one\nans ... r\n$ two\n```\n\
+                ```console terminal about\n$ three\n```\n```console terminal\n^C\nbye\n```\n";
+    let (once, terminal) = (How::default(), How { terminal: true, ..How::default() });
+    let expected = [
+        Step::File("a.toml".into(), "# a.toml\nb = 1\n".into()),
+        Step::Command("one".into(), once, 7..8),
+        Step::Command("two".into(), once, 9..9),
+        Step::Command("three".into(), How { about: true, ..terminal }, 12..12),
+        Step::Command("^C".into(), terminal, 15..16),
+    ];
+    assert_eq!(steps(page).unwrap(), expected);
+    for wrong in [
+        "```toml\na = 1\n```",
+        "```console\nanswer\n```",
+        "```console\n$ a\n```\n```console\nb\n```",
+        "```console a\n```",
+    ] {
+        assert!(steps(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn an_answer_is_compared() {
+    for (pattern, text, exact, about) in [
+        ("a ... c\n", "a   b\nc\n", true, true),
+        ("a ... c", "a b d", false, false),
+        ("a ...", "a", true, true),
+        ("... c", "b c", true, true),
+        ("a", "a b", false, false),
+        ("", "a", false, false),
+        ("a ... b ... c", "a x b c", true, true),
+        ("a ... b ... c", "a x c", false, false),
+        ("read 7 12.5 MB/s", "read  1016 3 MB/s", false, true),
+        ("10.0.0.1 waits ... 4", "10.0.0.12 waits 1 2.25", false, true),
+        ("read 7 ms", "read -7 ms", false, false),
+        ("read 7 ms", "read . ms", false, false),
+    ] {
+        assert_eq!(fits(pattern, text, false), exact, "{pattern:?} {text:?}");
+        assert_eq!(fits(pattern, text, true), about, "about {pattern:?} {text:?}");
+    }
+}
+
+#[test]
+fn answers_that_do_not_fit_are_written_into_the_page() {
+    let block = |one: &str, two: &str| {
+        format!("# A\n\n```console\n$ one\n{one}$ two\n```\nB\n\n```console about\n$ three\n{two}```\nC\n")
+    };
+    let page = block("first ... line\nsecond\n", "took 3 s\n");
+    let seen = |answers: [&str; 3]| rewritten(&page, &answers.map(str::to_owned)).unwrap();
+    assert_eq!(seen(["first fine line\nsecond\n", "", "took 12.5 s\n"]), page);
+    assert_eq!(seen(["first line  \n\nthird\n", "", "took 3 ms\n"]), block("first line\n\nthird\n", "took 3 ms\n"));
+    assert_eq!(seen(["", "", ""]), block("", ""));
+    assert!(rewritten(&page, &["first line second".to_owned()]).is_err());
+}
+
+#[test]
+fn a_page_is_followed() {
+    let follow = |page: &str| follow(page, &PLAIN, true).unwrap_or_else(|e| panic!("{e:#}"));
+    assert_eq!(follow("```console\n$ echo one\none\n$ true\n```\n").len(), 2);
+    // The third line is there at the third time.
+    assert_eq!(follow("```console repeat\n$ echo >> lines; wc -l < lines\n3\n```\n"), ["3\n"]);
+    let terminal = "```console terminal\n$ bash -c 'trap \"echo bye; exit\" INT; echo hello; exec 3<> <(:); read -u 3'\nhello\n```\n\
+                    ```console terminal\n^C\nbye\n```\n";
+    assert_eq!(follow(terminal), ["hello\n", "bye\n"]);
+    let stage = Stage { instead: &[("usual", "here")], ..PLAIN };
+    let page =
+        "```toml\n# a\nb = \"usual\"\n```\n```console\n$ cat a\n# a\nb = \"usual\"\n$ echo usual | wc -c\n5\n```\n";
+    assert_eq!(tutorial::follow(page, &stage, true).unwrap()[1], "5\n");
+}
+
+#[test]
 fn a_page_that_is_wrong_is_told() {
-    let follow = |command: &str| follow(&format!("```console\n{command}\n```\n"), Path::new(EVENKEEL), |_| ());
-    assert_eq!(follow("$ echo one\none\n$ true").unwrap(), 2);
-    // What the shell says about jobs is none of the answer, whenever it comes.
-    let jobs = "$ sleep 60 &\n$ sleep 61 &\n$ kill -9 %1; kill %2\n$ wait || true\n$ true";
-    assert_eq!(follow(jobs).unwrap(), 5);
-    for (wrong, told) in
-        [("$ echo one\ntwo", "the answer is\none"), ("$ false", "status 1"), ("$ exit 3", "ended the shell")]
-    {
-        let error = follow(wrong).unwrap_err().to_string();
+    for (kind, wrong, told) in [
+        ("", "$ echo one\ntwo", "the answer is\none"),
+        ("", "$ false", "status 1"),
+        ("", "$ exit 3", "ended the shell"),
+        (" terminal", "$ echo over\nmore", "has ended:\nover"),
+        (" terminal", "^C", "without a program"),
+    ] {
+        let page = format!("```console{kind}\n{wrong}\n```\n");
+        let error = follow(&page, &PLAIN, true).unwrap_err().to_string();
         assert!(error.contains(told), "{error}");
     }
 }

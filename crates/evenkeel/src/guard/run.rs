@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         pace.run((), || {
             match certificates.renew() {
                 Ok(changed) => log_changes(changed.then(|| "certificates changed".to_owned()).as_slice()),
-                Err(error) => tracing::error!("reload refused, nothing was changed: {error}"),
+                Err(error) => tracing::error!("certificates refused, those in use stay: {error}"),
             }
             reread(&path, &policies);
         });
@@ -121,7 +121,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 fn reread(path: &Path, policies: &Policies) {
     match super::read(path) {
         Ok((config, doubts)) => policies.offer(config, &doubts),
-        Err(error) => tracing::error!("reload refused, nothing was changed: {error:#}"),
+        Err(error) => tracing::error!("policy refused, the one in force stays: {error:#}"),
     }
 }
 

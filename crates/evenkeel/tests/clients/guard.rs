@@ -78,6 +78,15 @@ fn a_signal_renews_the_agents_certificates() {
     let port = port(&case, "https", "0.0.0.0");
     assert_renewed_by_a_signal(&case, &authority, &agent, &port);
     agent.until_logged("agent.tls.key: ");
+
+    // A newer policy is taken beside certificates that cannot be.
+    let file = case.path("guard.toml");
+    let policy = fs::read_to_string(&file).expect("text").replace("15ms", "25ms");
+    fs::write(file, policy).expect("written");
+    agent.signal(Signal::HUP);
+    agent.until_logged("reloaded: pools nothing-served changed");
+    let refused = "certificates refused, those in use stay: agent.tls.key: ";
+    assert_eq!(agent.log().matches(refused).count(), 2, "{}", agent.log());
     agent.stop();
 }
 

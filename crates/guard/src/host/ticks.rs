@@ -214,7 +214,7 @@ impl Policies {
         let running = lock(&self.shared).config.clone();
         let fixed = running.needs_restart(&config);
         if !fixed.is_empty() {
-            tracing::error!("reload refused, nothing was changed: a restart is needed for {}", fixed.join(", "));
+            tracing::error!("policy refused, the one in force stays: a restart is needed for {}", fixed.join(", "));
             return;
         }
         doubts.iter().for_each(|doubt| tracing::warn!("{doubt}"));
@@ -236,7 +236,7 @@ fn take_policy(shared: &mut Shared, config: &Config, actor: &Actor, configured: 
             tracing::info!("reloaded: pools {} changed", changed.join(", "));
             errors.0.iter().for_each(|error| shared.failed(error));
         }
-        Err(error) => tracing::error!("reload refused, nothing was changed: {error}"),
+        Err(error) => tracing::error!("policy refused, the one in force stays: {error}"),
     }
 }
 

@@ -28,8 +28,18 @@ pub fn workspace() -> PathBuf {
 
 /// A page of the guide.
 pub(crate) fn page(name: &str) -> Result<String> {
-    let path = workspace().join(format!("docs/guide/{name}.md"));
+    let path = page_path(name);
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+fn page_path(name: &str) -> PathBuf {
+    workspace().join(format!("docs/guide/{name}.md"))
+}
+
+/// Writes a page of the guide anew.
+pub(crate) fn write_page(name: &str, text: &str) -> Result<()> {
+    let path = page_path(name);
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A cargo command in the workspace's root, the same cargo that started this program.

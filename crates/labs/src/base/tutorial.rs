@@ -1,62 +1,104 @@
-//! A tutorial, done as it is written: files from its text, commands in one shell, answers compared.
+//! A tutorial, done as it is written: files from its text, commands typed, answers compared.
 //!
 //! The labs play the pages that need a stage; `crates/evenkeel/tests/tutorials.rs`, which includes this file, those that do not.
+//! `console` blocks of a page may have words after their name, which no reader sees:
+//!
+//! - `repeat`: a command is repeated until its answer fits, after a text that says to wait
+//! - `terminal`: the command goes on in a terminal of its own, until a `^C` in a later block of this kind
+//! - `about`: numbers in answers are those of one run; they may be others
 
-use std::fs;
+use std::env;
+use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long one tutorial may take, in seconds; a bound for broken runs.
+/// How long a shell or terminal may live, in seconds; a bound for broken runs.
 const PATIENCE: &str = "180";
+/// How long an answer that does not fit yet is waited for.
+const WAIT: Duration = Duration::from_secs(60);
+/// How often it is looked at.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Stands for anything in an answer.
 const ANYTHING: &str = "...";
+/// Interrupts the program of the terminal.
+const INTERRUPT: &str = "^C";
+
+/// True if answers that do not fit are to be written into the page.
+pub(crate) fn is_to_be_written() -> bool {
+    env::var_os("EVENKEEL_WRITE").is_some_and(|value| value == "1")
+}
+
+/// How the commands of a block are run, and their answers compared.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub(crate) struct How {
+    pub(crate) repeat: bool,
+    pub(crate) terminal: bool,
+    pub(crate) about: bool,
+}
 
 /// A step of a tutorial.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Step {
     /// A block of TOML whose first line is `# NAME`: a file of this name.
     File(String, String),
-    /// A command of a `console` block, after `$ `, and the lines below it.
-    Command(String, String),
+    /// A command of a `console` block, after `$ `, and the lines of the page that show its answer.
+    Command(String, How, Range<usize>),
 }
 
-/// The steps of a page; an error for a file without a name, or an answer without a command.
+/// The steps of a page; an error for a file without a name, an answer without a command, or an unknown kind of block.
 pub(crate) fn steps(page: &str) -> Result<Vec<Step>> {
-    let (mut steps, mut lines) = (Vec::new(), page.lines());
-    while let Some(line) = lines.next() {
-        let block = lines.by_ref();
-        match line {
-            "```toml" => {
-                let text: Vec<&str> = block.take_while(|line| *line != "```").collect();
-                let name = text.first().and_then(|line| line.strip_prefix("# ")).context("a file without a name")?;
-                steps.push(Step::File(name.to_owned(), text.join("\n") + "\n"));
-            }
-            "```console" => {
-                for line in block.take_while(|line| *line != "```") {
-                    if let Some(command) = line.strip_prefix("$ ") {
-                        steps.push(Step::Command(command.to_owned(), String::new()));
-                    } else if let Some(Step::Command(_, answer)) = steps.last_mut() {
-                        answer.extend([line, "\n"]);
-                    } else {
-                        bail!("an answer without a command: {line}");
-                    }
+    let (mut steps, mut lines) = (Vec::new(), page.lines().enumerate());
+    while let Some((_, line)) = lines.next() {
+        let block = lines.by_ref().take_while(|(_, line)| *line != "```");
+        if line == "```toml" {
+            let text: Vec<&str> = block.map(|(_, line)| line).collect();
+            let name = text.first().and_then(|line| line.strip_prefix("# ")).context("a file without a name")?;
+            steps.push(Step::File(name.to_owned(), text.join("\n") + "\n"));
+        } else if let Some(words) = line.strip_prefix("```console") {
+            let how = how(words)?;
+            let first = steps.len();
+            for (number, line) in block {
+                let command = line.strip_prefix("$ ").or_else(|| (how.terminal && line == INTERRUPT).then_some(line));
+                if let Some(command) = command {
+                    steps.push(Step::Command(command.to_owned(), how, number + 1..number + 1));
+                } else if let Some(Step::Command(.., answer)) = steps.get_mut(first..).and_then(<[Step]>::last_mut) {
+                    answer.end = number + 1;
+                } else {
+                    bail!("an answer without a command: {line}");
                 }
             }
-            _ => {}
         }
     }
     Ok(steps)
 }
 
-/// True if `text` is `pattern`, in which [`ANYTHING`] stands for anything. How many blanks there are does not count.
-pub(crate) fn fits(pattern: &str, text: &str) -> bool {
+fn how(words: &str) -> Result<How> {
+    let mut how = How::default();
+    for word in words.split_whitespace() {
+        match word {
+            "repeat" => how.repeat = true,
+            "terminal" => how.terminal = true,
+            "about" => how.about = true,
+            _ => bail!("an unknown kind of console: {word}"),
+        }
+    }
+    Ok(how)
+}
+
+/// True if `text` is `pattern`, in which [`ANYTHING`] stands for anything, and with `about` each number for any number. How many
+/// blanks there are does not count.
+pub(crate) fn fits(pattern: &str, text: &str, about: bool) -> bool {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let (pattern, text) = (words(pattern), words(text));
+    let read = |text: &str| if about { without_numbers(&words(text)) } else { words(text) };
+    let (pattern, text) = (read(pattern), read(text));
     let parts: Vec<&str> = pattern.split(ANYTHING).map(str::trim).collect();
     let [first, between @ .., last] = parts.as_slice() else { return pattern == text };
     let Some(mut rest) = text.strip_prefix(first) else { return false };
@@ -67,45 +109,168 @@ pub(crate) fn fits(pattern: &str, text: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// True if a line is the word of a shell about a job that a signal ended: `bash: line 7: 4711 Killed  COMMAND`.
-fn is_notice(line: &str) -> bool {
-    let number = |text: &str| text.parse::<u32>().is_ok();
-    let mut words = line.strip_prefix("bash: line ").unwrap_or_default().split_whitespace();
-    words.next().and_then(|word| word.strip_suffix(':')).is_some_and(number)
-        && words.next().is_some_and(number)
-        && words.next().is_some_and(|signal| ["Killed", "Terminated", "Hangup"].contains(&signal))
+/// The text with 0 for each number, its fraction included.
+fn without_numbers(text: &str) -> String {
+    let mut kept = String::new();
+    let mut chars = text.chars().peekable();
+    while let Some(next) = chars.next() {
+        let digit_follows = chars.peek().is_some_and(char::is_ascii_digit);
+        match next {
+            '0'..='9' if digit_follows => {}
+            '0'..='9' => kept.push('0'),
+            '.' if kept.ends_with('0') && digit_follows => _ = kept.pop(),
+            _ => kept.push(next),
+        }
+    }
+    kept
 }
 
-/// A shell that runs one command after the other in a folder of its own, which both end with the value.
+/// The page with the answers seen, in the order of its commands; an answer that fits the page's stays as the page has it.
+pub(crate) fn rewritten(page: &str, seen: &[String]) -> Result<String> {
+    let lines: Vec<&str> = page.lines().collect();
+    let (mut written, mut at, mut seen) = (Vec::new(), 0, seen.iter());
+    for step in steps(page)? {
+        let Step::Command(_, how, answer) = step else { continue };
+        let text = seen.next().context("fewer answers than commands")?;
+        if !fits(&lines[answer.clone()].join("\n"), text, how.about) {
+            written.extend(&lines[at..answer.start]);
+            written.extend(text.lines().map(str::trim_end));
+            at = answer.end;
+        }
+    }
+    written.extend(&lines[at..]);
+    Ok(written.join("\n") + "\n")
+}
+
+/// The program and names with which a page is played.
+pub(crate) struct Stage<'a> {
+    /// The program `evenkeel`.
+    pub(crate) program: &'a str,
+    /// Texts of the page, and those that files and commands have here instead; answers are read the other way round.
+    pub(crate) instead: &'a [(&'a str, &'a str)],
+    /// Has the last word about a process before it starts.
+    pub(crate) prepare: fn(&mut Command),
+}
+
+impl Stage<'_> {
+    fn here(&self, text: &str) -> String {
+        self.instead.iter().fold(text.to_owned(), |text, (page, here)| text.replace(page, here))
+    }
+
+    fn as_the_page_says(&self, text: &str) -> String {
+        self.instead.iter().rev().fold(text.to_owned(), |text, (page, here)| text.replace(here, page))
+    }
+}
+
+/// Does what `page` says. The result is the number of its commands, and the page with the answers seen, if these
+/// [are to be written](is_to_be_written); otherwise the first answer that is not the page's is an error. So is a command that
+/// fails.
+pub(crate) fn play(page: &str, stage: &Stage) -> Result<(usize, Option<String>)> {
+    let write = is_to_be_written();
+    let seen = follow(page, stage, !write)?;
+    Ok((seen.len(), write.then(|| rewritten(page, &seen)).transpose()?))
+}
+
+/// Does what `page` says, in a folder of its own; the answers of its commands.
+pub(crate) fn follow(page: &str, stage: &Stage, strict: bool) -> Result<Vec<String>> {
+    let lines: Vec<&str> = page.lines().collect();
+    let (desk, mut seen) = (Desk::new()?, Vec::new());
+    let mut shell = Shell::new(&desk, stage)?;
+    let mut terminal: Option<Terminal> = None;
+    for step in steps(page)? {
+        let (command, how, answer) = match step {
+            Step::File(name, text) => {
+                fs::write(desk.folder().join(name), stage.here(&text))?;
+                continue;
+            }
+            Step::Command(command, how, answer) => (command, how, answer),
+        };
+        let expected = lines[answer].join("\n");
+        let typed = stage.here(&command);
+        let deadline = Instant::now() + WAIT;
+        if how.terminal && command != INTERRUPT {
+            ensure!(terminal.is_none(), "{command}\nanother program goes on in the terminal");
+            terminal = Some(Terminal::new(&desk, stage, &typed)?);
+        }
+        let answer = loop {
+            let text = match terminal.as_mut().filter(|_| how.terminal) {
+                None if how.terminal => bail!("{command} without a program in the terminal"),
+                Some(_) if command == INTERRUPT => terminal.take().context("a terminal")?.interrupt()?,
+                Some(terminal) => terminal.shown()?,
+                None => {
+                    let (status, text) = shell.run(&typed)?;
+                    ensure!(status == 0 || how.repeat, "{command}\nended with status {status}:\n{text}");
+                    text
+                }
+            };
+            let text = stage.as_the_page_says(&text);
+            let waits = (how.repeat || how.terminal && command != INTERRUPT) && Instant::now() < deadline;
+            if !waits || fits(&expected, &text, how.about) {
+                break text;
+            }
+            thread::sleep(PAUSE);
+        };
+        ensure!(
+            !strict || fits(&expected, &answer, how.about),
+            "{command}\nthe page says\n{expected}\nthe answer is\n{answer}"
+        );
+        seen.push(answer);
+    }
+    Ok(seen)
+}
+
+/// The reader's empty folder, and a file beside it for what the terminal shows. Both end with the value.
+struct Desk(PathBuf);
+
+impl Desk {
+    fn new() -> Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let desk = Self(env::temp_dir().join(format!("evenkeel-tutorial-{}-{number}", std::process::id())));
+        fs::create_dir(&desk.0).context("no scratch folder")?;
+        fs::create_dir(desk.folder())?;
+        Ok(desk)
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.0.join("folder")
+    }
+
+    /// `timeout` with these arguments in the folder, with the stage's program before others of its name.
+    fn command(&self, stage: &Stage, arguments: &[&str]) -> Result<Command> {
+        let programs = Path::new(stage.program).parent().context("a program without a folder")?.display().to_string();
+        let path = format!("{programs}:{}", env::var("PATH").unwrap_or_default());
+        let mut command = Command::new("timeout");
+        command.args(arguments).current_dir(self.folder()).env("PATH", path);
+        (stage.prepare)(&mut command);
+        Ok(command)
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A shell that runs one command after the other.
 struct Shell {
     child: Child,
     commands: ChildStdin,
     answers: BufReader<ChildStdout>,
-    folder: PathBuf,
 }
 
 impl Shell {
-    /// Starts it, with the folder of `program` before the others that programs are looked for in; `prepare` has the last word
-    /// about how.
-    fn new(program: &Path, prepare: impl FnOnce(&mut Command)) -> Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("evenkeel-tutorial-{}-{number}", std::process::id()));
-        fs::create_dir(&folder).context("no scratch folder")?;
-        let programs = program.parent().context("a program without a folder")?.display().to_string();
-        let path = format!("{programs}:{}", std::env::var("PATH").unwrap_or_default());
-        let mut command = Command::new("timeout");
-        command.args(["-k", "5", PATIENCE, "bash"]).current_dir(&folder).env("PATH", path);
-        prepare(&mut command);
+    fn new(desk: &Desk, stage: &Stage) -> Result<Self> {
+        let mut command = desk.command(stage, &["-k", "5", PATIENCE, "bash"])?;
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("no shell")?;
         let (commands, answers) = (child.stdin.take().context("not piped")?, child.stdout.take().context("not piped")?);
-        let mut shell = Self { child, commands, answers: BufReader::new(answers), folder };
+        let mut shell = Self { child, commands, answers: BufReader::new(answers) };
         shell.run("exec 2>&1")?;
         Ok(shell)
     }
 
-    /// Runs a command; its status, and everything that was printed meanwhile, but for the shell's word that a job was ended by a
-    /// signal, which comes now or with a later command.
+    /// Runs a command to its end; its status, and everything that was printed meanwhile.
     fn run(&mut self, command: &str) -> Result<(i32, String)> {
         const END: &str = "end of the answer: ";
         // In one piece: a command that ends the shell would end it before the rest is written.
@@ -117,7 +282,6 @@ impl Shell {
             ensure!(self.answers.read_line(&mut line)? > 0, "{command} ended the shell:\n{answer}");
             match line.trim_end().rsplit_once(END) {
                 Some((before, status)) => return Ok((status.parse()?, answer + before)),
-                None if is_notice(&line) => {}
                 None => answer += &line,
             }
         }
@@ -126,27 +290,57 @@ impl Shell {
 
 impl Drop for Shell {
     fn drop(&mut self) {
-        // It passes the signal on to everything that it has started, servers in the background included.
-        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.folder);
+        end(&mut self.child, Signal::TERM);
     }
 }
 
-/// Does what `page` says, with `program` for `evenkeel`, in a shell that `prepare` may do something to before it starts; how many
-/// commands that were. The first command that fails, or answers something else than the page says, is the error.
-pub(crate) fn follow(page: &str, program: &Path, prepare: impl FnOnce(&mut Command)) -> Result<usize> {
-    let (mut shell, mut commands) = (Shell::new(program, prepare)?, 0);
-    for step in steps(page)? {
-        match step {
-            Step::File(name, text) => fs::write(shell.folder.join(name), text)?,
-            Step::Command(command, expected) => {
-                let (status, answer) = shell.run(&command)?;
-                ensure!(status == 0, "{command}\nended with status {status}:\n{answer}");
-                ensure!(fits(&expected, &answer), "{command}\nthe page says\n{expected}\nthe answer is\n{answer}");
-                commands += 1;
-            }
-        }
+/// A terminal in which one program goes on.
+struct Terminal {
+    child: Child,
+    shown: PathBuf,
+}
+
+impl Terminal {
+    fn new(desk: &Desk, stage: &Stage, command: &str) -> Result<Self> {
+        let shown = desk.0.join("terminal");
+        let output = File::create(&shown)?;
+        // In the foreground it passes a signal on once.
+        let line = format!("exec {command}");
+        let mut command = desk.command(stage, &["--foreground", "-k", PATIENCE, PATIENCE, "bash", "-c", &line])?;
+        command.stdin(Stdio::null()).stderr(output.try_clone()?).stdout(output);
+        Ok(Self { child: command.spawn().context("no terminal")?, shown })
     }
-    Ok(commands)
+
+    /// The output of the program until now, which still runs.
+    fn shown(&mut self) -> Result<String> {
+        let status = self.child.try_wait()?;
+        let text = fs::read_to_string(&self.shown)?;
+        ensure!(status.is_none(), "the program in the terminal has ended:\n{text}");
+        Ok(text)
+    }
+
+    /// Presses Ctrl-C; what the program prints from then on until it has ended well.
+    fn interrupt(mut self) -> Result<String> {
+        let before = self.shown()?.len();
+        let status = end(&mut self.child, Signal::INT).context("the program in the terminal cannot be ended")?;
+        let text = fs::read_to_string(&self.shown)?;
+        ensure!(status.success(), "the program in the terminal ended with {status}:\n{text}");
+        Ok(text.get(before..).unwrap_or_default().to_owned())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        end(&mut self.child, Signal::TERM);
+    }
+}
+
+/// Ends a program by a signal, which `timeout` passes on to all that it has started.
+fn end(child: &mut Child, signal: Signal) -> Option<std::process::ExitStatus> {
+    // A number may be another process's once it has been waited for.
+    if let Ok(Some(status)) = child.try_wait() {
+        return Some(status);
+    }
+    let _ = kill_process(Pid::from_child(child), signal);
+    child.wait().ok()
 }

@@ -19,6 +19,7 @@ use anyhow::Result;
 use self::cluster::FLASH;
 use self::stage::{Stage, Window};
 use crate::check::run::{Lab, Options};
+use crate::machine::guard::kill_sentinel;
 
 /// Speed of the device, in bytes per second: a slower one is kept for hundreds of milliseconds by what RocksDB flushes at once,
 /// a faster one by the processors.
@@ -111,6 +112,14 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     }
     let took = begun.elapsed().as_secs_f64();
     lab.check("a_killed_agent_leaves_nothing_behind", left.is_empty(), &format!("{left:?} after {took:.1} s"));
+
+    let guard = stage.start_guard(&fixed, &[])?;
+    stage.wait_for("the throttle is set", |stage| stage.overrides().is_ok_and(|set| !set.is_empty()))?;
+    kill_sentinel(guard.id())?;
+    guard.kill();
+    let (left, said) = (stage.overrides()?, stage.reset()?);
+    let restored = !left.is_empty() && stage.overrides()?.is_empty();
+    lab.check("agent_and_sentinel_killed_leave_the_throttle_until_the_reset", restored, &format!("{left:?}: {said}"));
     tutorial(lab, &stage)
 }
 

@@ -270,6 +270,12 @@ impl Stage {
         Ok(())
     }
 
+    /// `evenkeel guard reset`.
+    pub(crate) fn reset(&self) -> Result<String> {
+        let mut command = Command::new(&self.binary);
+        process::output(command.args(["guard", "reset", "--journal"]).arg(self.cluster.folder().join("journal")))
+    }
+
     /// Does what the tutorial says, with the socket of this lab's OSD, and port and journal of an agent of its own, in place of
     /// the usual ones.
     pub(crate) fn follow_tutorial(&self) -> Result<String> {
@@ -278,13 +284,26 @@ impl Stage {
         let table = format!(
             "[agent]\nstatus = \"{status}\"\njournal = {journal:?}\nceph.sockets = [{socket:?}]\n\n[pools.ceph]\n"
         );
-        let page = build::page("tutorial-ceph")?
-            .replace("/run/ceph/ceph-osd.0.asok", &socket)
-            .replace("[pools.ceph]\n", &table)
-            .replace("guard status", &format!("guard status --status {status}"))
-            .replace("guard why", &format!("guard why --status {status}"))
-            .replace("guard reset", &format!("guard reset --journal '{journal}'"));
-        let commands = tutorial::follow(&page, &self.binary, process::tie_to_this_program)?;
+        let [address, state, why, reset] = [
+            status.to_string(),
+            format!("guard status --status {status}"),
+            format!("guard why --status {status}"),
+            format!("guard reset --journal '{journal}'"),
+        ];
+        let instead = [
+            ("127.0.0.1:9810", &*address),
+            ("/run/ceph/ceph-osd.0.asok", &socket),
+            ("[pools.ceph]\n", &table),
+            ("guard status", &state),
+            ("guard why", &why),
+            ("guard reset", &reset),
+        ];
+        let program = self.binary.to_str().context("a path in UTF-8")?;
+        let stage = tutorial::Stage { program, instead: &instead, prepare: process::tie_to_this_program };
+        let (commands, written) = tutorial::play(&build::page("tutorial-ceph")?, &stage)?;
+        if let Some(text) = written {
+            build::write_page("tutorial-ceph", &text)?;
+        }
         Ok(format!("{commands} commands of docs/guide/tutorial-ceph.md"))
     }
 

@@ -9,6 +9,7 @@ use crate::base::process;
 use crate::base::scratch::Scratch;
 use crate::base::servers::Server;
 use crate::base::tally::Tally;
+use crate::base::tutorial;
 
 /// Makes a package of a program: stripped, and as it is, for the manual pages; its version, and the folder that it goes to. It is
 /// not compressed.
@@ -55,7 +56,8 @@ fn guest_script(own: &Path, binary: &Path, command: &str, arguments: &[String]) 
     words.extend(["--binary".into(), binary.display().to_string()]);
     words.extend(arguments.iter().cloned());
     let quoted = words.iter().map(|w| format!("'{}'", w.replace('\'', r"'\''"))).collect::<Vec<_>>().join(" ");
-    format!("exec {quoted} 2>&1\n")
+    let write = if tutorial::is_to_be_written() { "export EVENKEEL_WRITE=1\n" } else { "" };
+    format!("{write}exec {quoted} 2>&1\n")
 }
 
 /// Results of a lab, printed in the form of the test harness so that they are counted the same way.

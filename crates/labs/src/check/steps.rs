@@ -3,15 +3,18 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::figures::{Figures, told};
 use super::run::{Lab, Options};
+use crate::base::build;
 use crate::machine::vm;
 
 const PASSED: &str = "lab: passed ";
 const FAILED: &str = "lab: failed ";
 const FIGURE: &str = "lab: figure ";
+/// A page of the guide as it is to be, with its name before it.
+const PAGE: &str = "lab: page ";
 
 /// How a guest takes its steps.
 #[derive(Debug, clap::Args)]
@@ -69,6 +72,19 @@ pub(crate) fn tell(name: &str, outcome: Result<String>) {
     println!("{}{name} {}", if outcome.is_ok() { PASSED } else { FAILED }, told(&outcome));
 }
 
+/// In the guest, which may not write where the page is: tells a page of the guide.
+pub(crate) fn tell_page(name: &str, text: &str) -> Result<()> {
+    println!("{PAGE}{name} {}", serde_json::to_string(text)?);
+    Ok(())
+}
+
+/// On the host: writes a page of the guide that a guest has told.
+fn write_page(told: &str) -> Result<()> {
+    let (name, text) = told.split_once(' ').context("a page without a name")?;
+    let text: String = serde_json::from_str(text)?;
+    build::write_page(name, &text)
+}
+
 /// On the host: counts steps, as lines of a console tell them.
 #[derive(Debug)]
 pub(crate) struct Steps {
@@ -94,6 +110,8 @@ impl Steps {
                 println!("lab: {name} took {took} s");
             }
             self.since = Instant::now();
+        } else if let Some(page) = line.strip_prefix(PAGE) {
+            lab.check("a_page_is_written", write_page(page).is_ok(), page);
         } else if let Some(figure) = line.strip_prefix(FIGURE) {
             println!("{FIGURE}{}::{figure}", lab.name);
         } else if line.starts_with("lab: ") || line.starts_with("Error") {

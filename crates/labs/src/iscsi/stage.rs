@@ -135,7 +135,7 @@ pub(super) fn build() -> Result<()> {
 
 /// Takes everything that runs later over from the host.
 pub(super) fn keep_in_memory(binary: &Path) -> Result<()> {
-    let names = ["ip", "tc", "tgtd", "tgtadm", "sh", "cat", "bash", "grep", "pgrep", "sleep", "sort"];
+    let names = ["ip", "tc", "tgtd", "tgtadm", "sh", "cat", "bash", "grep", "sort", "timeout"];
     let mut files: Vec<PathBuf> = names.into_iter().filter_map(process::find_program).collect();
     files.push(binary.to_owned());
     let library = tool("ldconfig", &["-p"])?;

@@ -104,20 +104,20 @@ impl Guard {
     /// Kills it, and its sentinel before if `both`.
     pub(crate) fn kill(self, both: bool) -> Result<()> {
         if both {
-            // It would start another sentinel.
-            signal(self.running.id(), libc::SIGSTOP);
-            signal(self.sentinel()?, libc::SIGKILL);
+            kill_sentinel(self.running.id())?;
         }
         signal(self.running.id(), libc::SIGKILL);
         self.running.wait(READY_LIMIT).map(drop)
     }
+}
 
-    /// Its first child.
-    fn sentinel(&self) -> Result<u32> {
-        let pid = self.running.id();
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
-        Ok(children.split_ascii_whitespace().next().context("the agent has no sentinel")?.parse()?)
-    }
+/// Kills the sentinel, an agent's first child, and stops the agent, which would start another one.
+pub(crate) fn kill_sentinel(agent: u32) -> Result<()> {
+    signal(agent, libc::SIGSTOP);
+    let children = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children"))?;
+    let sentinel = children.split_ascii_whitespace().next().context("the agent has no sentinel")?;
+    signal(sentinel.parse()?, libc::SIGKILL);
+    Ok(())
 }
 
 /// `evenkeel guard ARGUMENTS --status ADDRESS`.

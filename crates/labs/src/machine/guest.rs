@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::base::{build, process, tutorial};
+use crate::base::tutorial::{self, Stage};
+use crate::base::{build, process};
+use crate::check::steps;
 
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
@@ -22,7 +24,12 @@ pub(crate) fn tool(name: &str, args: &[&str]) -> Result<String> {
 
 /// Does what a page of the documentation says; the machine is what its reader has.
 pub(crate) fn follow_tutorial(name: &str, binary: &Path) -> Result<String> {
-    let commands = tutorial::follow(&build::page(name)?, binary, process::tie_to_this_program)?;
+    let program = binary.to_str().context("a path in UTF-8")?;
+    let stage = Stage { program, instead: &[], prepare: process::tie_to_this_program };
+    let (commands, written) = tutorial::play(&build::page(name)?, &stage)?;
+    if let Some(text) = written {
+        steps::tell_page(name, &text)?;
+    }
     Ok(format!("{commands} commands of docs/guide/{name}.md"))
 }
 
