@@ -60,6 +60,7 @@ pub(crate) const PAGES: &[Page] = &pages![
     "guide/workloads.md",
     "reference/api.md",
     "reference/check.md",
+    "reference/cli.md",
     "reference/config.md",
     "reference/exchange.md",
     "reference/failures.md",
