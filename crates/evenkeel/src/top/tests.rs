@@ -240,7 +240,8 @@ fn pools_volumes_and_clients_have_their_own_columns() {
     let words: Vec<&str> = line_with(&shown, ">main").split_whitespace().collect();
     // (1000 * 50 + 500 * 1.5 + 50 * 3) / 1550 = 32.8 ms, likewise 25.95 and 6.89.
     assert_eq!(words[1..], ["1550", "6.35", "32.8", "26.0", "6.89", "MISSED", "p99<20ms", "elastic", "256", "KiB"]);
-    shows(&shown, &["latency target: reads take 30.00 ms, above 19.00 ms; admission: halving it"]);
+    let why = ["latency target: reads take 30.00 ms, above 19.00 ms", "(throttled: backup); admission: halving it"];
+    shows(&shown, &why);
     model.show(Tab::Volumes);
     let words: Vec<String> = line_with(&screen(&model), " disk").split_whitespace().map(Into::into).collect();
     assert_eq!(words, ["disk", "500", "2.05", "main", "database"]);
