@@ -163,7 +163,7 @@ fn written(value: &Value) -> Option<String> {
             Some(format!("[{}]", values.join(", ")))
         }
         Value::Object(members) => {
-            let is_set = |value: &Value| *value != Value::from(0) && *value != Value::from("0");
+            let is_set = |value: &Value| value.as_u64() != Some(0) && value.as_str() != Some("0");
             let members = members.iter().filter(|(_, value)| is_set(value));
             let members: Vec<String> =
                 members.filter_map(|(key, value)| Some(format!("{key} = {}", written(value)?))).collect();
