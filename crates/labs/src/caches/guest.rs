@@ -68,8 +68,9 @@ pub(super) fn steps(plan: &Plan) -> usize {
 /// In the guest: builds everything and takes the steps.
 pub(crate) fn run(plan: &Plan) -> Result<()> {
     stage::build()?;
-    let programs =
-        ["fio", "dmsetup", "sh", "bash", "cat", "grep", "timeout", "sleep"].into_iter().filter_map(process::find_program);
+    let programs = ["fio", "dmsetup", "sh", "bash", "cat", "grep", "timeout", "sleep"]
+        .into_iter()
+        .filter_map(process::find_program);
     keep_in_memory(programs.chain([plan.binary.clone()]).collect())?;
     println!("lab: ready");
     for (name, step) in wanted(plan) {
