@@ -31,6 +31,33 @@ fn the_server_does_what_its_tutorial_says() {
 }
 
 #[test]
+fn every_tutorial_can_be_followed_by_a_reader() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide");
+    for name in ["server", "iscsi", "lvm", "ceph"] {
+        let page = fs::read_to_string(guide.join(format!("tutorial-{name}.md"))).expect("a page");
+        let places = ["**Slows down:**", "**Abort:**", "**Undo:**", "\n## ", "\n## Run it as a service\n"];
+        let places = places.map(|text| page.find(text).unwrap_or_else(|| panic!("{name}: no {text}")));
+        assert!(places.is_sorted(), "{name}: {places:?}");
+        let steps = steps(&page).unwrap_or_else(|e| panic!("{name}: {e:#}"));
+        let commands = steps.iter().filter_map(|step| match step {
+            Step::Command(command, how, _) => Some((command.as_str(), how.terminal)),
+            Step::File(..) => None,
+        });
+        // A program in the terminal, and its end, in turn.
+        let typed: Vec<_> = commands.clone().filter(|(_, terminal)| *terminal).map(|(command, _)| command).collect();
+        assert!(!typed.is_empty(), "{name}: no terminal");
+        for pair in typed.chunks(2) {
+            assert!(matches!(pair, [program, "^C"] if *program != "^C"), "{name}: {pair:?}");
+        }
+        for (command, _) in commands {
+            let idiom =
+                ["timeout ", "|| ", "until ", "while ", "kill ", " &"].into_iter().find(|i| command.contains(i));
+            assert_eq!(idiom, None, "{name}: {command}");
+        }
+    }
+}
+
+#[test]
 fn a_page_is_read() {
     let page = "Text\n```toml\n# a.toml\nb = 1\n```\n```console\n$ one\nans ... r\n$ two\n```\n\
                 ```console terminal about\n$ three\n```\n```console terminal\n^C\nbye\n```\n";
