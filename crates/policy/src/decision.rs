@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Enforcement;
-use crate::figures::{bytes, counted, counted_figure, three};
+use crate::figures::{bytes, bytes_per_s, counted, counted_figure, three};
 
 /// The unit of a figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -53,11 +53,7 @@ impl Unit {
     pub fn text(self, figure: f64) -> String {
         match self {
             Self::Ms => format!("{} ms", three(figure)),
-            Self::BytesPerS => match figure {
-                rate if rate < 999.5 => format!("{} B/s", three(rate)),
-                rate if rate < 999_500.0 => format!("{} kB/s", three(rate / 1e3)),
-                rate => format!("{} MB/s", three(rate / 1e6)),
-            },
+            Self::BytesPerS => bytes_per_s(figure),
             Self::RequestsPerS => format!("{} IOPS", three(figure)),
             Self::Slots => counted_figure(figure, "slot"),
             Self::Bytes => bytes(figure as u64),

@@ -63,6 +63,15 @@ pub fn short(ms: f64) -> String {
     format!("{}", (ms * 1e3).round() / 1e3)
 }
 
+/// A throughput in decimal units.
+pub fn bytes_per_s(rate: f64) -> String {
+    match rate {
+        rate if rate < 999.5 => format!("{} B/s", three(rate)),
+        rate if rate < 999_500.0 => format!("{} kB/s", three(rate / 1e3)),
+        rate => format!("{} MB/s", three(rate / 1e6)),
+    }
+}
+
 /// Bytes in binary units, as budgets are.
 pub fn bytes(value: u64) -> String {
     match value {

@@ -13,7 +13,7 @@ pub use evenkeel_control::text::{Bytes, UnitError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::decision::Unit;
+use crate::figures::bytes_per_s;
 
 /// A pair of rates that hold together; a rate left out (or 0) is not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -49,9 +49,7 @@ impl fmt::Display for Rates {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // As it was written; bytes that were not written with a unit, to three digits.
         let bytes = match self.bytes_per_s {
-            Bytes(rate) if self.bytes_per_s.to_string().ends_with(char::is_numeric) => {
-                Unit::BytesPerS.text(rate as f64)
-            }
+            Bytes(rate) if self.bytes_per_s.to_string().ends_with(char::is_numeric) => bytes_per_s(rate as f64),
             rate => format!("{rate}/s"),
         };
         match (self.iops, self.bytes_per_s.0) {

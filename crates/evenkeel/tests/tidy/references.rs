@@ -207,7 +207,8 @@ impl Help {
         let flags = words.filter(|word| word.starts_with("--")).map(str::to_owned).collect();
         let list = text.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
         let named = list.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-        let names = named.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help");
+        let names =
+            named.filter_map(|line| line.split_whitespace().next()).filter(|name| path.is_empty() || *name != "help");
         let commands = names.map(|name| (name.to_owned(), Self::of(&[path, &[name]].concat()))).collect();
         Self { flags, commands }
     }
