@@ -12,8 +12,7 @@
 //! Both times are measured. What a request spends in the device's own queue it spends there whatever its size, so the
 //! difference of the mean latencies of slices and of small requests is the difference of the times that they take the
 //! device: `mean(slice) - mean(small) <= (MULTIPLE - 1) x t(small)`, where `t(small)` is the least recent mean of small
-//! requests, with the shortest queue. Without small requests there is none to protect: after a minute slices grow, until the
-//! first small request.
+//! requests, with the shortest queue. Without small requests there is none to protect, and the size stays.
 //!
 //! Means of some dozen latencies scatter, in a long queue by more than what is looked for. The size changes only where the
 //! difference is clear of four standard errors, grows only where they are fewer than what is looked for, and never because slices are the *faster* ones: no slice takes the
@@ -32,13 +31,12 @@ const MULTIPLE: f64 = 4.0;
 const SMALL: u32 = 16 << 10;
 /// Time over which latencies are averaged.
 const WINDOW: Duration = Duration::from_secs(1);
-/// Requests of either kind without which nothing is decided: with fewer small ones a window goes on.
+/// Requests of either kind without which a window decides nothing.
 const SAMPLES: u32 = 16;
 /// Standard errors within which a difference of two means may be chance. There is a decision a second: two standard errors would
 /// be crossed by chance once a minute, four of independent samples are once in hours. Latencies of one queue are not independent.
 const SURE: f64 = 4.0;
-/// The least recent mean of small requests fades by 1/64 a window: it doubles in 45 s. After so many windows without a
-/// small request it says nothing any more.
+/// The least recent mean of small requests fades by 1/64 a window: it doubles in 45 s.
 const FADING: f64 = 64.0;
 
 /// The smallest slice, in bytes: as large as the requests of common bulk clients.
@@ -163,8 +161,6 @@ pub struct Slices {
     /// The least recent mean of small requests, in nanoseconds.
     floor_ns: f64,
     window_ends: Instant,
-    /// Windows in a row without a small request.
-    alone: f64,
 }
 
 impl Slices {
@@ -176,7 +172,6 @@ impl Slices {
             sliced: [Forming::default(); 2],
             floor_ns: f64::INFINITY,
             window_ends: now + WINDOW,
-            alone: 0.0,
         }
     }
 
@@ -198,10 +193,6 @@ impl Slices {
     pub fn observe(&mut self, now: Instant, kind: Kind, bytes: u32, latency: Duration) {
         let Some(direction) = kind.direction() else { return };
         if bytes <= SMALL {
-            if core::mem::take(&mut self.alone) > FADING {
-                self.bytes = self.bytes.map(|bytes| bytes.min(FIRST));
-                self.sliced = [Forming::default(); 2];
-            }
             self.small.add(latency);
         } else if bytes == self.bytes[direction as usize] {
             self.sliced[direction as usize].add(latency);
@@ -214,18 +205,6 @@ impl Slices {
     #[cold]
     fn decide(&mut self, now: Instant) {
         self.window_ends = now + WINDOW;
-        match self.small.count {
-            0 => {
-                self.sliced = [Forming::default(); 2];
-                self.alone += 1.0;
-                if self.alone > FADING {
-                    self.bytes = self.bytes.map(|bytes| (2 * bytes).min(MOST));
-                }
-                return;
-            }
-            1..SAMPLES => return,
-            SAMPLES.. => {}
-        }
         let small = self.small.take();
         let sliced = [self.sliced[0].take(), self.sliced[1].take()];
         let Some(small) = small else { return };
@@ -337,31 +316,15 @@ mod tests {
     }
 
     #[test]
-    fn few_small_requests_count_as_soon_as_they_are_enough() {
+    fn without_small_requests_or_with_few_of_them_the_size_stays() {
         let mut slices = Slices::new(Instant::ZERO);
-        let mut size = |ms| {
+        for ms in 0..10_000 {
             let now = Instant::ZERO + Duration::from_millis(ms);
-            slices.observe(now, Kind::Write, slices.bytes(Direction::Write), Duration::from_millis(50));
+            slices.observe(now, Kind::Write, FIRST, Duration::from_millis(50));
             if ms % 100 == 0 {
                 slices.observe(now, Kind::Read, 4096, Duration::from_micros(10));
             }
-            slices.bytes(Direction::Write)
-        };
-        assert!((0..=1_400).all(|ms| size(ms) == FIRST), "fourteen of them");
-        assert!((1_401..10_000).map(&mut size).last() == Some(LEAST));
-    }
-
-    #[test]
-    fn without_small_requests_slices_grow_after_a_minute_until_there_is_one() {
-        let mut slices = Slices::new(Instant::ZERO);
-        let mut write = |ms| {
-            let now = Instant::ZERO + Duration::from_millis(ms);
-            slices.observe(now, Kind::Write, slices.bytes(Direction::Write), Duration::from_millis(50));
-            slices.bytes(Direction::Write)
-        };
-        assert!((0..60).all(|s| write(s * 1_000) == FIRST));
-        assert_eq!((60..70).map(|s| write(s * 1_000)).last(), Some(MOST));
-        slices.observe(Instant::ZERO + Duration::from_secs(70), Kind::Read, 4096, Duration::from_micros(100));
+        }
         assert_eq!(slices.bytes(Direction::Write), FIRST);
     }
 }

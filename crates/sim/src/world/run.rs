@@ -306,15 +306,17 @@ impl<'a, D: Machine> World<'a, D> {
     fn slice_done(&mut self, now: Instant, whole: u64, slice: &Completion) -> Option<Completion> {
         let divided = self.divided.get_mut(whole)?;
         divided.slices.end();
-        divided.inversion = divided.inversion + slice.inversion;
-        let admitted_at = *divided.admitted_at.get_or_insert(slice.admitted_at);
+        // Slices wait beside each other: the longest wait is that of the request.
+        divided.inversion = divided.inversion.max(slice.inversion);
+        let first = divided.admitted_at.unwrap_or(slice.admitted_at).min(slice.admitted_at);
+        divided.admitted_at = Some(first);
         if divided.slices.left() > 0 || !divided.slices.is_waiting() {
             self.hand_out_slices(now, whole);
             return None;
         }
         let Divided { request, inversion, .. } = self.divided.remove(whole)?;
         let (bytes, entered_at) = (request.io.bytes, request.entered_at);
-        Some(Completion { bytes, entered_at, admitted_at, inversion, ..*slice })
+        Some(Completion { bytes, entered_at, admitted_at: first, inversion, ..*slice })
     }
 
     /// A client has its reply.
