@@ -143,3 +143,10 @@ fn a_page_that_is_wrong_is_told() {
         assert!(error.contains(told), "{error}");
     }
 }
+
+#[test]
+fn a_command_that_fails_is_repeated_though_its_answer_fits() {
+    let page =
+        "```console repeat\n$ echo x >> file; test $(wc -l < file) -ge 2\n```\n```console\n$ wc -l < file\n2\n```\n";
+    assert_eq!(follow(page, &PLAIN, true).unwrap().len(), 2);
+}

@@ -193,19 +193,21 @@ pub(crate) fn follow(page: &str, stage: &Stage, strict: bool) -> Result<Vec<Stri
             terminal = Some(Terminal::new(&desk, stage, &typed)?);
         }
         let answer = loop {
+            let mut failed = 0;
             let text = match terminal.as_mut().filter(|_| how.terminal) {
                 None if how.terminal => bail!("{command} without a program in the terminal"),
                 Some(_) if command == INTERRUPT => terminal.take().context("a terminal")?.interrupt()?,
                 Some(terminal) => terminal.shown()?,
                 None => {
                     let (status, text) = shell.run(&typed)?;
-                    ensure!(status == 0 || how.repeat, "{command}\nended with status {status}:\n{text}");
+                    failed = status;
                     text
                 }
             };
             let text = stage.as_the_page_says(&text);
             let waits = (how.repeat || how.terminal && command != INTERRUPT) && Instant::now() < deadline;
-            if !waits || fits(&expected, &text, how.about) {
+            if !waits || failed == 0 && fits(&expected, &text, how.about) {
+                ensure!(failed == 0, "{command}\nended with status {failed}:\n{text}");
                 break text;
             }
             thread::sleep(PAUSE);
