@@ -72,6 +72,7 @@ struct Seen {
 
 struct Loop {
     controller: Controller,
+    target: Duration,
     storage: Storage,
     now: Instant,
     response_ms: f64,
@@ -80,7 +81,8 @@ struct Loop {
 impl Loop {
     fn new(config: &Config, storage: Storage) -> Self {
         let response_ms = storage.least_ms;
-        Self { controller: Controller::new(config).unwrap(), storage, now: Instant::ZERO, response_ms }
+        let controller = Controller::new(config).unwrap();
+        Self { controller, target: config.target, storage, now: Instant::ZERO, response_ms }
     }
 
     /// An interval: the storage follows the delays with a lag, then the controller decides.
@@ -97,6 +99,7 @@ impl Loop {
         let sample = Sample { read_response: Some(ms(measured)), reads: 6, clients: &samples };
         self.controller.observe(self.now, &sample);
         let decision = self.controller.tick(self.now);
+        is_true(&decision.reason, self.target);
         apply(&decision, clients);
         Seen {
             response_ms: self.response_ms,
@@ -108,6 +111,23 @@ impl Loop {
 
     fn run(&mut self, clients: &mut [Client], ticks: usize) -> Vec<Seen> {
         (0..ticks).map(|_| self.step(clients)).collect()
+    }
+}
+
+/// A reason names the configured target, and calls it met or missed as the figure beside it says.
+fn is_true(reason: &Reason, configured: Duration) {
+    let (measured, target) = reason.figures();
+    assert!(target.is_none_or(|target| target == configured), "{reason:?}");
+    let Some(measured) = measured else { return };
+    match reason {
+        Reason::NoNoisy { .. } | Reason::ReadsOverTarget { .. } | Reason::Unachievable { .. } => {
+            // Figures are cut off to whole nanoseconds.
+            assert!(measured + Duration::from_nanos(1) >= configured, "{reason:?}");
+        }
+        Reason::ReadsNearTarget { set_point, .. } => {
+            assert!(measured <= configured && set_point.is_none_or(|point| point <= measured), "{reason:?}");
+        }
+        _ => assert!(measured <= configured, "{reason:?}"),
     }
 }
 
@@ -248,6 +268,26 @@ fn an_hour_of_an_unachievable_target_winds_nothing_up() {
         let bound = if matches!(config.method, Method::Adaptive) { 50 } else { 420 };
         let seen = l.run(&mut clients, bound);
         assert_eq!(seen[bound - 1].mean_delay_ms, 0.0, "{:?}", seen[bound - 1]);
+    }
+}
+
+/// The longest delay takes reads to just below the target: out of its reach is the set point alone.
+#[test]
+fn a_target_that_is_met_without_its_margin_is_not_called_unachievable() {
+    let longest = 5.0;
+    let storage = || Storage { noise: 0.01, ..Storage::new(17) };
+    let mut clients = hosts();
+    clients.iter_mut().for_each(|c| c.delay_ms = longest);
+    let at_longest = storage().response_ms(&clients);
+    for (part, expected) in [(1.05, "at_largest_delay"), (0.95, "unachievable")] {
+        let max_delay = Duration::from_micros((longest * 1e3) as u64);
+        let config = Config { max_delay, ..Config::adaptive(ms(part * at_longest)) };
+        let mut l = Loop::new(&config, storage());
+        let seen = l.run(&mut hosts(), 400);
+        let names: Vec<&str> = seen[100..].iter().map(|s| s.reason.name()).collect();
+        assert!(names.contains(&expected), "{at_longest} ms: {names:?}");
+        let other = if part > 1.0 { "unachievable" } else { "at_largest_delay" };
+        assert!(!names.contains(&other), "{at_longest} ms: {names:?}");
     }
 }
 

@@ -55,6 +55,11 @@ fn percent(part: f64) -> String {
     format!("{} %", three(100.0 * part.abs()))
 }
 
+/// A gain as a part of the larger budget's throughput, as a part of the smaller one's: 0.5 is a doubling.
+fn of_the_smaller(gain: f64) -> f64 {
+    gain / (1.0 - gain).max(0.01)
+}
+
 /// A gain or loss of throughput, unless it would be shown as 0 %.
 fn noticeable(part: f64) -> Option<String> {
     (part.abs() >= 0.0005).then(|| percent(part))
@@ -80,21 +85,33 @@ pub fn latency(reason: &response::Reason, throttles: Throttles) -> String {
         Reason::ReadsOverTarget { measured, target } => {
             format!("reads take {}: throttling noisy {one}s more", against(measured, target))
         }
+        Reason::ReadsNearTarget { measured, target, set_point: Some(set_point) } => format!(
+            "reads take {}, but more than the set point {}, which leaves a margin for chance: throttling noisy {one}s more",
+            against(measured, target),
+            ms(set_point)
+        ),
+        Reason::ReadsNearTarget { measured, target, set_point: None } => {
+            format!("reads take {}, but are getting slower: throttling noisy {one}s more", against(measured, target))
+        }
         Reason::ReadsUnderTarget { measured, target } => {
             format!("reads take {}: throttling noisy {one}s less", against(measured, target))
         }
         Reason::AwaitingEffect { target } => {
-            format!("the throttle has just changed: its effect is not measured yet (target {})", ms(target))
+            format!("the throttle has just changed, and its effect is not measured yet (target {})", ms(target))
         }
         Reason::KnownBurst { held } => {
             format!("these noisy {one}s were throttled before: their delay of {} is in force again", ms(held))
         }
+        Reason::AtLargestDelay { measured, target } => format!(
+            "reads take {} with every noisy {one} throttled as far as allowed: with more load the target would be missed",
+            against(measured, target)
+        ),
         Reason::Unachievable { measured, target } => format!(
             "reads take {} with every noisy {one} throttled as far as allowed: raise the target or max_delay, or move load away",
             against(measured, target)
         ),
         Reason::TestingEffect { delay } => format!(
-            "reads stay slow with all noisy {one}s throttled by {}: for some seconds the throttle is released and applied in turn, to measure its effect",
+            "reads are still too slow with every noisy {one} throttled by {}, as far as allowed: for some seconds the throttle is released and applied in turn, to measure its effect",
             ms(delay)
         ),
         Reason::Ineffective { delay } => format!(
@@ -144,9 +161,9 @@ pub fn admission(reason: &admission::Reason) -> String {
             "load too light to learn from: requests waited for the budget at {waited} of {completions} completions"
         ),
         Reason::IncreasePays { gain } => {
-            format!("a larger budget brings {} more throughput: increasing the budget", percent(gain))
+            format!("a larger budget brings {} more throughput: increasing the budget", percent(of_the_smaller(gain)))
         }
-        Reason::IncreaseFutile { gain } => match noticeable(gain) {
+        Reason::IncreaseFutile { gain } => match noticeable(of_the_smaller(gain)) {
             None => "a larger budget would bring no more throughput: keeping the budget".into(),
             Some(part) if gain < 0.0 => format!("a larger budget would lose {part} of throughput: keeping the budget"),
             Some(part) => format!("a larger budget would bring only {part} more throughput: keeping the budget"),
@@ -166,7 +183,10 @@ pub fn admission(reason: &admission::Reason) -> String {
             format!("queue in the device: about {}", counted_figure(requests, "request"))
         }
         Reason::LatencyGradient { gradient } => {
-            format!("long-term over present latency, with tolerance, is {}: the limit follows it", three(gradient))
+            format!(
+                "long-term latency divided by present latency, with tolerance, is {}: the budget follows it",
+                three(gradient)
+            )
         }
     }
 }
@@ -178,23 +198,30 @@ pub fn placement(reason: &evenkeel_control::placement::Reason) -> String {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     match *reason {
         Reason::Static => "connections stay where they were accepted".into(),
-        Reason::OneWorker => "there is one worker".into(),
-        Reason::NotBusy { heaviest } => format!("the busiest worker is busy {} of the time", percent(heaviest)),
+        Reason::OneWorker => "there is only one worker: connections stay".into(),
+        Reason::NotBusy { heaviest } => {
+            format!("even the busiest worker is busy only {} of the time: connections stay", percent(heaviest))
+        }
         Reason::NotWorth { gain, .. } => {
-            format!("moving connections would gain {} at best", percent(gain))
+            format!("moving connections would gain only {}: connections stay", percent(gain))
         }
-        Reason::Elephant { load, .. } => {
-            format!("the busiest worker's load is one connection ({}), which cannot be split", percent(load))
-        }
+        Reason::Elephant { load, .. } => format!(
+            "nearly all load of the busiest worker (busy {} of the time) is one connection, which cannot be divided: connections stay",
+            percent(load)
+        ),
         Reason::Uncertain { gain, noise } => format!(
-            "moving connections would gain {}, which may be chance: that varies by {}",
+            "moving connections seems to gain {}, but up to {} may be chance: connections stay",
             percent(gain),
             percent(noise)
         ),
-        Reason::Rebalanced { before, after } => {
-            format!("the busiest worker goes from {} to {}", percent(before), percent(after))
-        }
-        Reason::Trial { worker } => format!("worker {worker} serves a connection on trial, which shared a full worker"),
+        Reason::Rebalanced { before, after } => format!(
+            "connections move: the busiest worker had a load of {}, and would have had {} with these moves",
+            percent(before),
+            percent(after)
+        ),
+        Reason::Trial { worker } => format!(
+            "a connection moves from a full worker to worker {worker} for a short time, to measure its load there"
+        ),
         Reason::WorkersChanged { workers } => {
             format!("the number of workers changed: {} now", counted(workers as u64, "worker"))
         }
@@ -204,13 +231,13 @@ pub fn placement(reason: &evenkeel_control::placement::Reason) -> String {
 /// Why a tenant or client is throttled as much as it is.
 pub fn throttled(reason: &ClientReason) -> String {
     match reason {
-        ClientReason::SameForAll => "the same delay for all noisy ones".into(),
+        ClientReason::SameForAll => "all noisy ones get the same delay".into(),
         ClientReason::ShareOfLoad { share } => format!("it makes {:.0} % of the noisy load", 100.0 * share),
         ClientReason::LongestWait => "with a longer delay its requests would wait longer than max_delay".into(),
         ClientReason::Owed => {
-            "with a longer delay its tenant would get less than its reservation or guarantee, which win".into()
+            "with a longer delay its tenant would get less than its reservation or throughput guarantee, which take precedence".into()
         }
-        ClientReason::LargestDelay => "a longer delay is not allowed".into(),
+        ClientReason::LargestDelay => "it has the longest delay allowed".into(),
     }
 }
 
@@ -251,7 +278,7 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
             }
         }
         Reason::Repaying { measured, guaranteed, owed } => format!(
-            "it got {} of {} guaranteed and is owed {} s of its guarantee: the limit of {assigned} repays some of that",
+            "it got {} of {} guaranteed and is owed as much as {} s of its guarantee: the limit of {assigned} repays some of that",
             rate(measured),
             rate(guaranteed),
             three(owed / guaranteed.max(f64::MIN_POSITIVE))
@@ -283,24 +310,35 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
         Reason::OtherLimit { in_force } => match binding {
             Some(Binding::Reservation) => {
                 let winner = Precedence::Guarantee.winner(Precedence::Reservation);
-                format!("its {winner} is higher and wins; {assigned} would be the limit, and nothing is learned")
+                format!(
+                    "its {winner} is higher and takes precedence: the limit of {assigned} for its guarantee is not in force, and does not change meanwhile"
+                )
             }
             Some(Binding::Limit(owner)) => format!(
-                "a limit set by {} binds; {assigned} would be the limit, and nothing is owed meanwhile",
+                "a lower limit, set by {}, is in force: the guarantee would allow {assigned}, and throughput that is missed meanwhile is not made up for later",
                 owner_name(owner.name())
             ),
-            None => format!("another program has set io.max to {}: nothing is learned meanwhile", rate(in_force)),
+            None => format!(
+                "another program has set io.max to {}: that limit stays, and the guarantee is not enforced until the agent restarts",
+                rate(in_force)
+            ),
         },
         Reason::NoSolution { measured, guaranteed } => format!(
-            "it got {} of {} guaranteed, where the published equation has no solution: the limit is {assigned}",
+            "it got {} of {} guaranteed: by the published equation no limit makes up for its cache misses, and the limit is {assigned}; lower the guarantee, or move load away",
             rate(measured),
             rate(guaranteed)
         ),
         Reason::SlowDeviceUnknown => {
-            format!("the published method needs to see the slow device busy first; the limit stays at {assigned}")
+            format!(
+                "the published method needs the throughput of the slow device, which is unknown until that device has been busy: the limit stays at {assigned}"
+            )
         }
-        Reason::CountersReset => format!("measured anew after a pause; the limit stays at {assigned}"),
-        Reason::SignalLost => format!("nothing can be measured: the guarantee of {assigned} is the limit"),
+        Reason::CountersReset => format!(
+            "the counters began anew, or there was a pause: this interval does not count, and the limit stays at {assigned}"
+        ),
+        Reason::SignalLost => {
+            format!("nothing has been measured for a while: the guarantee of {assigned} is the limit")
+        }
     }
 }
 
@@ -355,11 +393,14 @@ pub fn at_limit(what: &str, limit: &str, owner: &str) -> String {
     format!("{what} is at its limit of {limit}, set by {}", owner_name(owner))
 }
 
-fn owner_name(owner: &str) -> &str {
+/// The owner of a limit, as sentences name it.
+pub fn owner_name(owner: &str) -> &str {
     match owner {
         "operator" => "the operator",
         "response" => "the latency target",
         "throughput" => "the throughput guarantee",
+        "slots" => "the shares of slots",
+        "reservation" => "the reservation",
         other => other,
     }
 }

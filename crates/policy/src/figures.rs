@@ -17,17 +17,25 @@ pub fn count(value: f64) -> String {
 /// A figure of a sentence, with three digits where that many count: `0`, `0.25`, `12.5`, `10`, `346`, `20000`.
 pub fn three(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
-        return format!("{value:.0}");
+        // Not the sign of a negative zero.
+        return format!("{:.0}", value + 0.0);
     }
     let shift = 10f64.powi(2 - value.abs().log10().floor() as i32);
     let decimals = (shift.log10().round() as i32).clamp(0, 3) as usize;
     let text = format!("{:.decimals$}", (value * shift).round() / shift);
-    if decimals == 0 { text } else { text.trim_end_matches('0').trim_end_matches('.').to_owned() }
+    let text = if decimals == 0 { &text } else { text.trim_end_matches('0').trim_end_matches('.') };
+    // A negative value that rounds to nothing.
+    if text == "-0" { "0".into() } else { text.to_owned() }
 }
 
-/// So many things that are counted: `1 slot`, `64 slots`.
+/// So many things that are counted: `1 slot`, `64 slots`, `2 addresses`.
 pub fn counted(number: u64, thing: &str) -> String {
-    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+    let ending = match number {
+        1 => "",
+        _ if thing.ends_with('s') => "es",
+        _ => "s",
+    };
+    format!("{number} {thing}{ending}")
 }
 
 /// A mean of things that are counted, with three digits: `1 slot`, `3.8 slots`.
@@ -165,7 +173,9 @@ mod tests {
         let values = [0.0, 0.0004, 0.25, 0.9996, 1.0, 9.996, 12.54, 345.6, 1999.0, 19_962.0, -3.456];
         let texts = ["0", "0", "0.25", "1", "1", "10", "12.5", "346", "2000", "20000", "-3.46"];
         assert_eq!(values.map(three), texts);
+        assert_eq!([-0.0, -0.0004, -1e-9, -0.0006].map(three), ["0", "0", "0", "-0.001"]);
         assert_eq!([0, 1, 2].map(|number| counted(number, "slot")), ["0 slots", "1 slot", "2 slots"]);
+        assert_eq!([1, 2].map(|number| counted(number, "address")), ["1 address", "2 addresses"]);
         assert_eq!([0.999_9, 3.84].map(|number| counted_figure(number, "slot")), ["1 slot", "3.84 slots"]);
     }
 

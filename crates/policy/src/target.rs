@@ -56,11 +56,14 @@ pub const fn default_noisy_above() -> Bytes {
     Bytes(256 << 10)
 }
 
-/// True if a latency target is missed: all is done for it, or nothing can be. `None`: it is being worked on.
+/// True if a latency target is missed: all is done for it, or nothing can be. `None`: the controller works on it, or there is
+/// too little margin to call a missed target met again.
 pub const fn is_missed(reason: &Reason) -> Option<bool> {
     match reason {
         Reason::NoNoisy { .. } | Reason::Unachievable { .. } | Reason::Ineffective { .. } => Some(true),
         Reason::ReadsOverTarget { .. }
+        | Reason::ReadsNearTarget { .. }
+        | Reason::AtLargestDelay { .. }
         | Reason::AwaitingEffect { .. }
         | Reason::KnownBurst { .. }
         | Reason::TestingEffect { .. } => None,

@@ -28,6 +28,7 @@ const RELEASE: f64 = 0.25;
 /// Our controller.
 #[derive(Debug, Default)]
 pub(super) struct Adaptive {
+    target: Duration,
     target_ms: f64,
     interval_ms: f64,
     step_ms: f64,
@@ -75,6 +76,7 @@ pub(super) struct Adaptive {
 impl Adaptive {
     pub(super) fn new(config: &Config) -> Self {
         Self {
+            target: config.target,
             target_ms: config.target.as_millis_f64(),
             interval_ms: config.interval.as_millis_f64(),
             step_ms: config.step.as_millis_f64(),
@@ -88,7 +90,7 @@ impl Adaptive {
 
     pub(super) fn set_target(&mut self, target: Duration) {
         // The delay that held the old target says nothing about the new one.
-        (self.target_ms, self.held_ms) = (target.as_millis_f64(), 0.0);
+        (self.target, self.target_ms, self.held_ms) = (target, target.as_millis_f64(), 0.0);
     }
 
     pub(super) fn limit_delay(&mut self, most: Duration) {
@@ -185,7 +187,7 @@ impl Adaptive {
                 return Reason::KnownBurst { held: from_ms(self.demand_ms) };
             }
         }
-        let target = from_ms(self.set_point_ms());
+        let target = self.target;
         self.skip -= self.without_reads;
         if self.skip > -0.5 {
             return Reason::AwaitingEffect { target };
@@ -231,7 +233,8 @@ impl Adaptive {
 
     fn adjust(&mut self, measured: Duration, target: Duration) -> Reason {
         let (response_ms, before_ms) = (self.mean.response_ms, self.demand_ms);
-        let error = response_ms - self.set_point_ms();
+        let set_point_ms = self.set_point_ms();
+        let error = response_ms - set_point_ms;
         let large = libm::fabs(error) > SIGMAS * self.deviation_ms();
         let (at_most, reach_ms) = (before_ms >= self.largest_ms, self.reach_ms());
         self.stuck = if at_most && large && error > 0.0 { self.stuck + 1.0 } else { (self.stuck - 1.0).max(0.0) };
@@ -257,9 +260,13 @@ impl Adaptive {
             self.skip = libm::ceil((response_ms + self.gain.0 * moved_ms) / self.interval_ms).clamp(1.0, SIGMAS);
             self.before = Some(self.mean);
         }
+        // The set point decides about the delay, the target about the verdict.
+        let (slow, all_done) = (response_ms > self.target_ms, self.demand_ms >= reach_ms);
         match () {
-            () if error > 0.0 && self.demand_ms >= reach_ms => Reason::Unachievable { measured, target },
-            () if error > 0.0 => Reason::ReadsOverTarget { measured, target },
+            () if slow && all_done => Reason::Unachievable { measured, target },
+            () if slow => Reason::ReadsOverTarget { measured, target },
+            () if error > 0.0 && all_done => Reason::AtLargestDelay { measured, target },
+            () if error > 0.0 => Reason::ReadsNearTarget { measured, target, set_point: Some(from_ms(set_point_ms)) },
             () if self.demand_ms > 0.0 || moved_ms > 0.0 => Reason::ReadsUnderTarget { measured, target },
             () => Reason::UnderTarget { measured, target },
         }

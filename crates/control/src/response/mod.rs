@@ -175,7 +175,8 @@ impl Config {
     }
 }
 
-/// Why the delays are what they are.
+/// Why the delays are what they are. A target is the configured one; the adaptive method controls reads to its *set point*,
+/// which lies a margin below.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Reason {
     /// No read has been seen yet: no client is known to wait.
@@ -189,7 +190,7 @@ pub enum Reason {
     UnderTarget {
         /// Mean latency of reads, smoothed.
         measured: Duration,
-        /// The controller's aim.
+        /// The target.
         target: Duration,
     },
     /// Reads take too long, but there is no client to throttle: no client's load is above the threshold, or all are on the
@@ -197,26 +198,35 @@ pub enum Reason {
     NoNoisy {
         /// Mean latency of reads, smoothed.
         measured: Duration,
-        /// The controller's aim.
+        /// The target.
         target: Duration,
     },
     /// Reads take too long: the delay grows.
     ReadsOverTarget {
         /// Mean latency of reads, smoothed.
         measured: Duration,
-        /// The controller's aim.
+        /// The target.
         target: Duration,
+    },
+    /// Reads meet the target, but not with the margin that keeps them below it, or they get slower: the delay grows.
+    ReadsNearTarget {
+        /// Mean latency of reads, smoothed; at most the target.
+        measured: Duration,
+        /// The target.
+        target: Duration,
+        /// The set point, which is exceeded; `None` where the target itself is the set point and reads get slower.
+        set_point: Option<Duration>,
     },
     /// Reads are faster than need be: the delay shrinks.
     ReadsUnderTarget {
         /// Mean latency of reads, smoothed.
         measured: Duration,
-        /// The controller's aim.
+        /// The target.
         target: Duration,
     },
     /// The delay was changed just now, and what is measured is not its effect yet.
     AwaitingEffect {
-        /// The controller's aim.
+        /// The target.
         target: Duration,
     },
     /// These noisy clients were throttled before: their delay is in force again.
@@ -224,15 +234,22 @@ pub enum Reason {
         /// The delay that held, a mean weighted by load.
         held: Duration,
     },
-    /// Every noisy client is throttled as far as allowed, and reads still take too long: the target is out of reach.
+    /// Every noisy client is throttled as far as allowed: that is enough for the target, not for the margin below it.
+    AtLargestDelay {
+        /// Mean latency of reads, smoothed; above the set point, at most the target.
+        measured: Duration,
+        /// The target.
+        target: Duration,
+    },
+    /// Every noisy client is throttled as far as allowed, and reads still exceed the target: it is out of reach.
     Unachievable {
         /// Mean latency of reads, smoothed.
         measured: Duration,
-        /// The controller's aim.
+        /// The target.
         target: Duration,
     },
-    /// Reads are slow although all are throttled as far as allowed, and what that does is not known: for some seconds
-    /// the delay is lifted and put back in force in turn.
+    /// Reads exceed the set point although all are throttled as far as allowed, and what that does is not known: for some
+    /// seconds the delay is lifted and put back in force in turn.
     TestingEffect {
         /// The delay that is tried, a mean weighted by load.
         delay: Duration,
@@ -256,22 +273,26 @@ impl Reason {
             Self::UnderTarget { .. } => "under_target",
             Self::NoNoisy { .. } => "no_noisy",
             Self::ReadsOverTarget { .. } => "reads_over_target",
+            Self::ReadsNearTarget { .. } => "reads_near_target",
             Self::ReadsUnderTarget { .. } => "reads_under_target",
             Self::AwaitingEffect { .. } => "awaiting_effect",
             Self::KnownBurst { .. } => "known_burst",
+            Self::AtLargestDelay { .. } => "at_largest_delay",
             Self::Unachievable { .. } => "unachievable",
             Self::TestingEffect { .. } => "testing_effect",
             Self::Ineffective { .. } => "ineffective",
         }
     }
 
-    /// The measured figure, smoothed, and the aim, where the reason has them.
+    /// The measured figure, smoothed, and the target, where the reason has them.
     pub const fn figures(&self) -> (Option<Duration>, Option<Duration>) {
         match *self {
             Self::UnderTarget { measured, target }
             | Self::NoNoisy { measured, target }
             | Self::ReadsOverTarget { measured, target }
+            | Self::ReadsNearTarget { measured, target, .. }
             | Self::ReadsUnderTarget { measured, target }
+            | Self::AtLargestDelay { measured, target }
             | Self::Unachievable { measured, target } => (Some(measured), Some(target)),
             Self::AwaitingEffect { target } => (None, Some(target)),
             Self::NotEnoughData

@@ -78,6 +78,7 @@ impl Default for PidConfig {
 #[derive(Debug)]
 pub(super) struct Pid {
     config: PidConfig,
+    target: Duration,
     target_ms: f64,
     interval_s: f64,
     step: Duration,
@@ -101,6 +102,7 @@ impl Pid {
         let step = if config.step == Duration::ZERO { PUBLISHED_STEP } else { config.step };
         Self {
             config: *pid,
+            target: config.target,
             target_ms: config.target.as_millis_f64(),
             interval_s: config.interval.as_secs_f64(),
             step,
@@ -123,7 +125,7 @@ impl Pid {
     }
 
     pub(super) fn set_target(&mut self, target: Duration) {
-        self.target_ms = target.as_millis_f64();
+        (self.target, self.target_ms) = (target, target.as_millis_f64());
     }
 
     pub(super) fn limit_delay(&mut self, most: Duration) {
@@ -177,12 +179,14 @@ impl Pid {
                 self.delays.push(ClientDelay { client: client.id, delay, reason });
             }
         }
-        let (measured, target) = (from_ms(response_ms), from_ms(self.target_ms));
+        let (measured, target) = (from_ms(response_ms), self.target);
         self.reason = match () {
             () if self.class == 0 => Reason::UnderTarget { measured, target },
-            () if self.delays.is_empty() => Reason::NoNoisy { measured, target },
+            () if self.delays.is_empty() && error > 0.0 => Reason::NoNoisy { measured, target },
+            () if self.delays.is_empty() => Reason::UnderTarget { measured, target },
             () if error > 0.0 && self.class as f64 >= classes => Reason::Unachievable { measured, target },
-            () if self.class > before || error > 0.0 => Reason::ReadsOverTarget { measured, target },
+            () if error > 0.0 => Reason::ReadsOverTarget { measured, target },
+            () if self.class > before => Reason::ReadsNearTarget { measured, target, set_point: None },
             () => Reason::ReadsUnderTarget { measured, target },
         };
     }
