@@ -80,8 +80,32 @@ pub(crate) struct Section {
 
 /// A line of a page.
 enum Line {
+    Heading(&'static str),
     Prose(&'static str),
     Code(&'static str),
+    /// A row of a table, or its head.
+    Row(&'static str),
+}
+
+/// The lines of a text, without fences, comments and the rules below the heads of tables.
+fn lines(text: &'static str) -> Vec<Line> {
+    let is_rule = |line: &str| line.contains("--") && line.chars().all(|c| matches!(c, '|' | '-' | ':' | ' '));
+    let (mut found, mut lines) = (Vec::new(), text.lines().peekable());
+    let (mut code, mut table) = (false, false);
+    while let Some(line) = lines.next() {
+        let fence = line.trim_start().starts_with("```");
+        code ^= fence;
+        table = !code && line.contains('|') && (table || lines.peek().is_some_and(|next| is_rule(next)));
+        let heading = line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#'));
+        match heading {
+            _ if fence || line.starts_with("<!--") || table && is_rule(line) => {}
+            _ if code => found.push(Line::Code(line)),
+            _ if table => found.push(Line::Row(line)),
+            Some(heading) => found.push(Line::Heading(heading)),
+            None => found.push(Line::Prose(line)),
+        }
+    }
+    found
 }
 
 impl Section {
@@ -98,14 +122,15 @@ impl Section {
 
     /// The sentences and rows of tables, without markup.
     pub(crate) fn sentences(&self) -> impl Iterator<Item = String> + '_ {
-        let prose = self.lines.iter().filter_map(|line| if let Line::Prose(line) = line { Some(*line) } else { None });
-        prose.flat_map(|line| match cells(line) {
-            Some(cells) if cells.iter().all(|cell| cell.is_empty() || cell.starts_with("--")) => Vec::new(),
-            Some(cells) => {
-                let cells: Vec<String> = cells.into_iter().map(plain).filter(|cell| !cell.is_empty()).collect();
-                vec![cells.join(": ")]
+        self.lines.iter().flat_map(|line| match line {
+            Line::Prose(line) => divided(plain(line.trim().trim_start_matches("- "))),
+            Line::Row(line) => {
+                let cells: Vec<String> = cells(line).into_iter().map(plain).filter(|cell| !cell.is_empty()).collect();
+                let (first, others) = cells.split_first().map_or(("", &[][..]), |(first, others)| (first, others));
+                let gap = if others.is_empty() { "" } else { ": " };
+                vec![format!("{first}{gap}{}", others.join("; "))]
             }
-            None => divided(plain(line.trim().trim_start_matches("- "))),
+            Line::Heading(_) | Line::Code(_) => Vec::new(),
         })
     }
 
@@ -130,20 +155,14 @@ fn divided(text: String) -> Vec<String> {
 /// The sections of a page, in order.
 pub(crate) fn sections(page: &Page) -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
-    let mut code = false;
-    for line in page.text.lines() {
-        let fence = line.trim_start().starts_with("```");
-        code ^= fence;
-        let heading = line.trim_start_matches('#').strip_prefix(' ').filter(|_| line.starts_with('#') && !code);
-        match (heading, sections.last_mut()) {
-            (Some(heading), _) => {
-                let title = sections.first().map_or(heading, |first| first.title);
+    for line in lines(page.text) {
+        match (line, sections.last_mut()) {
+            (Line::Heading(heading), first) => {
+                let title = first.map_or(heading, |section| section.title);
                 sections.push(Section { page: page.path, title, heading, lines: Vec::new() });
             }
-            (None, Some(section)) if !fence && !line.starts_with("<!--") => {
-                section.lines.push(if code { Line::Code(line) } else { Line::Prose(line) });
-            }
-            _ => {}
+            (line, Some(section)) => section.lines.push(line),
+            (_, None) => {}
         }
     }
     sections
@@ -163,10 +182,12 @@ pub(crate) struct Term {
 /// The rows of the glossary.
 pub(crate) fn terms() -> Vec<Term> {
     let glossary = PAGES.iter().find(|page| page.path == GLOSSARY).map_or("", |page| page.text);
-    let rows = glossary.lines().filter_map(cells);
+    let rows = lines(glossary)
+        .into_iter()
+        .filter_map(|line| if let Line::Row(line) = line { Some(cells(line)) } else { None });
     let term = |cells: Vec<&'static str>| {
         let [name, meaning, codes @ ..] = cells.as_slice() else { return None };
-        if name.starts_with("--") || ["term", "known as"].contains(name) {
+        if ["term", "known as"].contains(name) {
             return None;
         }
         let alone = |name: &str| name.split(" (").next().unwrap_or(name).to_owned();
@@ -190,15 +211,19 @@ pub(crate) struct Metric {
 pub(crate) fn metrics() -> Vec<Metric> {
     let page = PAGES.iter().find(|page| page.path == METRICS).map_or("", |page| page.text);
     let (mut found, mut group): (Vec<Metric>, _) = (Vec::new(), String::new());
-    let listed = page.lines().filter(|line| line.starts_with(['-', '|', '*']));
-    for line in listed {
+    for line in lines(page) {
+        let (line, cells) = match line {
+            Line::Row(line) => (line, Some(cells(line))),
+            Line::Prose(line) if line.starts_with(['-', '*']) => (line, None),
+            _ => continue,
+        };
         if let Some((title, _)) = line.strip_prefix("**").and_then(|rest| rest.split_once(':')) {
             group = plain(title);
         }
         let pieces: Vec<&'static str> = line.split('`').collect();
         for (at, name) in pieces.iter().enumerate().skip(1).step_by(2) {
             if name.starts_with("evenkeel_") && found.iter().all(|metric| metric.name != *name) {
-                let meaning = match cells(line) {
+                let meaning = match &cells {
                     Some(cells) => cells.last().map_or_else(String::new, |cell| plain(cell)),
                     None => meaning(&pieces[at + 1..]),
                 };
@@ -224,10 +249,15 @@ fn meaning(following: &[&str]) -> String {
     plain(text.split("; `evenkeel_").next().unwrap_or(text))
 }
 
-/// The cells of a row of a table.
-fn cells(line: &str) -> Option<Vec<&str>> {
-    let row = line.trim().strip_prefix('|')?.strip_suffix('|')?;
-    Some(row.split('|').map(str::trim).collect())
+/// The cells of a row of a table, with or without bars at both ends. A bar behind a backslash belongs to its cell.
+fn cells(line: &str) -> Vec<&str> {
+    let row = line.trim();
+    let row = row.strip_prefix('|').unwrap_or(row);
+    let row = row.strip_suffix('|').unwrap_or(row);
+    let bars = row.match_indices('|').map(|(at, _)| at).filter(|at| !row[..*at].ends_with('\\'));
+    let ends: Vec<usize> = bars.chain([row.len()]).collect();
+    let starts = [0].into_iter().chain(ends.iter().map(|end| end + 1));
+    starts.zip(&ends).map(|(start, end)| row[start..*end].trim()).collect()
 }
 
 /// Where the links of a text lead to.
@@ -249,5 +279,5 @@ pub(super) fn unlinked(text: &str) -> String {
 
 /// Markdown without its marks.
 fn plain(text: &str) -> String {
-    unlinked(text).replace(['`'], "").replace("**", "")
+    unlinked(text).replace("\\|", "|").replace('`', "").replace("**", "")
 }

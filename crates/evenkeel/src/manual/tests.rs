@@ -127,6 +127,13 @@ fn the_book_has_sections_terms_and_metrics() {
     assert!(sections[0].code().next().is_none() && sections[1].code().eq(["# code"]));
     assert_eq!((sections[1].anchor().as_str(), sections[1].title), ("h-x", "T"));
 
+    let page = book::Page {
+        path: "a.md",
+        text: "# T\nname | meaning | key\n---|:--|---\n`x` | [y](z.md) |\n`a\\|b` | **c** | `d`\n\none | two\n",
+    };
+    let shown: Vec<String> = book::sections(&page)[0].sentences().collect();
+    assert_eq!(shown, ["name: meaning; key", "x: y", "a|b: c; d", "one | two"]);
+
     let terms = book::terms();
     let term = |name: &str| terms.iter().find(|term| term.names.iter().any(|other| other == name));
     let backpressure = term("backpressure").expect("a term");
