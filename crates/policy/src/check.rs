@@ -19,7 +19,7 @@ pub struct Report {
     pub config: Config,
     /// Faults that keep it from being used.
     pub errors: Vec<Problem>,
-    /// Doubts.
+    /// Settings that can be used, and are probably a mistake.
     pub warnings: Vec<Problem>,
     /// Settings that another program enforces.
     pub elsewhere: Vec<Problem>,

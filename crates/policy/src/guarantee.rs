@@ -62,7 +62,7 @@ pub enum GuaranteeMethod {
 }
 
 impl GuaranteeMethod {
-    /// In the controller's words.
+    /// The same method as the controller names it.
     pub const fn control(self) -> throughput::Method {
         match self {
             Self::Static => throughput::Method::Static,

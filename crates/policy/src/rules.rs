@@ -65,7 +65,7 @@ pub enum Severity {
 pub struct Finding {
     /// The severity.
     pub severity: Severity,
-    /// The keys.
+    /// The keys from the outermost table to the setting.
     pub path: Vec<String>,
     /// The fault, and what would be right.
     pub message: String,

@@ -44,7 +44,7 @@ pub struct State {
     pub accepted_connections_total: u64,
     /// Connections closed at once because there were too many or descriptors ran out.
     pub refused_connections_total: u64,
-    /// NBD connections on which TLS came to stand.
+    /// NBD connections that completed a TLS handshake.
     #[serde(default)]
     pub tls_handshakes_total: u64,
     /// Clients that were refused a volume, or closed before they had one, by reason.

@@ -115,7 +115,7 @@ impl Counts {
     }
 }
 
-/// Of a latency target, by its figure as last measured and the name of the newest decision's reason.
+/// Verdict on a latency target, from its last measured figure and the name of the newest decision's reason.
 pub fn latency(target_ms: f64, measured_ms: Option<f64>, reason: &str) -> Verdict {
     match (measured_ms, reason) {
         // The figure is from before the last reads stopped.
@@ -126,7 +126,7 @@ pub fn latency(target_ms: f64, measured_ms: Option<f64>, reason: &str) -> Verdic
     }
 }
 
-/// Of a pool's latency target, whether or not there were requests just now.
+/// Verdict on a pool's latency target, whether or not there were requests just now.
 pub fn latency_target(target: &LatencyTargetState) -> Verdict {
     let reason = target.decision.as_ref().map_or("", |decision| decision.reason.as_str());
     latency(target.target_ms, target.measured_ms, reason)
@@ -146,7 +146,7 @@ pub fn by_seconds(slots: &TenantSlotsState, seconds: u64, violated: u64, measure
     Some(Target { what: format!("{statistic} < {} ms", short(target_ms)), kind: Kind::Latency, verdict })
 }
 
-/// Of a throughput guarantee, likewise. Less than guaranteed is idle if the tenant asked for no more.
+/// Verdict on a throughput guarantee, likewise. Less than guaranteed is idle if the tenant asked for no more.
 pub fn guarantee(guaranteed: f64, measured: Option<f64>, reason: &str) -> Verdict {
     match (measured, reason) {
         (None, _) | (_, "idle" | "app_limited" | "not_enough_data" | "counters_reset" | "signal_lost") => Verdict::Idle,

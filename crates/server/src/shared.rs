@@ -82,7 +82,7 @@ pub(crate) struct Shared {
     pub(crate) accepted: AtomicU64,
     /// Connections refused for want of a slot or a descriptor.
     pub(crate) refused: AtomicU64,
-    /// Times that TLS came to stand.
+    /// TLS handshakes completed.
     pub(crate) tls_handshakes: AtomicU64,
     /// The clients that have not chosen an export yet.
     pub(crate) handshakes: Arc<Handshakes>,

@@ -63,18 +63,18 @@ pub enum Config {
     },
     /// The smallest budget that costs no throughput.
     Elastic(ElasticConfig),
-    /// SlowFast CoDel.
+    /// SlowFast CoDel: a fast loop keeps the smallest latency at a target, a slow one chooses the target.
     SlowFast(SlowFastConfig),
-    /// The later variant of SlowFast's authors.
+    /// The later rule of SlowFast's authors: the budget shrinks while latency is long or rises.
     Theta,
-    /// The rule of Linux's writeback throttle.
+    /// The rule of Linux's writeback throttle: the budget is halved while latency exceeds the target.
     Wbt {
         /// Smallest latency of a window that is still good.
         target: Duration,
     },
-    /// Vegas as a limit of concurrency.
+    /// The rule of TCP Vegas: a limit on requests in flight keeps the estimated queue in the device within bounds.
     Vegas,
-    /// Long-term over present latency as a limit of concurrency.
+    /// A limit on requests in flight that shrinks as latency rises above its long-term mean, by their ratio.
     Gradient,
 }
 

@@ -565,7 +565,8 @@ impl<R> Queue<R> {
         }
     }
 
-    /// When something else may have to be chosen than a request of this client.
+    /// The earliest time at which another request may have to be served before the one of client `chosen`: a reservation
+    /// becomes due, a limit releases a client, or the client's own requests change their order.
     fn next_change(&self, now: Instant, chosen: u32) -> Instant {
         let reserved = self.reserved.peek().map(|(due, _)| due);
         // One that is served by weight ahead of reservations gives way once its own is due.

@@ -116,20 +116,20 @@ pub struct Missed {
     pub reason: Option<Reason>,
 }
 
-/// A tenant's target, and what became of it.
+/// A tenant's target, its slots, and how often it missed the target.
 #[derive(Clone, Debug, Default)]
 pub struct Granted {
     /// The target for its latency over a second.
     pub target: Option<LatencyTarget>,
-    /// By how many times the target's figure exceeds the mean; 1 for the mean. A percentile is over the last 5 to 10 s.
+    /// Ratio of the target's percentile to the mean, over the last 5 to 10 s; 1 for a target of the mean.
     pub times_mean: f64,
-    /// Requests that it may have inside until the next decision; `None`: no bound.
+    /// Requests that it may have in flight until the next decision; `None` for no bound.
     pub slots: Option<u64>,
-    /// The same as it was decided, before rounding.
+    /// The decided number of slots before it was rounded to `slots`.
     pub share: Option<f64>,
     /// The slots that its target needs.
     pub need: f64,
-    /// Why; `None` before the first decision.
+    /// Why it has these slots; `None` before the first decision.
     pub reason: Option<Reason>,
     /// Its report on the last period.
     pub report: Report,

@@ -30,14 +30,14 @@ pub struct Class {
     pub need: f64,
 }
 
-/// Where the needs meet the total: between the scales `place − 1` and `place`.
+/// The scale of all targets at which the needs add up to the total: between two of the [`SCALES`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Fit {
-    /// The smaller of the two needs.
+    /// Index of the first scale at which the needs fit into the total.
     pub place: usize,
-    /// How much of the smaller one there is in the mixture of both, above 0 to 1.
+    /// Where it lies from scale `place − 1` (0, excluded) to `place` (1), by the needs at both.
     pub part: f64,
-    /// Slots that are left even at the smallest scale.
+    /// Slots beyond the needs at the smallest scale, if even that fits.
     pub left: f64,
 }
 
@@ -145,7 +145,7 @@ impl Summary {
         (self.completed > 0.0).then(|| self.device_s / self.completed)
     }
 
-    /// With which needs `total` slots are just enough; `None` when even ten times the targets cannot be met.
+    /// The scale of the targets for which `total` slots are just enough; `None` if ten times the targets need more.
     pub(super) fn fit(&self, total: f64) -> Option<Fit> {
         let place = self.needs.iter().position(|&need| need <= total)?;
         let Some(before) = place.checked_sub(1) else {
@@ -155,8 +155,8 @@ impl Summary {
         Some(Fit { place, part: if more > less { (more - total) / (more - less) } else { 1.0 }, left: 0.0 })
     }
 
-    /// How much of its need each gets for a unit of weight at most, so that `total` slots are just enough: infinite where all
-    /// needs are met.
+    /// The most slots for each unit of weight, where each workload gets its need up to that bound and all together get
+    /// `total` (max-min fairness); infinite if `total` covers all needs.
     pub(super) fn level(&self, total: f64) -> f64 {
         let (mut left, mut weight) = (total.max(0.0), self.classes.iter().map(|class| class.weight).sum::<f64>());
         for class in self.classes.iter().filter(|class| class.weight > 0.0) {

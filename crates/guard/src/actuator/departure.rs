@@ -28,8 +28,9 @@ use crate::bpf::{
 
 /// Key: address as IPv6, the client's port and the service's in network order, both 0 for all connections.
 const KEY_BYTES: usize = 20;
-/// Value: delay and expiry in ns, kind, padding.
+/// Value of a map element: delay and expiry in ns, kind of packets, padding.
 const VALUE_BYTES: usize = 24;
+/// Offsets of these in the value.
 const DELAY: i16 = 0;
 const EXPIRES: i16 = 8;
 const KIND: i16 = 16;
@@ -38,7 +39,7 @@ const ALL: i32 = 0;
 const ACKNOWLEDGEMENTS: i32 = 1;
 const DATA: i32 = 2;
 
-/// Where the kernel's struct __sk_buff has them.
+/// Offsets of fields in the kernel's struct __sk_buff.
 const PROTOCOL: i16 = 16;
 const PRIORITY: i16 = 32;
 const DEPARTURE: i16 = 152;
@@ -48,23 +49,23 @@ const MAP_LOOKUP: i32 = 1;
 const CLOCK: i32 = 5;
 const LOAD_BYTES_RELATIVE: i32 = 68;
 
-/// Where the program keeps what it read, below the end of its stack.
+/// Where the program keeps the IP header, the TCP header and the key: offsets from the end of its stack.
 const IP: i16 = -40;
 const TCP: i16 = -64;
 const KEY: i16 = -88;
 
-/// Others may look at the packet, too.
+/// The program's result (TC_ACT_UNSPEC): later programs and filters see the packet, too.
 const NEXT: i32 = -1;
-/// The priority by which HTB knows what is to wait.
+/// The packet's priority that makes HTB send it through the class of delayed packets.
 const WAITS: i32 = CLASS as i32;
 const PROTOCOL_TCP: i32 = 6;
 /// The code for a length of 0, which only segments too long for the field have.
 const LONG: i32 = 65_535;
-/// Elements are renewed when this part of their timeout has passed, so that a tick or two may be late,
+/// An element is renewed once a third of its timeout has passed, so that a tick or two may be late.
 const RENEW_AFTER: u32 = 3;
-/// and so many at a time, so that those made together are soon renewed apart from each other,
+/// The most elements renewed in one tick, so that those made together are soon renewed apart from each other.
 const RENEW_AT_ONCE: usize = 4_096;
-/// unless this part has passed. Later they may be gone before they are renewed.
+/// Once half of its timeout has passed, an element is renewed beyond that number: later it might end first.
 const RENEW_AT_LATEST: u32 = 2;
 /// The program is taken off the devices when no client has been throttled for so long: it costs every packet, and to put it
 /// back takes no longer than a hold.

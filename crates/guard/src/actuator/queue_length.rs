@@ -65,7 +65,7 @@ impl QueueLength {
         self.queue.path.exists()
     }
 
-    /// Reads what holds now.
+    /// Reads the length in force: the one to restore until the first change, later perhaps one of another program.
     ///
     /// # Errors
     /// [`Error::File`], also when it holds no number.

@@ -33,7 +33,7 @@ pub struct Owed {
 }
 
 impl Owed {
-    /// Those of a tenant.
+    /// Reservation and guarantee of a tenant.
     pub const fn of(tenant: &Tenant) -> Self {
         Self { reservation: tenant.reservation, guarantee: tenant.guarantee }
     }
@@ -43,7 +43,7 @@ impl Owed {
         Self { reservation: tenant.reservation, ..Self::default() }
     }
 
-    /// True if it is nothing.
+    /// True if there is neither reservation nor guarantee.
     pub fn is_nothing(&self) -> bool {
         self.reservation.is_unset() && self.guarantee.sum().is_unset()
     }

@@ -70,11 +70,11 @@ pub struct Row {
     pub baseline: Option<f64>,
     /// The paper's method as published.
     pub faithful: Option<f64>,
-    /// Ours.
+    /// Our method.
     pub evenkeel: Option<f64>,
     /// Half width of the 95 % confidence interval of ours, where there are several seeds.
     pub half_width: Option<f64>,
-    /// The bar for ours.
+    /// The value that our method must reach.
     pub bar: Option<f64>,
 }
 

@@ -112,7 +112,7 @@ impl Tenant {
 /// A client of a tenant.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// Its tenant, by place.
+    /// Index of its tenant in [`Setup::tenants`].
     pub tenant: usize,
     /// Its workload.
     pub workload: workload::Spec,
@@ -131,7 +131,7 @@ pub enum Change {
     Stall(Duration),
     /// The pool has other settings from now on.
     Pool(Box<pool::Config>),
-    /// The tenant of this place has another guarantee from now on.
+    /// The tenant at this index of [`Setup::tenants`] has another QoS policy from now on.
     Tenant(usize, Qos, Throughputs, Option<LatencyTarget>),
 }
 
@@ -227,7 +227,7 @@ impl Setup {
         }
         if let Some(workers) = &self.workers {
             if workers.count == 0 || workers.connections == 0 {
-                return fault("there are no workers or no connections; take one".to_owned());
+                return fault("workers: count and connections must be 1 or more".to_owned());
             }
             if let Err(error) = workers.params.validate() {
                 return fault(format!("workers: {error}"));

@@ -38,7 +38,7 @@ pub struct Request {
     handler: fn(MethodFilter) -> MethodRouter<Arc<Manager>>,
 }
 
-/// The requests that read.
+/// The requests that change nothing.
 pub const READS: &[Request] = &[
     Request {
         method: Method::GET,

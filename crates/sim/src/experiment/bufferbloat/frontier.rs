@@ -17,11 +17,11 @@ use crate::statistics::Estimate;
 use crate::workload::{Requests, SizeShare, Spec};
 use crate::world::Setup;
 
-/// The most that may be lost of the oracle's throughput, in per cent,
+/// Bar: the most that a method may lose of the oracle's throughput, in per cent.
 const LOSS_BAR_PERCENT: f64 = 3.0;
-/// and the light tenant's 99th percentile may be at most so many times the oracle's,
+/// Bar: the light tenant's 99th percentile, as a multiple of the oracle's.
 const P99_BAR: f64 = 1.2;
-/// and the budget may vary by so much of its mean.
+/// Bar: the standard deviation of the budget, as a part of its mean.
 const CV_BAR: f64 = 0.1;
 
 const SMALL_READS: &str = "4 KiB reads";
@@ -29,16 +29,15 @@ const MIXTURE: &str = "4 KiB to 4 MiB, 70 % reads";
 /// Seeds of each budget of an oracle's sweep; more where the throughput scatters by more than what the oracle may lose.
 const SWEEPS: usize = 2;
 const MIXTURE_SWEEPS: usize = 6;
-/// For so long nothing counts for those who learn, and for the oracle: as long as the paper's runs, what is compared being
-/// where a method settles.
+/// Time before the measurement, in which methods that learn settle; the same for the oracle. As long as the paper's runs.
 const LEARNING_S: f64 = 300.0;
-/// On the fastest device and on small reads of solid-state devices, which are many: SlowFast CoDel has its first fit after
-/// 50 s.
+/// The same for the fastest device, and for small reads of solid-state devices, which are too many for a long run. SlowFast
+/// CoDel has its first fit after 50 s.
 const QUICK_LEARNING_S: f64 = 60.0;
-/// That is 30 million small reads of the fastest device, whose latency lies below the smallest target anyway: no fit can
-/// change anything there, and SlowFast starts like the others.
+/// The device and workload that are measured without that time, which would be 30 million reads: their latency lies below
+/// SlowFast's smallest target, so a fit would change nothing.
 const NO_FIT_NEEDED: (&str, &str) = ("nvme", SMALL_READS);
-/// Seeds of what is only compared with.
+/// Seeds of each method that is only there for comparison.
 const OTHERS_SEEDS: usize = 4;
 
 /// A device under a workload.
@@ -175,9 +174,9 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
             "A bulk tenant with a deep queue beside a light one of ten times its weight that sends 4 KiB requests at a low \
              rate. The oracle is the smallest fixed budget that keeps 97 % of the peak throughput, found by sweep. Baseline: \
              no admission control.",
-            "SlowFast, elastic and the oracle run for 300 s (60 s on NVMe) before anything counts, because what is compared \
-             is where they settle; on small reads of solid-state devices SlowFast for 60 s, elastic and the oracle only as \
-             long as the others, for some thousands of requests. In a quick run no method does.",
+            "SlowFast, elastic and the oracle settle for 300 s (60 s on NVMe) before the measurement. On small reads of \
+             solid-state devices SlowFast settles for 60 s, elastic and the oracle as long as the other methods, for some \
+             thousands of requests. In a quick run no method gets extra time.",
         ],
     );
     let mut points: BTreeMap<Method, Vec<_>> = BTreeMap::new();

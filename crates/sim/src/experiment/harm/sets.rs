@@ -31,10 +31,11 @@ pub struct Sets {
 }
 
 impl Sets {
-    /// Reads the text of the record, if there is one. `drawn`: this run draws the set that belongs to the constants.
+    /// Reads the record of earlier sets; `None` if there is no record yet. `drawn`: this run uses the set of the present
+    /// constants, which then counts as drawn.
     ///
     /// # Errors
-    /// What is wrong with a line, and its number.
+    /// The first wrong line, with its number.
     pub fn read(text: Option<String>, drawn: bool) -> Result<Self, String> {
         let constants = format!("{:016x}", constants::hash());
         let is_there = text.is_some();

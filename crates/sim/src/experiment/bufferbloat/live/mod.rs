@@ -54,7 +54,7 @@ pub struct Bulk {
 }
 
 impl Bulk {
-    /// Unless asked for otherwise.
+    /// The default, unless `--bulk` names others.
     pub const USUAL: Self = Self { block_kib: 64, depth: 64 };
 }
 
