@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use evenkeel_policy::explain::owner_name;
 use evenkeel_policy::figures::{aligned, bytes, count, counted, megabytes, ms, short, uptime};
 use evenkeel_policy::state::{
     GuaranteeState, LatencyState, LimitState, PoolState, RemoteState, State, TenantState, VolumeState,
@@ -35,7 +36,7 @@ fn rates(iops: Option<u64>, bytes_per_s: Option<u64>) -> String {
 pub(crate) fn limit(limit: &LimitState) -> String {
     let others =
         [&limit.iops_owner, &limit.bytes_per_s_owner].into_iter().flatten().filter(|owner| *owner != "operator");
-    let owners: Vec<&str> = others.map(String::as_str).collect();
+    let owners: Vec<&str> = others.map(|owner| owner_name(owner)).collect();
     let rates = rates(limit.iops, limit.bytes_per_s);
     if owners.is_empty() { rates } else { format!("{rates} (by {})", owners.join(", ")) }
 }
@@ -143,7 +144,7 @@ pub(crate) fn guarantee(of: &GuaranteeState) -> String {
         _ => count(value) + " IOPS",
     };
     let (guaranteed, got) = (rate(of.guaranteed_per_s as f64), of.measured_per_s.map_or_else(|| "-".into(), rate));
-    format!("{guaranteed}{}, got {got}; what binds: {}; {}", of.of_what(), of.binding, of.because)
+    format!("{guaranteed}{}, got {got}; what binds: {}; {}", of.of_what(), owner_name(&of.binding), of.because)
 }
 
 fn pool(pool: &PoolState) -> String {
@@ -155,7 +156,8 @@ fn pool(pool: &PoolState) -> String {
         // Before its first window nothing is known of its limits.
         let by = tenant.lately.as_ref().map_or_else(|| for_target(tenant), |lately| lately.throttled_by.clone());
         if let Some(by) = by {
-            let _ = writeln!(text, "  {} is throttled by {}: {}; {}", tenant.name, by.by, by.how, by.because);
+            let _ =
+                writeln!(text, "  {} is throttled by {}: {}; {}", tenant.name, owner_name(&by.by), by.how, by.because);
         }
         for of in &tenant.guarantees {
             let _ = writeln!(text, "  {} was guaranteed {}", tenant.name, guarantee(of));
@@ -234,7 +236,7 @@ pub(crate) fn remote(remote: &RemoteState) -> String {
     let mut text = match remote.away_ms {
         Some(ms) if !remote.connected => format!("AWAY for {:.1} s", ms as f64 / 1e3),
         _ if !remote.connected => "AWAY".into(),
-        _ => format!("{} of {} connections", remote.connections, remote.connections_wanted),
+        _ => format!("{} of {}", remote.connections, counted(remote.connections_wanted, "connection")),
     };
     let _ = write!(text, ", {} in flight, {} waiting", remote.in_flight_requests, remote.waiting_requests);
     if remote.unflushed {
@@ -265,7 +267,7 @@ mod tests {
         let throttled =
             ThrottledState { slots: 64, slots_owner: "response".into(), delay_ms: 24.2, because: "it is noisy".into() };
         let mut tenant = TenantState { name: "backup".into(), throttled: Some(throttled), ..TenantState::default() };
-        let line = "backup is throttled by response: 64 slots, 24.2 ms delay; throttled for the pool's latency target: it is \
+        let line = "backup is throttled by the latency target: 64 slots, 24.2 ms delay; throttled for the pool's latency target: it is \
                     noisy\n";
         let shown = |tenant: &TenantState| pool(&PoolState { tenants: vec![tenant.clone()], ..PoolState::default() });
         assert!(shown(&tenant).contains(line), "{}", shown(&tenant));
@@ -289,9 +291,9 @@ mod tests {
                 ..GuaranteeState::default()
             })
         };
-        let text = "14.6 MB/s, got 9.50 MB/s; what binds: throughput; why";
+        let text = "14.6 MB/s, got 9.50 MB/s; what binds: the throughput guarantee; why";
         assert_eq!(of("bytes", 14_600_000, Some(9.5e6)), text);
-        assert_eq!(of("requests", 12_500, None), "12.5k IOPS, got -; what binds: throughput; why");
+        assert_eq!(of("requests", 12_500, None), "12.5k IOPS, got -; what binds: the throughput guarantee; why");
     }
 
     #[test]
@@ -328,7 +330,7 @@ mod tests {
         let text = state(&State { pools: vec![pool], volumes: vec![volume, far], ..State::default() });
         for part in [
             "database",
-            "400 IOPS (by response)",
+            "400 IOPS (by the latency target)",
             "42",
             "budget 100 KiB, target 5.00 ms",
             "why: target met",
