@@ -9,6 +9,7 @@ use evenkeel_control::exchange::section::{Section, Sizes};
 use evenkeel_control::exchange::{Fault, Presence, Report, Status};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::exchange::{Pools, Record, Unreadable, VERSION};
+use evenkeel_policy::figures::counted;
 use evenkeel_policy::state::{ExchangeState, HostState, SectionState};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
@@ -273,14 +274,21 @@ impl<M: Member> Driver<M> {
         let lost = |status: &Status| *status == Status::Lost;
         match (lost(&self.status), lost(&status)) {
             (false, true) => {
-                let why = self.troubles.iter().flatten().next().map_or("our reports do not come back", String::as_str);
+                let why = self
+                    .troubles
+                    .iter()
+                    .flatten()
+                    .next()
+                    .map_or("the reports of this host do not come back from etcd", String::as_str);
                 tracing::warn!(
-                    "exchange lost: {why}; this host is on its own: safe minimum, control by its own latency"
+                    "exchange lost: {why}; this host decides alone now: it takes the smallest number of slots that is safe, and more only as its own latency allows"
                 );
                 self.member.alone();
                 lock(&self.state).lost_total += 1;
             }
-            (true, false) => tracing::info!("exchange: slots are shared out between hosts"),
+            (true, false) => {
+                tracing::info!("exchange restored: this host decides its slots from the reports of all hosts again")
+            }
             _ => {}
         }
         self.status = status;
@@ -295,10 +303,15 @@ impl<M: Member> Driver<M> {
             Status::Shared { ramp } => ("shared", "slots are decided from what all hosts report".into(), ramp),
             Status::Holding { silent } => (
                 "holding",
-                format!("our reports have not come back for {silent} periods; the last decision stays"),
+                format!(
+                    "the reports of this host have not come back from etcd for {}: the last decision stays in force until its lease ends",
+                    counted(silent, "period")
+                ),
                 1.0,
             ),
-            Status::Lost => ("lost", "our reports do not come back: this host is on its own".into(), 0.0),
+            Status::Lost => {
+                ("lost", "the reports of this host do not come back from etcd: it decides its slots alone".into(), 0.0)
+            }
         };
         (state.status, state.because, state.ramp) = (status.into(), because, ramp);
         state.error = self.troubles.iter().flatten().next().cloned();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use evenkeel_control::exchange::Fault;
 use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::figures::counted;
 
 /// The same about the same host is said again after so long.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -40,10 +41,12 @@ impl Faults {
 pub(crate) fn told(fault: &Fault) -> (&'static str, String) {
     match fault {
         Fault::Future { ahead } => {
-            ("future", format!("reports what is {ahead} periods ahead of our clock; set the clocks of both (NTP)"))
+            let ahead = counted(*ahead, "period");
+            ("future", format!("reports for a time {ahead} ahead of this host's clock; set the clocks of both (NTP)"))
         }
         Fault::Late { behind } => {
-            ("late", format!("reports what is {behind} periods behind our clock; set the clocks of both (NTP)"))
+            let behind = counted(*behind, "period");
+            ("late", format!("reports for a time {behind} behind this host's clock; set the clocks of both (NTP)"))
         }
         Fault::Duplicate { .. } => (
             "duplicate",

@@ -18,6 +18,7 @@ use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::{
     Checked, Enforced, Missing, Precedence, Preflight, Presence, Row, served, unenforced,
 };
+use evenkeel_policy::figures::counted;
 use evenkeel_policy::source::Source;
 use evenkeel_web::serve::own_files;
 
@@ -65,12 +66,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     })?;
     let absent = checked.missing.iter().filter(|missing| missing.here == Presence::Missing).count();
     let absent = absent + usize::from(args.file.is_none() && !checked.host.can_act);
-    let (errors, warnings) = (checked.errors.len(), checked.warnings.len());
+    let (errors, warnings) = (checked.errors.len() as u64, checked.warnings.len() as u64);
     if errors > 0 {
-        bail!("the configuration cannot be used as it is ({errors} errors, {warnings} warnings)");
+        let (errors, warnings) = (counted(errors, "error"), counted(warnings, "warning"));
+        bail!("the configuration cannot be used as it is ({errors}, {warnings})");
     }
-    if args.strict && absent + warnings > 0 {
-        bail!("--strict: not all of it is enforced on this host ({absent} parts are not, {warnings} warnings)");
+    if args.strict && absent as u64 + warnings > 0 {
+        let (absent, warnings) = (counted(absent as u64, "part"), counted(warnings, "warning"));
+        bail!("--strict: not all of it is enforced on this host ({absent} missing, {warnings})");
     }
     Ok(())
 }
@@ -169,8 +172,9 @@ fn policy(checked: &Checked) -> String {
         }
     }
     let enforced = checked.rows.iter().filter(|row| row.here != Presence::Missing).count();
-    let (all, warnings) = (rows.len(), checked.warnings.len());
-    let _ = writeln!(text, "\nusable: {enforced} of {all} settings enforced here, {warnings} warnings");
+    let (all, warnings) = (rows.len() as u64, checked.warnings.len() as u64);
+    let (all, warnings) = (counted(all, "setting"), counted(warnings, "warning"));
+    let _ = writeln!(text, "\nusable: {enforced} of {all} enforced here, {warnings}");
     text
 }
 

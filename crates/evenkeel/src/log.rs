@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use evenkeel_policy::figures::counted;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -116,8 +117,11 @@ fn write(out: &mut impl Write, messages: &Receiver<Message>, dropped: &AtomicU64
         }
         let count = dropped.swap(0, Ordering::Relaxed);
         if count > 0 {
-            let _ =
-                writeln!(out, "{count} lines of the log were dropped, because stderr is not read as fast as they come");
+            let _ = writeln!(
+                out,
+                "the log is short of {}: stderr is not read as fast as they come",
+                counted(count, "line")
+            );
         }
     }
 }
@@ -190,7 +194,7 @@ mod tests {
         drop(turn);
         log.finish();
         let read = read.lock().unwrap();
-        let said = format!("{dropped} lines of the log were dropped");
+        let said = format!("the log is short of {dropped} lines");
         assert!(read.starts_with("line 0\n") && read.contains(&said), "{said}: {read}");
         assert_eq!(read.lines().count(), lines - dropped as usize + 1);
     }

@@ -693,7 +693,7 @@ fn configurations_are_checked_explained_and_described() {
     assert!(!folder.join("evenkeel-data").exists(), "a refused configuration left something behind");
 
     fs::write(folder.join("doubtful.toml"), "[server]\nstatus = \"0.0.0.0:9809\"\n").expect("written");
-    assert!(succeed(&folder, &["check", "doubtful.toml"]).contains("1 warnings"));
+    assert!(succeed(&folder, &["check", "doubtful.toml"]).contains(", 1 warning\n"));
     assert!(
         fail(&folder, &["check", "--strict", "doubtful.toml"]).contains("warning: doubtful.toml:2:1: server.status")
     );

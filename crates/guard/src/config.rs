@@ -211,13 +211,13 @@ pub struct Throttles {
 }
 
 impl Throttles {
-    /// The place of the tenant of a client with this address and these names.
+    /// The tenant of a client with this address and these names, as an index of [`Self::tenants`].
     pub fn tenant_of(&self, address: IpAddr, names: &[String]) -> usize {
         let known = self.by_entry.iter().find(|(entry, _)| entry.names_initiator(address, names));
         known.map_or(0, |(_, place)| *place)
     }
 
-    /// The terms of each tenant, by place.
+    /// The terms of each tenant; at index 0 those of clients that no tenant names.
     pub fn tenants(&self) -> &[ClientTerms] {
         &self.tenants
     }
@@ -290,7 +290,7 @@ impl Config {
         let percentile =
             |config: &Self| config.packets.values().any(|pool| pool.latency.percentile != Percentile::Mean);
         if (percentile(self) || percentile(newer)) && self.packets.keys().ne(newer.packets.keys()) {
-            changed.push("pools beside a latency target for a percentile".to_owned());
+            changed.push("the set of pools for packets, while one has a latency target for a percentile".to_owned());
         }
         changed
     }

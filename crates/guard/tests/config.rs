@@ -131,7 +131,10 @@ fn faults_name_file_line_key_and_cure() {
 fn faults_of_arrays_are_told_at_the_keys_of_their_pools() {
     let array = "[tenants.t]\nmatch = [\"device:sda\"]\n[pools.a.tuning]\n";
     for (text, expected) in [
-        ("slots = \"sfq_d\"\n".to_owned(), "guard.toml:4:1: pools.a.tuning.slots: \"sfq_d\" is to compare with"),
+        (
+            "slots = \"sfq_d\"\n".to_owned(),
+            "guard.toml:4:1: pools.a.tuning.slots: \"sfq_d\" is a method for comparisons",
+        ),
         ("slots = \"drg\"\n[exchange]\netcd = [\"http://a:1\"]\n".to_owned(), "pools.a.tuning.slots: must be"),
         (
             "slots = \"needs\"\nslots_period = \"10ms\"\n".to_owned(),

@@ -197,8 +197,13 @@ impl JobReport {
     fn write(&self, out: &mut String) -> std::fmt::Result {
         writeln!(
             out,
-            "{}: {} ({} replies), {} connections x queue depth {}, {:.1} s",
-            self.name, self.uri, self.framing, self.connections, self.queue_depth, self.elapsed_s
+            "{}: {} ({} replies), {} x queue depth {}, {:.1} s",
+            self.name,
+            self.uri,
+            self.framing,
+            counted(self.connections.into(), "connection"),
+            self.queue_depth,
+            self.elapsed_s
         )?;
         writeln!(
             out,
@@ -248,10 +253,10 @@ impl JobReport {
 pub fn check_result(record: &Record, results: &[JobResult]) -> String {
     let bytes: u64 = results.iter().map(JobResult::verified_bytes).sum();
     let lost = results.iter().find_map(JobResult::failure);
-    let lines = record.floors.len();
+    let lines = counted(record.floors.len() as u64, "line");
     match lost {
-        Some(failure) => format!("checked {bytes} bytes against {lines} journal entries: {failure}"),
-        None => format!("checked {bytes} bytes against {lines} journal entries: all there"),
+        Some(failure) => format!("checked {bytes} bytes against {lines} of the journal: {failure}"),
+        None => format!("checked {bytes} bytes against {lines} of the journal: all there"),
     }
 }
 
@@ -267,7 +272,7 @@ pub fn progress_line(results: &[JobResult]) -> String {
                 second.bytes as f64 / 1e6,
                 second.p50_ns as f64 / 1e6,
                 second.p99_ns as f64 / 1e6,
-                if second.errors > 0 { format!(" {} errors", second.errors) } else { String::new() },
+                if second.errors > 0 { format!(" {}", counted(second.errors, "error")) } else { String::new() },
             ),
         }
     };

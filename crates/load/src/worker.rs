@@ -13,6 +13,7 @@ use std::sync::mpsc::Sender as Mailbox;
 use std::time::Instant;
 
 use evenkeel_control::Duration;
+use evenkeel_policy::figures::counted;
 use evenkeel_server::Spin;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::time::{
@@ -296,8 +297,8 @@ impl<'a> Worker<'a> {
             {
                 let oldest = silent.slots.oldest().map(|(op, offset)| format!("{op:?} at offset {offset}"));
                 return Err(Error::Server(format!(
-                    "the server has answered none of {} requests for {:.1} s (the oldest: {})",
-                    silent.slots.in_flight(),
+                    "the server has answered nothing on a connection with {} for {:.1} s (the oldest: {})",
+                    counted(silent.slots.in_flight() as u64, "request"),
                     waited(silent.heard) as f64 / 1e9,
                     oldest.unwrap_or_default()
                 )));

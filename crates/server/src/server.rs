@@ -13,6 +13,7 @@ use evenkeel_model::store::StoreParams;
 use evenkeel_policy::Config;
 use evenkeel_policy::change::{self, Change};
 use evenkeel_policy::config::{Backend as VolumeBackend, Engine, Volume as VolumeConfig, Workers};
+use evenkeel_policy::figures::counted;
 use evenkeel_policy::state::{Clients, State};
 use evenkeel_policy::tenant::Tenant;
 use evenkeel_policy::units::{Bytes, Rates};
@@ -602,7 +603,8 @@ fn check_descriptors(config: &Config) -> Result<(), Error> {
     let clients = limit - own;
     if clients < config.server.max_connections.into() {
         tracing::warn!(
-            "the limit of open files, {limit}, has room for {clients} clients; server.max_connections allows {}, and those beyond wait until others leave. {CURE}, or lower max_connections",
+            "the limit of open files, {limit}, has room for {}; server.max_connections allows {}, and those beyond wait until others leave. {CURE}, or lower max_connections",
+            counted(clients, "client"),
             config.server.max_connections
         );
     }

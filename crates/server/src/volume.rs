@@ -144,7 +144,7 @@ impl Volume {
         if let Backend::File(file) = &self.backend
             && let Err(error) = file.shorten(before)
         {
-            tracing::error!(volume = self.name, %error, "the file of a volume stays longer than its size");
+            tracing::error!(volume = self.name, %error, "a larger size was refused, and the volume's file, which had grown for it, cannot be cut back: the volume keeps its old size, and the rest of the file is unused");
         }
     }
 

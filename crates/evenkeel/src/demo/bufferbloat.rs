@@ -48,7 +48,7 @@ fn setting(name: &str) -> Result<&'static str, String> {
     let known = SETTINGS.iter().find(|setting| setting.name == name).map(|setting| setting.name);
     known.ok_or_else(|| {
         let names: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
-        format!("it is one of {}", names.join(", "))
+        format!("no such setting; use one of {}", names.join(", "))
     })
 }
 

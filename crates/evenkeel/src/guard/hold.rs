@@ -10,6 +10,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use evenkeel_guard::actuator::{Client, Hold, Holds, Packets, Plan, Settings};
 use evenkeel_guard::config::DEFAULT_PORTS;
 use evenkeel_guard::host::Acting;
+use evenkeel_policy::figures::counted;
 use evenkeel_policy::units::Duration;
 
 use super::JOURNAL;
@@ -111,7 +112,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     };
     let drops = acting.stop()?;
     outcome?;
-    let drops = drops.map_or_else(|| "unknown".to_owned(), |n| n.to_string());
-    crate::output::print(&format!("put back; {drops} packets were dropped while they waited\n"));
+    let drops = drops.map_or_else(|| "an unknown number of packets".to_owned(), |n| counted(n, "packet"));
+    crate::output::print(&format!("put back; {drops} dropped while delayed\n"));
     Ok(())
 }

@@ -10,7 +10,7 @@ use evenkeel_guard::loops::record::{
 };
 use evenkeel_guard::sensor::cache::CachedEntry;
 use evenkeel_policy::decision::{Decisions, Unit};
-use evenkeel_policy::figures::counted_figure;
+use evenkeel_policy::figures::{counted, counted_figure};
 
 use crate::control::table;
 
@@ -69,12 +69,12 @@ pub(super) fn state(state: &State) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "evenkeel guard {}, up {:.0} s, every {} ms, {} late, {} errors\n{}",
+        "evenkeel guard {}, up {:.0} s, every {} ms, {} late, {}\n{}",
         state.version,
         state.uptime_s,
         state.interval_ms,
         state.late_ticks_total,
-        state.errors_total,
+        counted(state.errors_total, "error"),
         state.acting_reason
     );
     if let Some(error) = &state.last_error {
@@ -163,7 +163,7 @@ fn array(pool: &PoolState, array: &QueueDepthState) -> String {
 pub(crate) fn queue(queue: &QueueState) -> String {
     let length = |length: Option<u32>| length.map_or_else(|| "-".into(), |length| length.to_string());
     match &queue.foreign {
-        Some(found) => format!("{} left alone, as another program set {found}", queue.disk),
+        Some(found) => format!("{} stays at {found}, which another program set", queue.disk),
         None => format!("{} {} of {}", queue.disk, length(queue.value), length(queue.before)),
     }
 }
@@ -188,9 +188,11 @@ fn osd(pool: &PoolState, osd: &OsdState) -> Vec<String> {
 fn groups(pool: &PoolState, at: &CgroupState) -> String {
     let mut text = String::new();
     let slow = match (at.slow_bytes_per_s, at.slow_is_trusted) {
-        (None, _) => "its slow device was not seen busy yet".to_owned(),
+        (None, _) => "its slow device has not been busy yet, so its throughput is unknown".to_owned(),
         (Some(rate), true) => format!("its slow device gives {:.2} MB/s", rate / 1e6),
-        (Some(rate), false) => format!("its slow device gives perhaps {:.2} MB/s", rate / 1e6),
+        (Some(rate), false) => {
+            format!("its slow device gives about {:.2} MB/s, by too few or too old measurements", rate / 1e6)
+        }
     };
     let _ = writeln!(
         text,
@@ -229,7 +231,7 @@ fn groups(pool: &PoolState, at: &CgroupState) -> String {
 /// Why a group is left alone, if it is.
 pub(crate) fn foreign(group: &GroupState) -> Option<String> {
     let limit = group.foreign_limit.as_ref()?;
-    Some(format!("left alone, as another program set io.max to {limit}"))
+    Some(format!("not enforced until the agent restarts: another program set io.max to {limit}"))
 }
 
 fn client(client: &ClientState) -> Vec<String> {

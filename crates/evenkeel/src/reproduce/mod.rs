@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use clap::ValueEnum;
+use evenkeel_policy::figures::counted;
 use evenkeel_sim::experiment::harm::constants;
 use evenkeel_sim::experiment::harm::sets::Sets;
 use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, iscsi, messenger, saat};
@@ -107,7 +108,7 @@ fn show(args: &Args) -> anyhow::Result<()> {
     output::show(args.json, &report::document(&report, constants, used), |_| {
         let (threads, seed) = (threads(args), report.seed);
         let mut text = report::text(&report);
-        text += &format!("\n{:.0} s on {threads} threads, seed {seed}.\n", took.as_secs_f64());
+        text += &format!("\n{:.0} s on {}, seed {seed}.\n", took.as_secs_f64(), counted(threads as u64, "thread"));
         if let Some(sets) = &sets {
             text += &(sets.words(&args.harm.sets.display().to_string()) + "\n");
         }

@@ -53,7 +53,7 @@ fn troubles(state: &State) -> Vec<String> {
         troubles.push(format!("nothing takes effect: {}", state.acting_reason));
     }
     if let Some(error) = &state.last_error {
-        troubles.push(format!("{} errors, the last: {error}", state.errors_total));
+        troubles.push(format!("{}, the last: {error}", counted(state.errors_total, "error")));
     }
     if let Some(exchange) = state.exchange.as_ref().filter(|exchange| exchange.status != "shared") {
         troubles.push(format!("exchange {}: {}", exchange.status, exchange.because));

@@ -162,7 +162,7 @@ fn show(model: &mut Model, name: &str) -> anyhow::Result<()> {
     let Some(tab) = tabs.find(|tab| tab.about().title.eq_ignore_ascii_case(name)) else {
         let there: Vec<String> =
             model.sample.tables.iter().map(|table| table.tab.about().title.to_lowercase()).collect();
-        bail!("there is no view {name} here; what answers has {}", there.join(", "));
+        bail!("--view {name}: this server or agent has no such view; it has {}", there.join(", "));
     };
     model.show(tab);
     Ok(())

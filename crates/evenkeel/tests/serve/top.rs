@@ -104,7 +104,10 @@ fn top_prints_one_frame_and_says_what_keeps_it_from_more() {
     let frame = succeed(&folder, &["top", "--once", "--view", "Volumes", "--filter", "data"]);
     assert!(frame.contains(" database ") && !frame.contains("backup"), "{frame}");
     let complaint = fail(&folder, &["top", "--once", "--view", "osds"]);
-    assert!(complaint.contains("there is no view osds here; what answers has pools, tenants"), "{complaint}");
+    assert!(
+        complaint.contains("--view osds: this server or agent has no such view; it has pools, tenants"),
+        "{complaint}"
+    );
     let complaint = fail(&folder, &["top", "--once", "--interval", "1ms"]);
     assert!(complaint.contains("out of range: 100ms to 1h"), "{complaint}");
     server.stop();

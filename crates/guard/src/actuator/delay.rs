@@ -263,8 +263,10 @@ impl PacketDelay {
     pub fn set(&mut self, now: Instant, holds: &Holds) -> Result<Outcome, Error> {
         let count = holds.len();
         if count > MAX_HOLDS {
-            let problem = format!("are {count}: at most {MAX_HOLDS} clients can be held at one time");
-            return Err(Error::Settings { key: "holds", problem });
+            let problem = format!(
+                "are {count}: an agent can delay the packets of at most {MAX_HOLDS} at one time, and changes no delay before; set throttle = \"never\" for some tenants"
+            );
+            return Err(Error::Settings { key: "clients to throttle", problem });
         }
         let written = self.departures.set(now, holds, self.settings.maximum, self.settings.timeout);
         let written = written.map_err(|e| Error::kernel("change which clients are throttled", e))?;

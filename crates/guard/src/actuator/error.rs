@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use evenkeel_policy::figures::counted;
 use rustix::io::Errno;
 
 /// Why an actuator could not do its work. Nothing is left half done by a refusal: it comes before the first change.
@@ -127,7 +128,10 @@ pub enum Error {
         problem: String,
     },
     /// Settings are not as before the agent.
-    #[error("{failures} settings could not be put back; they stay in the journal for the next `guard reset`")]
+    #[error(
+        "{} could not be put back; the journal keeps what is left for the next `evenkeel guard reset`",
+        counted(*failures as u64, "setting")
+    )]
     NotPutBack {
         /// How many.
         failures: usize,

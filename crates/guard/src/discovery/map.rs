@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use evenkeel_policy::figures::counted;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -255,7 +256,9 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
             if group.dynamic.len() > 1 || (!group.dynamic.is_empty() && known_by == KnownBy::Candidate) {
                 let (target, sessions, addresses) = (&group.target, group.dynamic.len(), from.len());
                 self.note("unknown_client", format!(
-                    "target {target} runs without access lists: {sessions} sessions, and {addresses} addresses they may be from; make an access list for each initiator (and generate_node_acls=0) so that the kernel knows which is which"
+                    "target {target} runs without access lists: it has {}, which may come from any of {}; make an access list for each initiator (and set generate_node_acls=0), so that the kernel says which session is whose",
+                    counted(sessions as u64, "session"),
+                    counted(addresses as u64, "address")
                 ));
             }
             for lun in &group.luns {

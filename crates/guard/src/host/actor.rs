@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use evenkeel_policy::figures::counted;
+
 use super::acting::Acting;
 use super::{Error, Say};
 use crate::actuator::{self, Holds, Settings};
@@ -47,10 +49,10 @@ impl Actor {
         match self {
             Self::Watching(why) => why.clone(),
             Self::Acting(acting) => match acting.ends_with_process() {
-                None => "limits of groups (io.max), lengths of queues (sysfs) and throttles of OSDs are set and put back at the end; no packets wait".into(),
+                None => "limits of groups (io.max), queue depths (sysfs) and throttles of OSDs are set, and put back at the end; no packet is delayed".into(),
                 Some(ends) => {
                     let attached = if ends { "TCX" } else { "cls_bpf" };
-                    format!("packets to clients wait, by BPF at {attached}; delays that are not renewed end by themselves")
+                    format!("packets to noisy clients are delayed, by BPF at {attached}; a delay ends by itself unless renewed")
                 }
             },
         }
@@ -95,7 +97,10 @@ impl Actor {
         let Self::Acting(acting) = self else { return Ok(()) };
         let drops = acting.stop().map_err(Error::PutBack)?;
         if let Some(drops) = drops.filter(|&drops| drops > 0) {
-            tracing::warn!("{drops} packets were dropped while they waited, where none should be");
+            let drops = counted(drops, "packet");
+            tracing::warn!(
+                "the kernel dropped {drops} while they were delayed, and should drop none: clients send them again; a shorter max_delay makes that unlikely"
+            );
         }
         Ok(())
     }

@@ -66,7 +66,7 @@ impl Host {
         let first = if watches { survey(&config.configured()) } else { Map::default() };
         for name in agent.packets.names().filter(|name| !first.pools.iter().any(|entry| entry.name == *name)) {
             tracing::warn!(
-                "nothing that is served now is on {name}; it is looked for every {}",
+                "pool {name}: no target, export or disk found now is on its devices, so no client is throttled for it; the agent searches again every {}. `evenkeel guard discover` shows what it finds",
                 config.agent.discover_every
             );
         }
@@ -137,8 +137,8 @@ impl Host {
         &self.guarded
     }
 
-    /// Ticks until `stop`, for which this thread is to be unparked. The loop calls `alive` itself, at least that often if
-    /// given, so that one that hangs does not.
+    /// Runs the loop until `stop` is set; unpark this thread then, so that it notices. The loop reports to the watchdog by
+    /// `alive`: at every turn, and at least once in `at_least` if that is given.
     pub fn keep(&mut self, stop: &AtomicBool, at_least: Option<Duration>, mut alive: impl FnMut(Instant)) {
         let mut due = Instant::now() + self.interval;
         let mut snmp = self.diskstats.as_ref().and_then(|_| sensors::open_segments());

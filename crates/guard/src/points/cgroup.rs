@@ -292,7 +292,7 @@ impl Cgroup {
             // A group that is gone is forgotten in the next period.
             if let Some(Change::Foreign(limits)) = tick.errors.take(result) {
                 tracing::warn!(
-                    "another program has set the limits of a tenant of {}: it is left alone",
+                    "another program has set limits in io.max of a group of pool {}: they stay, and the group's guarantee is not enforced until the agent restarts",
                     self.mind.name()
                 );
                 self.mind.is_foreign(id, limits);

@@ -1,5 +1,7 @@
 //! The queues of arrays that hosts share, and the exchange with these hosts.
 
+use evenkeel_policy::figures::counted;
+
 use crate::config::Config;
 use crate::discovery::roots::{self, Roots};
 use crate::sensor::queue::{self, Queue};
@@ -62,7 +64,9 @@ pub fn judge_etcd(endpoint: &str, answer: &Result<u64, String>) -> Finding {
         cure,
     };
     match answer {
-        Ok(hosts) => finding(Presence::Present, format!("it answers; {hosts} hosts are there"), "", String::new()),
+        Ok(hosts) => {
+            finding(Presence::Present, format!("it answers, and knows {}", counted(*hosts, "host")), "", String::new())
+        }
         Err(why) => finding(
             Presence::Missing,
             "it was asked".into(),

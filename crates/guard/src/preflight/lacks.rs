@@ -87,8 +87,8 @@ fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Pat
         }
         for group in cached.tenants.values().map(|tenant| &tenant.group) {
             if cgroup::find(groups, group).is_ok_and(|found| found.is_empty()) {
-                let what = ["the tenant is guaranteed nothing", "start its service, or correct the path"];
-                lack(Cgroup, Some(group), group, "`systemd-cgls` does not show it".into(), what);
+                let what = ["this group gets no throughput guarantee", "start its service, or correct the path"];
+                lack(Cgroup, Some(group), group, "there is no such group (`systemd-cgls` shows all)".into(), what);
             }
         }
     }

@@ -353,7 +353,12 @@ fn together(stage: &Stage, figures: &mut Figures) -> Result<String> {
     agree(&agents, "lost")?;
     let took = at.elapsed();
     for place in HOSTS {
-        ensure!(place.said().contains("on its own"), "{} does not say that it is alone: {}", place.name, place.said());
+        ensure!(
+            place.said().contains("this host decides alone"),
+            "{} does not say that it is alone: {}",
+            place.name,
+            place.said()
+        );
     }
     decided("alone").context("without etcd")?;
     let etcd = start_etcd()?;

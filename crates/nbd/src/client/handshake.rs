@@ -95,7 +95,7 @@ impl core::fmt::Display for Refusal {
         f.write_str(match self.code {
             reply::ERR_UNSUP => "the server does not support this option",
             reply::ERR_POLICY => "the server's policy forbids it",
-            reply::ERR_INVALID => "the server holds the request for invalid",
+            reply::ERR_INVALID => "the server calls the request invalid",
             reply::ERR_PLATFORM => "the server's platform does not support it",
             reply::ERR_TLS_REQD => "the server requires TLS",
             reply::ERR_UNKNOWN => "the server has no such export",

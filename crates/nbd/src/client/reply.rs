@@ -186,7 +186,7 @@ impl Replies {
         };
         let expect = expected(sink, chunk.cookie)?;
         if extended && be64(input, 16) != expect.offset {
-            return Err(Violation::new("a chunk repeats another offset than its request had", be64(input, 16)));
+            return Err(Violation::new("the offset of a reply differs from that of its request", be64(input, 16)));
         }
         let body = &input[header..];
         let used = match chunk.kind {
@@ -338,7 +338,10 @@ impl Replies {
             return Err(Violation::new("block status for a context that was not negotiated", u64::from(context)));
         }
         if wide && u64::from(be32(body, 4)) != extents / each {
-            return Err(Violation::new("a block status chunk miscounts its extents", u64::from(be32(body, 4))));
+            return Err(Violation::new(
+                "the number of extents in a block status chunk is not that of its header",
+                u64::from(be32(body, 4)),
+            ));
         }
         let partial = self.partial.entry(chunk.cookie).or_default();
         if core::mem::replace(&mut partial.described, true) {

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use evenkeel_policy::config::{Asked, Files, Terms};
+use evenkeel_policy::figures::counted;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
@@ -285,8 +286,8 @@ fn warn_of_end(table: &str, path: &Path, certificate: &CertificateDer<'_>) {
         ),
         Some(left) if left < SOON => {
             tracing::warn!(
-                "{table}.tls.certificate: {path} expires in {} days; renew it and reload",
-                left.as_secs() / 86_400
+                "{table}.tls.certificate: {path} expires in {}; renew it and reload",
+                counted(left.as_secs() / 86_400, "day")
             );
         }
         Some(_) => {}

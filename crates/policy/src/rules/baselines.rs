@@ -17,7 +17,7 @@ pub fn findings(config: &Config) -> Vec<Finding> {
 pub(super) fn of_pools(pools: &BTreeMap<String, Pool>, out: &mut Findings) {
     for (name, pool) in pools {
         let mut only_simulated = |key, value: &str, known: &str| {
-            let message = format!("{value:?} is to compare with, in `evenkeel sim` only; known: {known}");
+            let message = format!("{value:?} is a method for comparisons, in `evenkeel sim` only; known: {known}");
             out.error(&["pools", name, "tuning", key], message);
         };
         let tuning = &pool.tuning;

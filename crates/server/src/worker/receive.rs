@@ -445,7 +445,9 @@ impl Worker {
         if connection.out.len() > 0 {
             return refuse(connection, "it leaves answers unread and starts TLS");
         }
-        let Some(acceptor) = &self.snapshot.tls else { return refuse(connection, "TLS is not offered any more") };
+        let Some(acceptor) = &self.snapshot.tls else {
+            return refuse(connection, "a reload has just removed TLS from the configuration");
+        };
         match connection.transport.secure(Arc::clone(acceptor)) {
             Ok(()) => Ok(()),
             Err(error) => refuse(connection, &error.to_string()),

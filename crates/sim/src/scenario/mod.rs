@@ -17,6 +17,7 @@ use evenkeel_model::device::DeviceParams;
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::{self, DEFAULT_POOL, Pool, Tenant};
 use evenkeel_policy::document::Document;
+use evenkeel_policy::figures::counted;
 use evenkeel_policy::{Config, Severity, simulated};
 
 use crate::world::{self, Change, Run, Setup};
@@ -204,8 +205,11 @@ impl Reader<'_> {
         }
         let connections = u64::from(form.connections) * clients as u64;
         if form.connections == 0 || connections > MAX_CONNECTIONS {
-            let message =
-                format!("{} for each of {clients} clients; use 1 to {MAX_CONNECTIONS} of all", form.connections);
+            let message = format!(
+                "{} for each of {}; use 1 to {MAX_CONNECTIONS} of all",
+                form.connections,
+                counted(clients as u64, "client")
+            );
             self.error(&["workers", "connections"], message);
         }
     }

@@ -38,7 +38,7 @@ const SERVER: &[Metric<State>] = &[
     counter("refused_connections", "Connections closed at once because there were too many.", None, |s| {
         s.refused_connections_total
     }),
-    counter("tls_handshakes", "NBD connections on which TLS came to stand.", None, |s| s.tls_handshakes_total),
+    counter("tls_handshakes", "NBD connections that completed a TLS handshake.", None, |s| s.tls_handshakes_total),
     gauge("buffer_memory_used", "Payload buffers in use.", BYTES, |s| some(s.buffer_memory_used_bytes)),
     gauge("buffer_memory_limit", "Bound on payload buffers.", BYTES, |s| some(s.buffer_memory_limit_bytes)),
 ];

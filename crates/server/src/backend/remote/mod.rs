@@ -78,10 +78,15 @@ impl Guaranteed {
         let size = connected.size / u64::from(min_block) * u64::from(min_block);
         let max_payload = connected.max_payload.min(MAX_PAYLOAD) / min_block * min_block;
         if size == 0 || i64::try_from(size).is_err() {
-            return Err(format!("its size of {} bytes cannot be served", connected.size));
+            return Err(format!(
+                "its size of {} bytes cannot be served: it must be from one block to 2^63 - 1 bytes",
+                connected.size
+            ));
         }
         if max_payload < MIN_UNFRAGMENTED {
-            return Err(format!("it takes at most {max_payload} bytes in one request, too few to serve"));
+            return Err(format!(
+                "it takes at most {max_payload} bytes in one request, and a volume needs an export that takes {MIN_UNFRAGMENTED}"
+            ));
         }
         let preferred_block = connected.preferred_block.clamp(min_block.max(PORTABLE_MIN_BLOCK), max_payload);
         let unknown = connected.flags.without(TransmissionFlags::ALL);

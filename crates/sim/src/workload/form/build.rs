@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use evenkeel_policy::figures::counted;
 use evenkeel_policy::workload::Pattern as Written;
 
 use super::{Form, Open, Problem, join};
@@ -90,7 +91,7 @@ fn read(form: &Form, name: &str, path: &str, open: Open<'_>, warnings: &mut Vec<
     let kept = Trace::read(&mut reader, &selection, name).map_err(|error| problem("trace", error.to_string()))?;
     let mut bad = String::new();
     if let (lines, Some(first)) = reader.skipped() {
-        bad = format!("{lines} bad lines were left out; the first: {first}");
+        bad = format!("left out {}; the first: {first}", counted(lines, "bad line"));
         warnings.push(problem("trace", bad.clone()));
     }
     let Some(mut trace) = kept else {
