@@ -287,7 +287,7 @@ impl<M: Member> Driver<M> {
                 lock(&self.state).lost_total += 1;
             }
             (true, false) => {
-                tracing::info!("exchange restored: this host decides its slots from the reports of all hosts again")
+                tracing::info!("exchange restored: this host decides its slots from the reports of all hosts again");
             }
             _ => {}
         }
