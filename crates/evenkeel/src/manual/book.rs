@@ -1,4 +1,4 @@
-//! The pages of the manual inside the program: their sections, the glossary's terms and the metrics.
+//! The pages of the manual inside the program, their sections, the glossary's terms, and the metrics.
 
 /// A page of the manual.
 pub(crate) struct Page {
@@ -81,6 +81,8 @@ pub(crate) struct Section {
 /// A line of a page.
 enum Line {
     Prose(&'static str),
+    /// A row of a table, its head included.
+    Row(&'static str),
     Code(&'static str),
 }
 
@@ -98,14 +100,13 @@ impl Section {
 
     /// The sentences and rows of tables, without markup.
     pub(crate) fn sentences(&self) -> impl Iterator<Item = String> + '_ {
-        let prose = self.lines.iter().filter_map(|line| if let Line::Prose(line) = line { Some(*line) } else { None });
-        prose.flat_map(|line| match cells(line) {
-            Some(cells) if cells.iter().all(|cell| cell.is_empty() || cell.starts_with("--")) => Vec::new(),
-            Some(cells) => {
-                let cells: Vec<String> = cells.into_iter().map(plain).filter(|cell| !cell.is_empty()).collect();
+        self.lines.iter().flat_map(|line| match line {
+            Line::Row(row) => {
+                let cells: Vec<String> = cells(row).into_iter().map(plain).filter(|cell| !cell.is_empty()).collect();
                 vec![cells.join(": ")]
             }
-            None => divided(plain(line.trim().trim_start_matches("- "))),
+            Line::Prose(line) => divided(plain(line.trim().trim_start_matches("- "))),
+            Line::Code(_) => Vec::new(),
         })
     }
 
@@ -130,7 +131,7 @@ fn divided(text: String) -> Vec<String> {
 /// The sections of a page, in order.
 pub(crate) fn sections(page: &Page) -> Vec<Section> {
     let mut sections: Vec<Section> = Vec::new();
-    let mut code = false;
+    let (mut code, mut table) = (false, false);
     for line in page.text.lines() {
         let fence = line.trim_start().starts_with("```");
         code ^= fence;
@@ -140,10 +141,21 @@ pub(crate) fn sections(page: &Page) -> Vec<Section> {
                 let title = sections.first().map_or(heading, |first| first.title);
                 sections.push(Section { page: page.path, title, heading, lines: Vec::new() });
             }
-            (None, Some(section)) if !fence && !line.starts_with("<!--") => {
-                section.lines.push(if code { Line::Code(line) } else { Line::Prose(line) });
+            (None, Some(section)) if is_rule(line) && !code => {
+                table = true;
+                if let Some(Line::Prose(head)) = section.lines.pop() {
+                    section.lines.push(Line::Row(head));
+                }
             }
-            _ => {}
+            (None, Some(section)) if !fence && !line.starts_with("<!--") => {
+                table &= !line.is_empty();
+                section.lines.push(match (code, table) {
+                    (true, _) => Line::Code(line),
+                    (_, true) => Line::Row(line),
+                    _ => Line::Prose(line),
+                });
+            }
+            _ => table = false,
         }
     }
     sections
@@ -162,11 +174,12 @@ pub(crate) struct Term {
 
 /// The rows of the glossary.
 pub(crate) fn terms() -> Vec<Term> {
-    let glossary = PAGES.iter().find(|page| page.path == GLOSSARY).map_or("", |page| page.text);
-    let rows = glossary.lines().filter_map(cells);
+    let glossary = PAGES.iter().filter(|page| page.path == GLOSSARY).flat_map(sections);
+    let lines = glossary.flat_map(|section| section.lines);
+    let rows = lines.filter_map(|line| if let Line::Row(row) = line { Some(cells(row)) } else { None });
     let term = |cells: Vec<&'static str>| {
         let [name, meaning, codes @ ..] = cells.as_slice() else { return None };
-        if name.starts_with("--") || ["term", "known as"].contains(name) {
+        if ["term", "known as"].contains(name) {
             return None;
         }
         let alone = |name: &str| name.split(" (").next().unwrap_or(name).to_owned();
@@ -180,54 +193,21 @@ pub(crate) fn terms() -> Vec<Term> {
     rows.filter_map(term).collect()
 }
 
-/// A metric and its meaning.
-pub(crate) struct Metric {
-    pub(crate) name: &'static str,
-    pub(crate) meaning: String,
+/// The metrics of server and agent.
+pub(crate) fn metrics() -> Vec<evenkeel_web::Description> {
+    evenkeel_web::metrics().concat()
 }
 
-/// The metrics that the page about them lists, each once; one without a meaning of its own has that of its group.
-pub(crate) fn metrics() -> Vec<Metric> {
-    let page = PAGES.iter().find(|page| page.path == METRICS).map_or("", |page| page.text);
-    let (mut found, mut group): (Vec<Metric>, _) = (Vec::new(), String::new());
-    let listed = page.lines().filter(|line| line.starts_with(['-', '|', '*']));
-    for line in listed {
-        if let Some((title, _)) = line.strip_prefix("**").and_then(|rest| rest.split_once(':')) {
-            group = plain(title);
-        }
-        let pieces: Vec<&'static str> = line.split('`').collect();
-        for (at, name) in pieces.iter().enumerate().skip(1).step_by(2) {
-            if name.starts_with("evenkeel_") && found.iter().all(|metric| metric.name != *name) {
-                let meaning = match cells(line) {
-                    Some(cells) => cells.last().map_or_else(String::new, |cell| plain(cell)),
-                    None => meaning(&pieces[at + 1..]),
-                };
-                found.push(Metric { name, meaning: if meaning.is_empty() { group.clone() } else { meaning } });
-            }
-        }
-    }
-    found
+/// True for the line below the head of a table.
+fn is_rule(line: &str) -> bool {
+    line.contains("--") && line.contains('|') && line.chars().all(|c| "|-: ".contains(c))
 }
 
-/// The meaning of a metric, from what follows its name in a list: in parentheses, or behind the colon after the last name.
-fn meaning(following: &[&str]) -> String {
-    let own = following.first().and_then(|text| text.strip_prefix(" (")).and_then(|text| text.split(')').next());
-    if let Some(own) = own {
-        return own.to_owned();
-    }
-    let Some(end) = following.iter().step_by(2).position(|text| text.contains([':', ';'])) else {
-        return String::new();
-    };
-    let text = following[2 * end..].join("`");
-    let (between, text) = text.split_once(": ").unwrap_or((&text, ""));
-    let text = if between.contains(';') { "" } else { text };
-    plain(text.split("; `evenkeel_").next().unwrap_or(text))
-}
-
-/// The cells of a row of a table.
-fn cells(line: &str) -> Option<Vec<&str>> {
-    let row = line.trim().strip_prefix('|')?.strip_suffix('|')?;
-    Some(row.split('|').map(str::trim).collect())
+/// The cells of a row of a table, which may have bars at its sides.
+fn cells(row: &str) -> Vec<&str> {
+    let row = row.trim();
+    let row = row.strip_prefix('|').unwrap_or(row);
+    row.strip_suffix('|').unwrap_or(row).split('|').map(str::trim).collect()
 }
 
 /// Where the links of a text lead to.
