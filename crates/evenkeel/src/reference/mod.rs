@@ -50,7 +50,7 @@ fn linked(name: &str, key: &str, pages: &[(&str, &str)]) -> String {
 
 /// A sentence as a part of another: without its full stop, and in lower case unless it begins with a name.
 fn phrase(sentence: &str) -> String {
-    const NAMES: [&str; 3] = ["Ceph", "Linux", "Unix"];
+    const NAMES: [&str; 4] = ["Ceph", "Linux", "QoS", "Unix"];
     let sentence = sentence.trim().trim_end_matches('.');
     let mut letters = sentence.chars();
     match (letters.next(), letters.next()) {
