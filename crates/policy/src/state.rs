@@ -356,7 +356,7 @@ pub struct TenantState {
     pub writes_total: u64,
     /// Flushes completed.
     pub flushes_total: u64,
-    /// Other requests completed.
+    /// Trims, zeroings and the like completed.
     pub metas_total: u64,
     /// Payload bytes read.
     pub read_bytes_total: u64,

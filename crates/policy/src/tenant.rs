@@ -39,7 +39,7 @@ pub struct Tenant {
     pub latency: Option<Latency>,
     /// Rank in the scheduler.
     pub priority: Priority,
-    /// Throttling for latency targets of others.
+    /// Throttle for latency targets of others.
     pub throttle: Throttle,
     /// For `guard`: most requests in flight of each device in `match`, on pools with `slots`. Default: as before.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -57,7 +57,7 @@ pub struct PoolState {
     pub method: String,
     /// Name of the newest reason; empty where each tenant has its own.
     pub reason: String,
-    /// The same as a sentence.
+    /// The reason as a sentence.
     pub because: String,
     /// Missing or wrong things, and their cures.
     pub notes: Vec<String>,
