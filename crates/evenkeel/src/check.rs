@@ -185,7 +185,7 @@ fn parts(host: &Preflight) -> String {
         vec![finding.part.clone(), presence, finding.purpose.clone(), finding.evidence.clone()]
     };
     let rows: Vec<_> = host.findings.iter().map(row).collect();
-    let mut text = table(&["part", "there", "what for", "known from"], &rows);
+    let mut text = table(&["part", "there", "purpose", "known from"], &rows);
     for finding in host.findings.iter().filter(|finding| !finding.lost.is_empty()) {
         let _ = writeln!(text, "\n{}: {}\n  what to do: {}", finding.part, finding.lost, finding.cure);
     }

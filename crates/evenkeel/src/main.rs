@@ -143,7 +143,9 @@ fn program() -> clap::Command {
 }
 
 fn run() -> ExitCode {
-    let parsed = Cli::from_arg_matches(&program().get_matches());
+    let described = program();
+    let words = help::in_front(std::env::args_os().collect(), &described);
+    let parsed = Cli::from_arg_matches(&described.get_matches_from(words));
     let cli = parsed.unwrap_or_else(|error| error.exit());
     let serves = matches!(cli.command, Command::Serve(_));
     let lasts = serves || matches!(cli.command, Command::Guard(_));

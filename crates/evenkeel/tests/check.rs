@@ -266,7 +266,7 @@ fn without_a_file_the_kernel_is_checked() {
     assert!(checked.rows.is_empty() && checked.host.findings.iter().any(|finding| finding.part == "fq"));
     assert_eq!(file.check(&["--strict"]).status.success(), checked.host.can_act);
     let shown = text(&file.check(&[]).stdout);
-    assert!(shown.contains("what for") && shown.contains("clients can be throttled: "), "{shown}");
+    assert!(shown.contains("purpose") && shown.contains("clients can be throttled: "), "{shown}");
 }
 
 /// One policy, unchanged, beside what four hosts say of themselves: each enforces its part of it.

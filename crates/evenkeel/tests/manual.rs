@@ -25,6 +25,8 @@ fn help_of_a_command_is_its_help() {
         assert_eq!(text(&format!("help {command}")), text(&format!("{command} --help")), "{command}");
     }
     assert!(text("help tenant set").contains("--reservation-iops"));
+    assert_eq!(text("tenant help set"), text("help tenant set"));
+    assert_eq!(text("guard config help"), text("help guard config"));
     assert!(text("help").contains("evenkeel help backpressure"));
 }
 

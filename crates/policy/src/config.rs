@@ -355,7 +355,7 @@ pub struct Volume {
     pub description: String,
 }
 
-/// What holds the data of a volume.
+/// Storage for the data of a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
@@ -393,7 +393,7 @@ impl Backend {
     }
 }
 
-/// What becomes of acknowledged, unflushed writes when a connection to a remote server breaks.
+/// Treatment of acknowledged, unflushed writes when a connection to a remote server breaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unflushed {
@@ -412,7 +412,7 @@ pub enum Format {
     Raw,
 }
 
-/// Whether I/O goes around the page cache.
+/// Use of the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Cache {

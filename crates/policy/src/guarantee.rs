@@ -18,7 +18,7 @@ pub struct CachedDevice {
     /// The fast device, by path or name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fast: Option<String>,
-    /// What the slow device gives, in bytes per second; without this key estimated while it is busy.
+    /// Throughput of the slow device, in bytes per second; without this key estimated while it is busy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_bytes_per_s: Option<Bytes>,
 }
@@ -56,7 +56,7 @@ pub enum GuaranteeMethod {
     Static,
     /// The published equations.
     Saat,
-    /// What a limit yields is learned, what is owed is repaid.
+    /// Learns the yield of a limit, and repays missing throughput.
     #[default]
     Accurate,
 }

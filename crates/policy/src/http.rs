@@ -41,7 +41,7 @@ impl Where {
     }
 }
 
-/// Whether clients have to show a certificate.
+/// Certificates of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Asked {

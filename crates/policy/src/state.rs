@@ -28,31 +28,31 @@ pub struct State {
     pub version: String,
     /// Time since the start.
     pub uptime_s: f64,
-    /// How I/O is submitted: `io_uring` or `epoll`.
+    /// `io_uring` or `epoll`.
     pub engine: String,
     /// Every volume is read-only.
     pub read_only: bool,
-    /// A graceful stop is under way.
+    /// A graceful stop goes on.
     pub draining: bool,
     /// Threads that serve connections.
     pub workers: Vec<WorkerState>,
-    /// How connections are placed on them.
+    /// Placement of connections on workers.
     pub placement: PlacementState,
-    /// Connections at present.
+    /// Connections.
     pub connections: u64,
-    /// Connections accepted since the start.
+    /// Connections accepted.
     pub accepted_connections_total: u64,
-    /// Connections closed at once because there were too many or descriptors ran out.
+    /// Connections closed at once: too many, or no descriptors left.
     pub refused_connections_total: u64,
     /// NBD connections that completed a TLS handshake.
     #[serde(default)]
     pub tls_handshakes_total: u64,
-    /// Clients that were refused a volume, or closed before they had one, by reason.
+    /// Clients refused a volume, or closed before they had one, by reason.
     #[serde(default)]
     pub refused_clients_total: BTreeMap<String, u64>,
-    /// Payload buffers in use by all connections together.
+    /// Payload buffers in use.
     pub buffer_memory_used_bytes: u64,
-    /// Bound on them.
+    /// Bound on payload buffers.
     pub buffer_memory_limit_bytes: u64,
     /// Shared devices.
     pub pools: Vec<PoolState>,
@@ -177,18 +177,18 @@ pub struct PoolState {
     pub scheduler: String,
     /// Admission control.
     pub admission: AdmissionState,
-    /// Requests waiting in front of admission.
+    /// Requests queued.
     pub queued_requests: u64,
-    /// The most the pool lets through.
+    /// The limit in force and its owners.
     pub limit: LimitState,
-    /// The latency target for reads, if there is one.
+    /// Latency target for reads, if any.
     pub latency_target: Option<LatencyTargetState>,
-    /// How slots are shared out, if they are.
+    /// Shares of slots, if any.
     #[serde(default)]
     pub slots: Option<SlotsState>,
-    /// I/Os that have been in flight for too long.
+    /// I/Os in flight for longer than `stall_report_after`.
     pub overdue: Vec<OverdueIo>,
-    /// All of its tenants within the last one or two seconds; `null` before the first window.
+    /// Figures and verdicts of the last one or two seconds.
     #[serde(default)]
     pub lately: Option<Lately>,
     /// Tenants with connections or a configuration.
@@ -331,22 +331,22 @@ pub struct OverdueIo {
 pub struct TenantState {
     /// Name in the configuration.
     pub name: String,
-    /// Its QoS policy.
+    /// QoS policy.
     pub qos: QosState,
-    /// The limit in force and who set it.
+    /// The limit in force and its owners.
     pub limit: LimitState,
-    /// The order in which it is throttled for latency targets: `never`, `last`, `normal` or `always`.
+    /// Order of throttling for latency targets: `never`, `last`, `normal` or `always`.
     pub throttle: String,
-    /// How it is throttled for the pool's latency target, if it is.
+    /// Throttle for the pool's latency target, if any.
     pub throttled: Option<ThrottledState>,
-    /// Its slots, on a pool that shares them out.
+    /// Its slots, on a pool with `slots`.
     #[serde(default)]
     pub slots: Option<TenantSlotsState>,
-    /// The throughputs that it was guaranteed: one for all that it does, or one for each direction.
+    /// Throughput guarantees: one for all requests, or one for each direction.
     pub guarantees: Vec<GuaranteeState>,
-    /// Connections at present.
+    /// Connections.
     pub connections: u64,
-    /// Requests waiting.
+    /// Requests queued.
     pub queued_requests: u64,
     /// Requests in flight.
     pub in_flight_requests: u64,
@@ -362,19 +362,19 @@ pub struct TenantState {
     pub read_bytes_total: u64,
     /// Payload bytes written.
     pub write_bytes_total: u64,
-    /// Requests the device failed.
+    /// Requests that the device failed.
     pub errors_total: u64,
-    /// Requests that went because the tenant was behind its reservation.
+    /// Requests dispatched for the reservation.
     pub by_reservation_total: u64,
-    /// Requests that went by weight.
+    /// Requests dispatched by weight.
     pub by_weight_total: u64,
-    /// From arrival to admission.
+    /// Arrival to dispatch.
     pub queue_latency: LatencyState,
-    /// From admission to completion.
+    /// Dispatch to completion.
     pub device_latency: LatencyState,
-    /// From arrival to completion.
+    /// Arrival to completion.
     pub latency: LatencyState,
-    /// Its figures within the last one or two seconds, with verdicts; `null` before its first window.
+    /// Figures and verdicts of the last one or two seconds.
     #[serde(default)]
     pub lately: Option<Lately>,
 }
@@ -522,23 +522,23 @@ pub struct LatencyState {
 pub struct VolumeState {
     /// Name of the export.
     pub name: String,
-    /// The tenant of its connections.
+    /// Tenant of its connections.
     pub tenant: String,
-    /// The pool it is on.
+    /// Its pool.
     pub pool: String,
     /// `memory`, `file`, `block`, `emulate`, `nbd` or `rbd`.
     pub backend: String,
-    /// File or device, if there is one.
+    /// File or device, if any.
     pub path: Option<String>,
     /// Its size.
     pub size_bytes: u64,
     /// Writes are refused.
     pub read_only: bool,
-    /// Connections at present.
+    /// Connections.
     pub connections: u64,
-    /// The server's offers to clients, `flush` and `fua` for example.
+    /// Offers to clients, `flush` for example.
     pub flags: Vec<String>,
-    /// A failed flush: writes since the last good one may be lost, and no flush succeeds until the volume is reopened.
+    /// Failed flush: writes since the last good one may be lost, and every flush fails until the volume is reopened.
     pub error: Option<String>,
     /// The server behind it, for `nbd`.
     #[serde(default)]

@@ -32,10 +32,10 @@ impl Method {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Noisy {
-    /// What it writes.
+    /// Bytes written.
     #[default]
     Writers,
-    /// What it reads.
+    /// Bytes read.
     Readers,
     /// Both together.
     All,

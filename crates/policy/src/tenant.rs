@@ -37,9 +37,9 @@ pub struct Tenant {
     /// defaults to "mean".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
-    /// Whether it is served before others.
+    /// Rank in the scheduler.
     pub priority: Priority,
-    /// Whether it is throttled for latency targets of others.
+    /// Throttle for latency targets of others.
     pub throttle: Throttle,
     /// For `guard`: most requests in flight of each device in `match`, on pools with `slots`. Default: as before.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -210,7 +210,7 @@ pub struct Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Latency {
-    /// What the latency, from arrival to completion, is to stay below.
+    /// Upper bound on the latency from arrival to completion.
     pub target: Duration,
     /// Which figure of the latencies: "mean", or a percentile such as 99.
     #[serde(default)]
@@ -350,7 +350,7 @@ impl JsonSchema for Percentile {
     }
 }
 
-/// Whether a tenant is served before others.
+/// Rank of a tenant in the scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {

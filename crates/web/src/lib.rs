@@ -22,17 +22,25 @@ mod dashboard;
 pub mod guard;
 mod openmetrics;
 mod refusal;
+mod request;
 mod rules;
 pub mod serve;
 mod serving;
 
 pub use caller::{Caller, Process};
+pub use openmetrics::Description;
 pub use refusal::Refusal;
+pub use request::Request;
 use serve::Manager;
 use serving::{Bounds, Opening, Pace, serve};
 
 /// How often the server counts what tenants have done: windows of rates and verdicts last from one to two of these.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
+
+/// The descriptions of all metrics of a server and of an agent.
+pub fn metrics() -> [Vec<Description>; 2] {
+    [serve::metrics::described(), guard::metrics::described()]
+}
 
 /// Serves both sockets of a server on a thread of their own for as long as the process lives.
 ///

@@ -23,6 +23,48 @@ const BUCKET_EXPONENTS: std::ops::RangeInclusive<u32> = 13..=35;
 pub(crate) const BYTES: Option<Unit> = Some(Unit::Bytes);
 pub(crate) const SECONDS: Option<Unit> = Some(Unit::Seconds);
 
+/// The metrics of one kind of record, and the labels that distinguish its records.
+pub(crate) struct Table<T: 'static> {
+    pub(crate) labels: &'static [&'static str],
+    pub(crate) metrics: &'static [Metric<T>],
+}
+
+/// A metric whose samples are counted one by one.
+pub(crate) struct Family {
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) unit: Option<Unit>,
+    pub(crate) metric_type: MetricType,
+    pub(crate) labels: &'static [&'static str],
+}
+
+/// The description of a metric, for the manual.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// Its name in a scrape, which ends in the unit, of counters in `_total`.
+    pub name: String,
+    /// `gauge`, `counter` or `histogram`.
+    pub kind: &'static str,
+    /// Names of its labels.
+    pub labels: &'static [&'static str],
+    /// Its HELP text.
+    pub help: &'static str,
+}
+
+/// HELP texts of figures that server and agent have.
+pub(crate) mod help {
+    pub(crate) const SLOTS: &str = "Slots on all hosts; absent: unbounded.";
+    pub(crate) const EXCHANGED: &str = "1 if agreed with other hosts.";
+    pub(crate) const SCALE: &str =
+        "Factor at which all latency targets could be met; up to 1 they are. Absent without targets, or above 10.";
+    pub(crate) const UNACHIEVABLE: &str = "1 while it cannot be met beside the others.";
+    pub(crate) const NEEDED: &str = "Slots that the latency target needs.";
+    pub(crate) const GRANTED: &str = "Slots granted; absent: unbounded.";
+    pub(crate) const USED: &str = "Slots used in the last period, mean.";
+    pub(crate) const WINDOWS: &str = "Seconds with requests.";
+    pub(crate) const VIOLATIONS: &str = "Seconds above the latency target.";
+}
+
 /// A metric of every `T`, or of those that have it at the moment.
 pub(crate) struct Metric<T> {
     name: &'static str,
@@ -84,11 +126,51 @@ pub(crate) fn ms(value: Option<f64>) -> Option<f64> {
     value.map(|ms| ms / 1e3)
 }
 
-/// Labels of a sample.
-pub(crate) type Labels<'a> = Vec<(&'static str, Cow<'a, str>)>;
+/// Values of the labels of a sample, in the order of their names.
+pub(crate) type Values<'a> = Vec<Cow<'a, str>>;
 
-/// A record with the labels that distinguish it from others of its kind.
-pub(crate) type Row<'a, T> = (Labels<'a>, &'a T);
+/// A record with the values that distinguish it from others of its kind.
+pub(crate) type Row<'a, T> = (Values<'a>, &'a T);
+
+fn labelled<'a>(labels: &[&'static str], values: &'a Values<'_>) -> Vec<(&'static str, &'a str)> {
+    debug_assert_eq!(labels.len(), values.len(), "{labels:?} of {values:?}");
+    labels.iter().copied().zip(values.iter().map(|value| &**value)).collect()
+}
+
+fn description(
+    prefix: &str,
+    name: &str,
+    help: &'static str,
+    unit: Option<&Unit>,
+    metric_type: MetricType,
+    labels: &'static [&'static str],
+) -> Description {
+    let unit = unit.map_or_else(String::new, |unit| format!("_{}", unit.as_str()));
+    let (kind, end) = match metric_type {
+        MetricType::Counter => ("counter", "_total"),
+        MetricType::Histogram => ("histogram", ""),
+        _ => ("gauge", ""),
+    };
+    Description { name: format!("{prefix}_{name}{unit}{end}"), kind, labels, help }
+}
+
+impl<T> Table<T> {
+    /// The descriptions of its metrics.
+    pub(crate) fn described(&self, prefix: &str) -> Vec<Description> {
+        let described = |metric: &Metric<T>| {
+            let (unit, metric_type) = (metric.unit.as_ref(), metric.read.metric_type());
+            description(prefix, metric.name, metric.help, unit, metric_type, self.labels)
+        };
+        self.metrics.iter().map(described).collect()
+    }
+}
+
+impl Family {
+    /// Its description.
+    pub(crate) fn described(&self, prefix: &str) -> Vec<Description> {
+        vec![description(prefix, self.name, self.help, self.unit.as_ref(), self.metric_type, self.labels)]
+    }
+}
 
 impl<T> Read<T> {
     fn metric_type(&self) -> MetricType {
@@ -111,18 +193,17 @@ impl<T> Read<T> {
 
 /// Writes every metric of a table for every row. A metric without rows at the moment is described all the same, so
 /// that each scrape has the names of all.
-pub(crate) fn each<T>(encoder: &mut DescriptorEncoder<'_>, metrics: &[Metric<T>], rows: &[Row<'_, T>]) -> fmt::Result {
-    for Metric { name, help, unit, read } in metrics {
+pub(crate) fn each<T>(encoder: &mut DescriptorEncoder<'_>, table: &Table<T>, rows: &[Row<'_, T>]) -> fmt::Result {
+    let labelled: Vec<_> = rows.iter().map(|(values, record)| (labelled(table.labels, values), *record)).collect();
+    for Metric { name, help, unit, read } in table.metrics {
         let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), read.metric_type())?;
-        if let [(labels, record)] = rows
-            && labels.is_empty()
-        {
-            if let Some(figure) = read.figure(record) {
+        if table.labels.is_empty() {
+            if let Some(figure) = rows.first().and_then(|(_, record)| read.figure(record)) {
                 figure.encode(family)?;
             }
             continue;
         }
-        for (labels, record) in rows {
+        for (labels, record) in &labelled {
             if let Some(figure) = read.figure(record) {
                 figure.encode(family.encode_family(labels)?)?;
             }
@@ -131,18 +212,17 @@ pub(crate) fn each<T>(encoder: &mut DescriptorEncoder<'_>, metrics: &[Metric<T>]
     Ok(())
 }
 
-/// Writes a metric whose samples are counted one by one.
+/// Writes the samples of a metric.
 pub(crate) fn family<'a>(
     encoder: &mut DescriptorEncoder<'_>,
-    (name, help, unit): (&str, &str, Option<Unit>),
-    metric_type: MetricType,
-    samples: impl Iterator<Item = (Labels<'a>, f64)>,
+    Family { name, help, unit, metric_type, labels }: &Family,
+    samples: impl Iterator<Item = (Values<'a>, f64)>,
 ) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), metric_type)?;
-    for (labels, value) in samples {
+    let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), *metric_type)?;
+    for (values, value) in samples {
         let figure =
             if matches!(metric_type, MetricType::Counter) { Figure::Counter(value) } else { Figure::Gauge(value) };
-        figure.encode(family.encode_family(&labels)?)?;
+        figure.encode(family.encode_family(&labelled(labels, &values))?)?;
     }
     Ok(())
 }
@@ -220,42 +300,71 @@ fn plain(openmetrics: &str) -> String {
     text
 }
 
-const EXCHANGE: &[Metric<ExchangeState>] = &[
-    gauge("exchange_connected", "1 while changes come from etcd.", None, |e| whether(e.connected)),
-    gauge("exchange_lost", "1 while this host is on its own.", None, |e| whether(e.status == "lost")),
-    counter("exchange_losses", "Times that the exchange was lost.", None, |e| e.lost_total),
-    gauge("exchange_ramp_ratio", "How much of its share this host takes.", None, |e| Some(e.ramp)),
-    gauge("exchange_period", "Length of a period.", SECONDS, |e| Some(e.period_s)),
-    gauge("exchange_age", "Since the end of the last period that was reported and came back.", SECONDS, |e| e.age_s),
-    counter("exchange_rounds", "Periods decided.", None, |e| e.rounds_total),
-    gauge("exchange_counted_hosts", "Hosts of the last period decided, in all sections.", None, |e| {
-        some(e.hosts_total)
-    }),
-    counter("exchange_sent", "Sent to etcd.", BYTES, |e| e.sent_bytes_total),
-    counter("exchange_received", "Received from etcd.", BYTES, |e| e.received_bytes_total),
-];
+const EXCHANGE: Table<ExchangeState> = Table {
+    labels: &[],
+    metrics: &[
+        gauge("exchange_connected", "1 while changes come from etcd.", None, |e| whether(e.connected)),
+        gauge("exchange_lost", "1 while this host decides alone.", None, |e| whether(e.status == "lost")),
+        counter("exchange_losses", "Times that the exchange was lost.", None, |e| e.lost_total),
+        gauge("exchange_ramp_ratio", "Part of its share that a new host takes.", None, |e| Some(e.ramp)),
+        gauge("exchange_period", "Length of a period.", SECONDS, |e| Some(e.period_s)),
+        gauge("exchange_age", "Time since the last period whose report came back.", SECONDS, |e| e.age_s),
+        counter("exchange_rounds", "Periods decided.", None, |e| e.rounds_total),
+        gauge("exchange_counted_hosts", "Hosts of the last period, in all sections.", None, |e| some(e.hosts_total)),
+        counter("exchange_sent", "Sent to etcd.", BYTES, |e| e.sent_bytes_total),
+        counter("exchange_received", "Received from etcd.", BYTES, |e| e.received_bytes_total),
+    ],
+};
 
-/// How the exchange between hosts goes, if there is one.
+const HOSTS: Family = Family {
+    name: "exchange_hosts",
+    help: "Hosts read one by one, this one included.",
+    unit: None,
+    metric_type: MetricType::Gauge,
+    labels: &["presence"],
+};
+
+const SECTIONS: Family = Family {
+    name: "exchange_sections",
+    help: "Sections that reported sums.",
+    unit: None,
+    metric_type: MetricType::Gauge,
+    labels: &["presence"],
+};
+
+const IGNORED: Family = Family {
+    name: "exchange_ignored",
+    help: "Ignored values of other hosts.",
+    unit: None,
+    metric_type: MetricType::Counter,
+    labels: &["reason"],
+};
+
+/// The descriptions of the exchange's metrics.
+pub(crate) fn exchange_described(prefix: &str) -> Vec<Description> {
+    let families = [HOSTS, SECTIONS, IGNORED].map(|family| family.described(prefix));
+    [EXCHANGE.described(prefix), families.concat()].concat()
+}
+
+/// Writes the state of the exchange between hosts, if there is one.
 pub(crate) fn exchange(encoder: &mut DescriptorEncoder<'_>, state: Option<&ExchangeState>) -> fmt::Result {
-    each(encoder, EXCHANGE, &state.map(|state| (Vec::new(), state)).into_iter().collect::<Vec<_>>())?;
+    each(encoder, &EXCHANGE, &state.map(|state| (Vec::new(), state)).into_iter().collect::<Vec<_>>())?;
     let hosts = state
         .iter()
         .flat_map(|state| by_presence(|presence| state.hosts.iter().filter(|host| host.presence == presence).count()));
-    let help = "Hosts that are read one by one, this one included: of the group, or of its section.";
-    family(encoder, ("exchange_hosts", help, None), MetricType::Gauge, hosts)?;
+    family(encoder, &HOSTS, hosts)?;
     let sections = state.iter().flat_map(|state| {
         by_presence(|presence| state.sections.iter().filter(|section| section.presence == presence).count())
     });
-    family(encoder, ("exchange_sections", "Sections that reported sums.", None), MetricType::Gauge, sections)?;
+    family(encoder, &SECTIONS, sections)?;
     let ignored = state.iter().flat_map(|state| {
-        state.ignored_total.iter().map(|(reason, &count)| (vec![("reason", reason.as_str().into())], count as f64))
+        state.ignored_total.iter().map(|(reason, &count)| (vec![reason.as_str().into()], count as f64))
     });
-    let help = "Values of other hosts that were ignored.";
-    family(encoder, ("exchange_ignored", help, None), MetricType::Counter, ignored)
+    family(encoder, &IGNORED, ignored)
 }
 
-fn by_presence(count: impl Fn(&str) -> usize) -> [(Labels<'static>, f64); 3] {
-    ["present", "silent", "out"].map(|presence| (vec![("presence", presence.into())], count(presence) as f64))
+fn by_presence(count: impl Fn(&str) -> usize) -> [(Values<'static>, f64); 3] {
+    ["present", "silent", "out"].map(|presence| (vec![presence.into()], count(presence) as f64))
 }
 
 #[cfg(test)]

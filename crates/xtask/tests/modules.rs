@@ -93,7 +93,7 @@ fn without_tests<'t>(tokens: &[&'t str]) -> Vec<&'t str> {
     kept
 }
 
-/// What a module says.
+/// Items and imports of a module.
 #[derive(Default)]
 struct Module {
     /// Names that it defines.

@@ -1,5 +1,7 @@
 //! `evenkeel help`: the help of a command, a page of the manual, or what the manual says about a term.
 
+use std::ffi::OsString;
+
 use anyhow::{anyhow, bail};
 use clap::Command;
 
@@ -56,6 +58,22 @@ pub(crate) fn run(args: &Args, mut program: Command) -> anyhow::Result<()> {
         bail!("the manual has no command, term, key, metric or page for {words:?}; {cure}");
     }
     Ok(())
+}
+
+/// The words of a command line with `help` in front of the command that it follows: `tenant help set` is
+/// `help tenant set`.
+pub(crate) fn in_front(mut words: Vec<OsString>, program: &Command) -> Vec<OsString> {
+    let mut command = program;
+    for at in 1..words.len() {
+        if words[at] == "help" && at > 1 && command.has_subcommands() {
+            let help = words.remove(at);
+            words.insert(1, help);
+            break;
+        }
+        let Some(below) = command.find_subcommand(&words[at]) else { break };
+        command = below;
+    }
+    words
 }
 
 /// True if the words name the program or one of its commands.

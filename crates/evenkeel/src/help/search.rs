@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use clap::Command;
+use evenkeel_web::Description;
 use serde::Serialize;
 
 use crate::manual::book::{self, GLOSSARY, PAGES, Section, Term};
@@ -144,12 +145,12 @@ fn rows(query: &Query, program: &Command) -> Vec<Row> {
     keys.sort_by_key(|key| key.path.matches('.').count());
     rows.extend(best(keys.iter().map(|key| (score_of_key(query, &named, key), key)), KEYS, row_of_key));
     let metrics = book::metrics();
-    let score = |metric: &book::Metric| {
-        let linked = named.iter().any(|term| term.codes.contains(&metric.name));
-        8 * usize::from(query.is(metric.name))
+    let score = |metric: &Description| {
+        let linked = named.iter().any(|term| term.codes.contains(&&*metric.name));
+        8 * usize::from(query.is(&metric.name))
             + 4 * usize::from(linked)
-            + 2 * usize::from(query.is_in(metric.name))
-            + usize::from(query.is_in(&metric.meaning))
+            + 2 * usize::from(query.is_in(&metric.name))
+            + usize::from(query.is_in(metric.help))
     };
     rows.extend(best(metrics.iter().map(|metric| (score(metric), metric)), METRICS, row_of_metric));
     let room = ROWS.saturating_sub(rows.len()).min(SECTIONS);
@@ -218,8 +219,9 @@ fn row_of_key(key: &Key) -> Row {
     Row { kind: Kind::Key, name: key.path.clone(), text, place: "reference/config.md", see: Vec::new() }
 }
 
-fn row_of_metric(metric: &book::Metric) -> Row {
-    let (name, text) = (metric.name.to_owned(), metric.meaning.clone());
+fn row_of_metric(metric: &Description) -> Row {
+    let facts = [&[metric.kind], metric.labels].concat().join(", ");
+    let (name, text) = (metric.name.clone(), format!("{} ({facts})", metric.help));
     Row { kind: Kind::Metric, name, text, place: book::METRICS, see: Vec::new() }
 }
 
@@ -285,7 +287,7 @@ fn extract(query: &Query, section: &Section) -> String {
 fn similar(words: &str, program: &Command) -> Vec<String> {
     let commands = commands(program).into_iter().filter_map(|(name, _)| Some(name.split_once(' ')?.1.to_owned()));
     let keys = keys::keys().into_iter().filter_map(|key| key.path.rsplit('.').next().map(str::to_owned));
-    let metrics = book::metrics().into_iter().map(|metric| metric.name.to_owned());
+    let metrics = book::metrics().into_iter().map(|metric| metric.name);
     let headings = PAGES.iter().flat_map(book::sections).map(|section| section.heading.replace('`', ""));
     let terms = book::terms().into_iter().flat_map(|term| term.names);
     let mut names: Vec<String> = terms.chain(commands).chain(keys).chain(metrics).chain(headings).collect();

@@ -80,6 +80,22 @@ fn a_page_has_several_names() {
 }
 
 #[test]
+fn help_behind_a_group_of_commands_stands_in_front() {
+    let program = Cli::command();
+    let moved = |words: &str| {
+        let words = in_front(words.split(' ').map(Into::into).collect(), &program);
+        words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(moved("evenkeel tenant help set"), "evenkeel help tenant set");
+    assert_eq!(moved("evenkeel guard config help"), "evenkeel help guard config");
+    for line in
+        ["evenkeel", "evenkeel help help", "evenkeel load help", "evenkeel tenant set help", "evenkeel --log help"]
+    {
+        assert_eq!(moved(line), line);
+    }
+}
+
+#[test]
 fn commands_are_told_from_terms() {
     let program = Cli::command();
     let is = |words: &str| is_command(&program, &words.split(' ').map(str::to_owned).collect::<Vec<_>>());

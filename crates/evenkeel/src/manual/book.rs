@@ -1,4 +1,4 @@
-//! The pages of the manual inside the program: their sections, the glossary's terms and the metrics.
+//! The pages of the manual inside the program, their sections, the glossary's terms, and the metrics.
 
 /// A page of the manual.
 pub(crate) struct Page {
@@ -201,52 +201,9 @@ pub(crate) fn terms() -> Vec<Term> {
     rows.filter_map(term).collect()
 }
 
-/// A metric and its meaning.
-pub(crate) struct Metric {
-    pub(crate) name: &'static str,
-    pub(crate) meaning: String,
-}
-
-/// The metrics that the page about them lists, each once; one without a meaning of its own has that of its group.
-pub(crate) fn metrics() -> Vec<Metric> {
-    let page = PAGES.iter().find(|page| page.path == METRICS).map_or("", |page| page.text);
-    let (mut found, mut group): (Vec<Metric>, _) = (Vec::new(), String::new());
-    for line in lines(page) {
-        let (line, cells) = match line {
-            Line::Row(line) => (line, Some(cells(line))),
-            Line::Prose(line) if line.starts_with(['-', '*']) => (line, None),
-            _ => continue,
-        };
-        if let Some((title, _)) = line.strip_prefix("**").and_then(|rest| rest.split_once(':')) {
-            group = plain(title);
-        }
-        let pieces: Vec<&'static str> = line.split('`').collect();
-        for (at, name) in pieces.iter().enumerate().skip(1).step_by(2) {
-            if name.starts_with("evenkeel_") && found.iter().all(|metric| metric.name != *name) {
-                let meaning = match &cells {
-                    Some(cells) => cells.last().map_or_else(String::new, |cell| plain(cell)),
-                    None => meaning(&pieces[at + 1..]),
-                };
-                found.push(Metric { name, meaning: if meaning.is_empty() { group.clone() } else { meaning } });
-            }
-        }
-    }
-    found
-}
-
-/// The meaning of a metric, from what follows its name in a list: in parentheses, or behind the colon after the last name.
-fn meaning(following: &[&str]) -> String {
-    let own = following.first().and_then(|text| text.strip_prefix(" (")).and_then(|text| text.split(')').next());
-    if let Some(own) = own {
-        return own.to_owned();
-    }
-    let Some(end) = following.iter().step_by(2).position(|text| text.contains([':', ';'])) else {
-        return String::new();
-    };
-    let text = following[2 * end..].join("`");
-    let (between, text) = text.split_once(": ").unwrap_or((&text, ""));
-    let text = if between.contains(';') { "" } else { text };
-    plain(text.split("; `evenkeel_").next().unwrap_or(text))
+/// The metrics of server and agent.
+pub(crate) fn metrics() -> Vec<evenkeel_web::Description> {
+    evenkeel_web::metrics().concat()
 }
 
 /// The cells of a row of a table, with or without bars at both ends. A bar behind a backslash belongs to its cell.

@@ -1,27 +1,51 @@
-//! Tables of the requests that a server takes, made of the tables of its routers.
+//! Tables of the requests that server and agent take, and of the fields of their states, made of the tables of the
+//! routers and of the schemas.
 
 use evenkeel_guard::loops::record;
 use evenkeel_policy::state;
-use evenkeel_web::serve::{CHANGES, READS, Request};
+use evenkeel_web::serve::{CHANGES, READS};
+use evenkeel_web::{Request, guard};
 use serde_json::Value;
 
-use super::{Block, linked, table};
+use super::{Block, linked, phrase, table};
 
 const PAGE: &str = "docs/reference/api.md";
 /// Where answers are explained further.
-const PAGES: [(&str, &str); 1] = [("/metrics", "../guide/monitoring.md")];
+const PAGES: [(&str, &str); 2] = [("/metrics", "../guide/monitoring.md"), ("lately", "#verdicts")];
 
-fn row(request: &Request) -> [String; 3] {
+fn row<S>(request: &Request<S>) -> [String; 3] {
     let body = if request.body.is_empty() { String::new() } else { format!("`{}`", request.body) };
     let name = format!("{} {}", request.method, request.path);
     [linked(&name, request.path, &PAGES), body, request.effect.to_owned()]
 }
 
+fn reads<S>(requests: &[Request<S>]) -> String {
+    table(&["request", "answer"], requests.iter().map(row).map(|[name, _, effect]| vec![name, effect]))
+}
+
+/// The fields of a kind of record, or of the whole state for `None`.
+fn fields(schema: &Value, kind: Option<&str>) -> String {
+    let record = kind.map_or(schema, |kind| &schema["$defs"][kind]);
+    let fields = record["properties"].as_object().unwrap_or_else(|| panic!("{kind:?} has no fields"));
+    let meaning = |field: &Value| phrase(&field["description"].as_str().unwrap_or_default().replace('\n', " "));
+    table(&["field", "meaning"], fields.iter().map(|(name, field)| vec![linked(name, name, &PAGES), meaning(field)]))
+}
+
 pub(super) fn blocks() -> Vec<Block> {
-    let reads = table(&["request", "answer"], READS.iter().map(row).map(|[name, _, effect]| vec![name, effect]));
     let changes = table(&["request", "body", "effect"], CHANGES.iter().map(row).map(Vec::from));
     let block = |name, text: String| Block { page: PAGE, name, text: text.trim_end().into() };
-    vec![block("reads", reads), block("changes", changes)]
+    let (state, agent) = (state::schema(), record::schema());
+    vec![
+        block("reads", reads(READS)),
+        block("reads of an agent", reads(guard::READS)),
+        block("changes", changes),
+        block("state", fields(&state, None)),
+        block("state pools", fields(&state, Some("PoolState"))),
+        block("state tenants", fields(&state, Some("TenantState"))),
+        block("state volumes", fields(&state, Some("VolumeState"))),
+        block("agent-state", fields(&agent, None)),
+        block("agent-state pools", fields(&agent, Some("PoolState"))),
+    ]
 }
 
 /// Keys of a schema that have no description.

@@ -8,6 +8,7 @@ use std::path::Path;
 mod api;
 mod cli;
 mod config;
+mod metrics;
 
 const END: &str = "<!-- end -->";
 
@@ -49,7 +50,7 @@ fn linked(name: &str, key: &str, pages: &[(&str, &str)]) -> String {
 
 /// A sentence as a part of another: without its full stop, and in lower case unless it begins with a name.
 fn phrase(sentence: &str) -> String {
-    const NAMES: [&str; 3] = ["Ceph", "Linux", "Unix"];
+    const NAMES: [&str; 4] = ["Ceph", "Linux", "QoS", "Unix"];
     let sentence = sentence.trim().trim_end_matches('.');
     let mut letters = sentence.chars();
     match (letters.next(), letters.next()) {
@@ -64,7 +65,7 @@ fn phrase(sentence: &str) -> String {
 fn tables_of_the_manual_are_those_of_the_program() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |page: &str| std::fs::read_to_string(root.join(page)).unwrap_or_else(|error| panic!("{page}: {error}"));
-    let blocks = [config::blocks(), cli::blocks(), api::blocks()].concat();
+    let blocks = [config::blocks(), cli::blocks(), api::blocks(), metrics::blocks()].concat();
     let mut pages: BTreeMap<&str, String> = BTreeMap::new();
     for block in &blocks {
         let page = pages.entry(block.page).or_insert_with(|| read(block.page));

@@ -24,15 +24,15 @@ pub struct State {
     pub uptime_s: f64,
     /// Decisions taken, each for all pools; of OSDs alone, seconds.
     pub ticks_total: u64,
-    /// How often is measured and decided.
+    /// Time between decisions.
     pub interval_ms: f64,
     /// True if decisions take effect.
     pub acting: bool,
-    /// Why not, or how.
+    /// Why not, or how, as a sentence.
     pub acting_reason: String,
-    /// Ticks that came more than half an interval late.
+    /// Decisions more than half an interval late.
     pub late_ticks_total: u64,
-    /// Measurements and changes that failed.
+    /// Failed measurements and changes.
     pub errors_total: u64,
     /// The last error.
     pub last_error: Option<String>,
@@ -51,15 +51,15 @@ pub struct State {
 /// A pool at one enforcement point of this host; of Ceph, an OSD.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PoolState {
-    /// Its name in the configuration; of an OSD `osd.3`.
+    /// Name in the configuration; of an OSD `osd.3`.
     pub name: String,
-    /// How is decided.
+    /// Method of the controller.
     pub method: String,
     /// Name of the newest reason; empty where each tenant has its own.
     pub reason: String,
-    /// The same as a sentence.
+    /// The reason as a sentence.
     pub because: String,
-    /// Missing or wrong things, and what to do about them.
+    /// Missing or wrong things, and their cures.
     pub notes: Vec<String>,
     /// The rest, by enforcement point.
     #[serde(flatten)]

@@ -1,17 +1,20 @@
 //! The agent's pages: `/api/v1/state`, `/api/v1/decisions`, `/metrics`, `/healthz`, and at `/` a page that names them.
 
-use axum::extract::Query;
+use std::sync::Arc;
+
+use axum::extract::{self, Query};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::on;
 use axum::{Json, Router};
 use evenkeel_guard::loops::record::State;
 use evenkeel_policy::decision::{DecisionRecord, Decisions};
 use serde::Deserialize;
 
 use crate::refusal::Refusal;
+use crate::request::{self, Request, read};
 
-mod metrics;
+pub(crate) mod metrics;
 
 #[derive(Deserialize)]
 struct Wanted {
@@ -19,26 +22,53 @@ struct Wanted {
     count: Option<usize>,
 }
 
-/// Everything that can be read of an agent: its `state`, and the newest `records` of its decisions about one pool or
-/// all, as many as asked for.
+/// The state of an agent at its last interval.
+type StateOf = Box<dyn Fn() -> State + Send + Sync>;
+
+/// The newest decisions of an agent about one pool or all, as many as asked for.
+type RecordsOf = Box<dyn Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Send + Sync>;
+
+/// The agent behind the API.
+pub struct Agent {
+    state: StateOf,
+    records: RecordsOf,
+}
+
+type Shared = extract::State<Arc<Agent>>;
+
+/// The requests that an agent takes.
+pub const READS: &[Request<Arc<Agent>>] = &[
+    read("/", "a page with these paths", |method| on(method, async || Html(include_str!("page.html")))),
+    read("/api/v1/state", "everything measured and decided at the last interval", |method| {
+        on(method, async |extract::State(agent): Shared| Json((agent.state)()))
+    }),
+    read(
+        "/api/v1/decisions?pool=NAME&count=N",
+        "decisions with their reasons, newest first; the pool may be an OSD (`osd.0`)",
+        |method| on(method, decisions),
+    ),
+    read("/metrics", "Prometheus; names begin with `evenkeel_guard_`", |method| {
+        on(method, async |extract::State(agent): Shared, asked: HeaderMap| metrics::answer(&asked, (agent.state)()))
+    }),
+    read("/healthz", "200 `ok`, or 503 while the signal of a pool is lost", |method| {
+        on(method, async |extract::State(agent): Shared| health(&(agent.state)()))
+    }),
+];
+
+/// The router of an agent: its `state`, and the `records` of its decisions.
 pub fn router(
-    state: impl Fn() -> State + Clone + Send + Sync + 'static,
-    records: impl Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Clone + Send + Sync + 'static,
+    state: impl Fn() -> State + Send + Sync + 'static,
+    records: impl Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Send + Sync + 'static,
 ) -> Router {
-    let (shown, known, scraped, judged) = (state.clone(), state.clone(), state.clone(), state);
-    let decisions = async move |Query(wanted): Query<Wanted>| {
-        if let Some(refusal) = wanted.pool.as_deref().and_then(|name| unknown(name, &known())) {
-            return Err(refusal);
-        }
-        let decisions = records(wanted.pool.as_deref(), wanted.count.unwrap_or(usize::MAX));
-        Ok(Json(Decisions { decisions }))
-    };
-    Router::new()
-        .route("/", get(Html(include_str!("page.html"))))
-        .route("/api/v1/state", get(async move || Json(shown())))
-        .route("/api/v1/decisions", get(decisions))
-        .route("/metrics", get(async move |asked: HeaderMap| metrics::answer(&asked, scraped())))
-        .route("/healthz", get(async move || health(&judged())))
+    request::router(READS).with_state(Arc::new(Agent { state: Box::new(state), records: Box::new(records) }))
+}
+
+async fn decisions(extract::State(agent): Shared, Query(wanted): Query<Wanted>) -> Result<Json<Decisions>, Refusal> {
+    if let Some(refusal) = wanted.pool.as_deref().and_then(|name| unknown(name, &(agent.state)())) {
+        return Err(refusal);
+    }
+    let decisions = (agent.records)(wanted.pool.as_deref(), wanted.count.unwrap_or(usize::MAX));
+    Ok(Json(Decisions { decisions }))
 }
 
 /// A refusal where no pool has this name.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::Json;
 use axum::extract::{self, FromRequest, Path, Query, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodFilter, MethodRouter, on};
-use axum::{Extension, Router};
+use axum::routing::on;
 use evenkeel_policy::config::Volume;
 use evenkeel_policy::state::TenantState;
 use evenkeel_policy::units::Bytes;
@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::manager::{Consent, Manager};
 use crate::caller::Caller;
 use crate::refusal::Refusal;
+use crate::request::{Request, read};
 use crate::serving::elsewhere;
 
 type Shared = State<Arc<Manager>>;
@@ -25,60 +26,25 @@ type Shared = State<Arc<Manager>>;
 /// The caller, of each connection.
 type By = Extension<Caller>;
 
-/// A request that the API takes: the router and the reference are made of these.
-pub struct Request {
-    /// Method.
-    pub method: Method,
-    /// Path; a name in braces stands for any.
-    pub path: &'static str,
-    /// Example of a body; empty where there is none.
-    pub body: &'static str,
-    /// Answer or effect, as Markdown.
-    pub effect: &'static str,
-    handler: fn(MethodFilter) -> MethodRouter<Arc<Manager>>,
-}
-
 /// The requests that change nothing.
-pub const READS: &[Request] = &[
-    Request {
-        method: Method::GET,
-        path: "/api/v1/state",
-        body: "",
-        effect: "everything as JSON. `?brief=true` leaves out histogram buckets and older decisions about guarantees, `?brief=true&whole=NAME` not for this tenant, `?tenant=NAME` all other tenants",
-        handler: |method| on(method, state),
-    },
-    Request {
-        method: Method::GET,
-        path: "/api/v1/clients",
-        body: "",
-        effect: "connections that have chosen an export, as of the last second: address, volume, tenant, requests, bytes",
-        handler: |method| on(method, async |State(manager): Shared| Json(manager.clients())),
-    },
-    Request {
-        method: Method::GET,
-        path: "/metrics",
-        body: "",
-        effect: "Prometheus",
-        handler: |method| on(method, super::metrics::metrics),
-    },
-    Request {
-        method: Method::GET,
-        path: "/healthz",
-        body: "",
-        effect: "200 `ok`, or 503 while the server drains",
-        handler: |method| on(method, health),
-    },
+pub const READS: &[Request<Arc<Manager>>] = &[
+    read(
+        "/api/v1/state",
+        "everything as JSON. `?brief=true` leaves out histogram buckets and older decisions about guarantees, `?brief=true&whole=NAME` not for this tenant, `?tenant=NAME` all other tenants",
+        |method| on(method, state),
+    ),
+    read(
+        "/api/v1/clients",
+        "connections that have chosen an export, as of the last second: address, volume, tenant, requests, bytes",
+        |method| on(method, async |State(manager): Shared| Json(manager.clients())),
+    ),
+    read("/metrics", "Prometheus", |method| on(method, super::metrics::metrics)),
+    read("/healthz", "200 `ok`, or 503 while the server drains", |method| on(method, health)),
 ];
 
 /// The requests that change, and those that only the control socket answers.
-pub const CHANGES: &[Request] = &[
-    Request {
-        method: Method::GET,
-        path: "/api/v1/config",
-        body: "",
-        effect: "the configuration in force",
-        handler: |method| on(method, config),
-    },
+pub const CHANGES: &[Request<Arc<Manager>>] = &[
+    read("/api/v1/config", "the configuration in force", |method| on(method, config)),
     Request {
         method: Method::POST,
         path: "/api/v1/reload",
@@ -129,14 +95,6 @@ pub const CHANGES: &[Request] = &[
         handler: |method| on(method, set_pool),
     },
 ];
-
-/// The router of these requests.
-pub(super) fn router(requests: &'static [Request]) -> Router<Arc<Manager>> {
-    requests.iter().fold(Router::new(), |router, Request { method, path, handler, .. }| {
-        let method = MethodFilter::try_from(method.clone()).expect("a method of the standard");
-        router.route(path, handler(method))
-    })
-}
 
 /// The changes: one sentence each.
 #[derive(Serialize)]

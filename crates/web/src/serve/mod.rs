@@ -7,21 +7,22 @@ use axum::Router;
 mod api;
 mod audit;
 mod manager;
-mod metrics;
+pub(crate) mod metrics;
 mod source;
 
-pub use api::{CHANGES, READS, Request};
+pub use api::{CHANGES, READS};
 pub use manager::Manager;
 pub use source::{Loaded, Source, own_files};
 
+use crate::request::router;
 use crate::{dashboard, rules};
 
 /// The router of TCP; [`rules::read_only`] is for the caller to add.
 pub(crate) fn status_router(manager: Arc<Manager>) -> Router {
-    dashboard::router().merge(api::router(READS)).with_state(manager)
+    dashboard::router().merge(router(READS)).with_state(manager)
 }
 
 /// The router of the Unix socket.
 pub(crate) fn control_router(manager: Arc<Manager>) -> Router {
-    rules::control(api::router(READS).merge(api::router(CHANGES)).with_state(manager))
+    rules::control(router(READS).merge(router(CHANGES)).with_state(manager))
 }

@@ -110,7 +110,7 @@ fn control(package: &Package, root: &Path) -> Result<()> {
 fn depends(binary: &Path) -> Result<String> {
     let text =
         process::output(process::program("readelf").args(["--wide", "--dynamic", "--version-info"]).arg(binary))?;
-    from_readelf(&text).with_context(|| format!("what {} needs", binary.display()))
+    from_readelf(&text).with_context(|| format!("cannot list the libraries of {}", binary.display()))
 }
 
 /// The packages of the libraries that `readelf` lists; of the C library the newest version of which something is used.

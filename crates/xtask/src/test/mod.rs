@@ -362,7 +362,7 @@ impl Built {
 fn obstacle(step: Step, machines: bool) -> Option<String> {
     let lab = step.lab()?;
     let fetched = machines || !lab::boots(lab);
-    lab::missing(lab).or_else(|| (!fetched).then(|| "what its machine needs could not be fetched".to_owned()))
+    lab::missing(lab).or_else(|| (!fetched).then(|| "the packages of its machine could not be fetched".to_owned()))
 }
 
 /// A lab as a program of its own.
