@@ -5,7 +5,7 @@ use std::fmt;
 
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use evenkeel_policy::state::{ExchangeState, LatencyState};
+use evenkeel_policy::state::{ClusterState, LatencyState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -220,42 +220,42 @@ fn plain(openmetrics: &str) -> String {
     text
 }
 
-const EXCHANGE: &[Metric<ExchangeState>] = &[
-    gauge("exchange_connected", "1 while changes come from etcd.", None, |e| whether(e.connected)),
-    gauge("exchange_lost", "1 while this host is on its own.", None, |e| whether(e.status == "lost")),
-    counter("exchange_losses", "Times that the exchange was lost.", None, |e| e.lost_total),
-    gauge("exchange_ramp_ratio", "How much of its share this host takes.", None, |e| Some(e.ramp)),
-    gauge("exchange_period", "Length of a period.", SECONDS, |e| Some(e.period_s)),
-    gauge("exchange_age", "Since the end of the last period that was reported and came back.", SECONDS, |e| e.age_s),
-    counter("exchange_rounds", "Periods decided.", None, |e| e.rounds_total),
-    gauge("exchange_counted_hosts", "Hosts of the last period decided, in all sections.", None, |e| {
-        some(e.hosts_total)
+const CLUSTER: &[Metric<ClusterState>] = &[
+    gauge("cluster_connected", "1 while changes come from etcd.", None, |e| whether(e.connected)),
+    gauge("cluster_lost", "1 while this host is on its own.", None, |e| whether(e.status == "lost")),
+    counter("cluster_losses", "Times that the cluster was lost.", None, |e| e.lost_total),
+    gauge("cluster_ramp_ratio", "How much of its share this host takes.", None, |e| Some(e.ramp)),
+    gauge("cluster_period", "Length of a period.", SECONDS, |e| Some(e.period_s)),
+    gauge("cluster_age", "Since the end of the last period that was reported and came back.", SECONDS, |e| e.age_s),
+    counter("cluster_decided_periods", "Periods decided.", None, |e| e.decided_periods_total),
+    gauge("cluster_counted_members", "Members of the last period decided, in all shards.", None, |e| {
+        some(e.counted_members)
     }),
-    counter("exchange_sent", "Sent to etcd.", BYTES, |e| e.sent_bytes_total),
-    counter("exchange_received", "Received from etcd.", BYTES, |e| e.received_bytes_total),
+    counter("cluster_sent", "Sent to etcd.", BYTES, |e| e.sent_bytes_total),
+    counter("cluster_received", "Received from etcd.", BYTES, |e| e.received_bytes_total),
 ];
 
-/// How the exchange between hosts goes, if there is one.
-pub(crate) fn exchange(encoder: &mut DescriptorEncoder<'_>, state: Option<&ExchangeState>) -> fmt::Result {
-    each(encoder, EXCHANGE, &state.map(|state| (Vec::new(), state)).into_iter().collect::<Vec<_>>())?;
-    let hosts = state
-        .iter()
-        .flat_map(|state| by_presence(|presence| state.hosts.iter().filter(|host| host.presence == presence).count()));
-    let help = "Hosts that are read one by one, this one included: of the group, or of its section.";
-    family(encoder, ("exchange_hosts", help, None), MetricType::Gauge, hosts)?;
-    let sections = state.iter().flat_map(|state| {
-        by_presence(|presence| state.sections.iter().filter(|section| section.presence == presence).count())
+/// The cluster, if this host is in one.
+pub(crate) fn cluster(encoder: &mut DescriptorEncoder<'_>, state: Option<&ClusterState>) -> fmt::Result {
+    each(encoder, CLUSTER, &state.map(|state| (Vec::new(), state)).into_iter().collect::<Vec<_>>())?;
+    let members = state.iter().flat_map(|state| {
+        by_presence(|presence| state.members.iter().filter(|member| member.presence == presence).count())
     });
-    family(encoder, ("exchange_sections", "Sections that reported sums.", None), MetricType::Gauge, sections)?;
+    let help = "Members that are read one by one, this host included: of the cluster, or of its shard.";
+    family(encoder, ("cluster_members", help, None), MetricType::Gauge, members)?;
+    let shards = state.iter().flat_map(|state| {
+        by_presence(|presence| state.shards.iter().filter(|shard| shard.presence == presence).count())
+    });
+    family(encoder, ("cluster_shards", "Shards that reported sums.", None), MetricType::Gauge, shards)?;
     let ignored = state.iter().flat_map(|state| {
         state.ignored_total.iter().map(|(reason, &count)| (vec![("reason", reason.as_str().into())], count as f64))
     });
     let help = "Values of other hosts that were ignored.";
-    family(encoder, ("exchange_ignored", help, None), MetricType::Counter, ignored)
+    family(encoder, ("cluster_ignored", help, None), MetricType::Counter, ignored)
 }
 
 fn by_presence(count: impl Fn(&str) -> usize) -> [(Labels<'static>, f64); 3] {
-    ["present", "silent", "out"].map(|presence| (vec![("presence", presence.into())], count(presence) as f64))
+    ["present", "suspect", "expired"].map(|presence| (vec![("presence", presence.into())], count(presence) as f64))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
 use crate::openmetrics::{
-    self, Labels, Metric, Row, SECONDS, counter, each, exchange, family, gauge, ms, some, whether,
+    self, Labels, Metric, Row, SECONDS, cluster, counter, each, family, gauge, ms, some, whether,
 };
 
 /// Clients that a scrape has one by one: those with the most load. An agent may see a hundred thousand, and each
@@ -129,7 +129,7 @@ const GUARANTEE: &[Metric<DirectionState>] = &[
 
 const QUEUE_DEPTH: &[Metric<QueueDepthState>] = &[
     gauge("slots", "All slots together, on all hosts; absent = no bound.", None, |a| a.total_slots),
-    gauge("slots_exchanged", "1 while other hosts have a say.", None, |a| whether(a.exchanged)),
+    gauge("slots_clustered", "1 while decided with other hosts.", None, |a| whether(a.clustered)),
     gauge(
         "latency_target_scale_ratio",
         "All targets could be met if they were so many times as large; up to 1 they are met. Absent without targets, or where 10 would not do.",
@@ -199,7 +199,7 @@ impl Collector for Snapshot {
         let build = vec![("version", state.version.as_str().into())];
         family(encoder, ("build_info", "Version, always 1.", None), MetricType::Gauge, [(build, 1.0)].into_iter())?;
         each(encoder, AGENT, &[(Vec::new(), state)])?;
-        exchange(encoder, state.exchange.as_ref())?;
+        cluster(encoder, state.cluster.as_ref())?;
         let pools = rows(&Vec::new(), "pool", &state.pools, |pool| &pool.name);
         let at_packets: Vec<_> =
             pools.iter().filter(|(_, pool)| pool.point() == Enforcement::Packets).cloned().collect();

@@ -18,7 +18,7 @@ use prometheus_client::registry::Unit;
 
 use super::manager::Manager;
 use crate::openmetrics::{
-    BYTES, Metric, Row, SECONDS, answer, counter, each, exchange, family, gauge, histogram, ms, some, time, whether,
+    BYTES, Metric, Row, SECONDS, answer, cluster, counter, each, family, gauge, histogram, ms, some, time, whether,
 };
 
 /// `/metrics`.
@@ -93,7 +93,7 @@ const TARGET: &[Metric<LatencyTargetState>] = &[
 /// Of pools whose slots are shared out.
 const POOL_SLOTS: &[Metric<SlotsState>] = &[
     gauge("pool_slots", "All slots together, on all hosts; absent = no bound.", None, |s| s.total),
-    gauge("pool_slots_exchanged", "1 while other hosts have a say.", None, |s| whether(s.exchanged)),
+    gauge("pool_slots_clustered", "1 while decided with other hosts.", None, |s| whether(s.clustered)),
     gauge(
         "pool_latency_target_scale_ratio",
         "All targets could be met if they were so many times as large; up to 1 they are met. Absent without targets, or where 10 would not do.",
@@ -232,7 +232,7 @@ impl Collector for Snapshot {
         let volumes: Vec<_> = volumes.collect();
         each(encoder, VOLUME, &volumes)?;
         each(encoder, REMOTE, &part(&volumes, |volume| volume.remote.as_ref()))?;
-        exchange(encoder, state.exchange.as_ref())?;
+        cluster(encoder, state.cluster.as_ref())?;
         tenants(encoder, &state.pools)
     }
 }

@@ -3,24 +3,24 @@
 use std::collections::BTreeMap;
 
 use evenkeel_control::Duration;
-use evenkeel_control::exchange::section::MAX_BITS;
+use evenkeel_control::cluster::shard::MAX_BITS;
 use evenkeel_control::slots::{CLASSES, Class, SCALES, Summary};
 use serde::{Deserialize, Serialize};
 
 /// The format written and read here; a change of a field's name or meaning counts it up. A reader ignores all others, because what
 /// it does not know would count as nothing asked.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Pools of one host. A pool is a device that is shared; no host is known to have more than some tens.
 pub const MAX_POOLS: usize = 32;
 /// A longer text is no record: [`MAX_POOLS`] pools with every figure at its longest are shorter.
 pub const MAX_RECORD_BYTES: usize = 80 << 10;
-/// Pools of all hosts of a section: they may be on different ones.
+/// Pools of all members of a shard: they may be on different ones.
 pub const MAX_SUM_POOLS: usize = 4 * MAX_POOLS;
-/// The same as [`MAX_RECORD_BYTES`] of a section's sum; in base64 well below the 1.5 MiB that etcd takes.
+/// The same as [`MAX_RECORD_BYTES`] of a shard's sum; in base64 well below the 1.5 MiB that etcd takes.
 pub const MAX_SUM_BYTES: usize = 4 * MAX_RECORD_BYTES;
-/// No section has more hosts.
-pub const MAX_HOSTS: u64 = 1_000_000;
-/// The bytes that etcd writes around a value in the change that it reports: numbers of the cluster, revisions, the key.
+/// No shard has more members.
+pub const MAX_MEMBERS: u64 = 1_000_000;
+/// The bytes that etcd writes around a value in the change that it reports: numbers of etcd's cluster, revisions, the key.
 const AROUND_VALUE_BYTES: usize = 400;
 /// The bytes that it answers to a host each period.
 const ANSWERS_BYTES: usize = 800;
@@ -34,7 +34,7 @@ const DIGITS: usize = 5;
 /// One host's report about one period. It does not grow with the number of its tenants.
 ///
 /// Figures are sums, so that what several hosts say adds up to what a host with all their tenants would say: the sum of a
-/// whole section is the same record.
+/// whole shard is the same record.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// [`VERSION`].
@@ -47,15 +47,15 @@ pub struct Record {
     pub joined: u64,
     /// Length of a period; has to be the same for all hosts.
     pub period_us: u64,
-    /// The host says good-bye.
+    /// The host leaves the cluster.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
-    /// How often the hosts that it speaks for halve their group: into 2^bits sections.
+    /// How often the members that it speaks for halve their cluster: into 2^bits shards.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bits: u8,
-    /// How many hosts it speaks for.
+    /// How many members it speaks for.
     #[serde(default = "one", skip_serializing_if = "is_one")]
-    pub hosts: u64,
+    pub members: u64,
     /// The figures by pool.
     #[serde(default)]
     pub pools: Pools,
@@ -72,8 +72,8 @@ fn one() -> u64 {
     1
 }
 
-fn is_one(hosts: &u64) -> bool {
-    *hosts == 1
+fn is_one(members: &u64) -> bool {
+    *members == 1
 }
 
 /// The sum of several hosts, added up in the order in which they come.
@@ -131,12 +131,12 @@ pub fn received_bytes(values: impl IntoIterator<Item = usize>) -> usize {
 /// A record that cannot be written: more pools than fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{pools} pools are more than the {most} that may be exchanged; set slots = \"none\" for those that are not shared"
+    "{pools} pools are more than the {most} that a host may report; set slots = \"none\" for those that are not shared"
 )]
 pub struct TooLarge {
     /// So many.
     pub pools: usize,
-    /// [`MAX_POOLS`] for a host, [`MAX_SUM_POOLS`] for a section.
+    /// [`MAX_POOLS`] for a host, [`MAX_SUM_POOLS`] for a shard.
     pub most: usize,
 }
 
@@ -148,7 +148,7 @@ pub enum Unreadable {
     TooLong {
         /// So long.
         bytes: usize,
-        /// [`MAX_RECORD_BYTES`] for a host, [`MAX_SUM_BYTES`] for a section.
+        /// [`MAX_RECORD_BYTES`] for a host, [`MAX_SUM_BYTES`] for a shard.
         most: usize,
     },
     /// It is from another version of the program.
@@ -181,10 +181,10 @@ impl Record {
         if self.pools.len() > most {
             return Err(TooLarge { pools: self.pools.len(), most });
         }
-        let mut told = self.clone();
-        told.pools.values_mut().for_each(PoolRecord::round);
+        let mut rounded = self.clone();
+        rounded.pools.values_mut().for_each(PoolRecord::round);
         // Maps with text keys and finite numbers do not fail.
-        Ok(serde_json::to_string(&told).unwrap_or_default())
+        Ok(serde_json::to_string(&rounded).unwrap_or_default())
     }
 
     /// Reads a record.
@@ -214,7 +214,7 @@ impl Record {
 
     /// Pools and bytes that it may have.
     fn most(&self) -> (usize, usize) {
-        if self.hosts > 1 { (MAX_SUM_POOLS, MAX_SUM_BYTES) } else { (MAX_POOLS, MAX_RECORD_BYTES) }
+        if self.members > 1 { (MAX_SUM_POOLS, MAX_SUM_BYTES) } else { (MAX_POOLS, MAX_RECORD_BYTES) }
     }
 
     fn fault(&self) -> Option<String> {
@@ -222,10 +222,10 @@ impl Record {
             return Some("there is no format 0".into());
         }
         if self.bits > MAX_BITS {
-            return Some(format!("a group halved {} times, more than {MAX_BITS}", self.bits));
+            return Some(format!("a cluster halved {} times, more than {MAX_BITS}", self.bits));
         }
-        if !(1..=MAX_HOSTS).contains(&self.hosts) {
-            return Some(format!("it speaks for {} hosts", self.hosts));
+        if !(1..=MAX_MEMBERS).contains(&self.members) {
+            return Some(format!("it speaks for {} members", self.members));
         }
         let (most, _) = self.most();
         if self.pools.len() > most {
@@ -303,7 +303,7 @@ impl From<&Summary> for PoolRecord {
             elasticity: summary.elasticity,
             smallest_target_us: summary.smallest_target.map(|target| target.as_nanos() / 1_000),
             needs: if summary.needs.iter().any(|&need| need > 0.0) { summary.needs.to_vec() } else { Vec::new() },
-            classes: classes.map(|(place, class)| (place, class.weight, class.need)).collect(),
+            classes: classes.map(|(index, class)| (index, class.weight, class.need)).collect(),
         }
     }
 }
@@ -326,11 +326,11 @@ impl From<&PoolRecord> for Summary {
             smallest_target: record.smallest_target_us.map(Duration::from_micros),
             ..Self::default()
         };
-        for (need, told) in summary.needs.iter_mut().zip(&record.needs) {
-            *need = *told;
+        for (need, reported) in summary.needs.iter_mut().zip(&record.needs) {
+            *need = *reported;
         }
-        for &(place, weight, need) in &record.classes {
-            if let Some(class) = summary.classes.get_mut(usize::from(place)) {
+        for &(index, weight, need) in &record.classes {
+            if let Some(class) = summary.classes.get_mut(usize::from(index)) {
                 *class = Class { weight, need };
             }
         }

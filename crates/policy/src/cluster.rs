@@ -1,10 +1,10 @@
-//! The exchange of statistics between hosts that share a device: its settings, and what a host reports to the others.
+//! The cluster of hosts that share a device: its settings, and the report of a host to the others.
 
 use std::fmt;
 use std::str::FromStr;
 
-use evenkeel_control::exchange as control;
-use evenkeel_control::exchange::section::Sizes;
+use evenkeel_control::cluster as control;
+use evenkeel_control::cluster::shard::Sizes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,28 +14,28 @@ use crate::units::{Duration, UnitError, as_text};
 mod record;
 
 pub use record::{
-    MAX_HOSTS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, PoolRecord, Pools, Record, TooLarge,
+    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, PoolRecord, Pools, Record, TooLarge,
     Unreadable, VERSION, received_bytes, together,
 };
 
-/// No cluster has more members that serve clients.
+/// No etcd cluster has more members that serve clients.
 const MAX_ENDPOINTS: usize = 16;
 /// Shorter periods measure nothing but noise and keep etcd's disk busy; longer ones decide too late.
-const EXCHANGE_PERIOD: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
-/// A host that is silent for longer is not coming back soon.
+const PERIOD_RANGE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
+/// A host without a report for longer is not coming back soon.
 const MAX_LEASE_PERIODS: u64 = 600;
-/// Hosts that read each other one by one: more than these, with some to spare where a section has more than the mean, are
+/// Hosts that read each other one by one: more than these, with some to spare where a shard has more than the mean, are
 /// not kept track of.
 const MAX_TOGETHER: u64 = 200;
 
-/// The exchange of statistics between hosts whose pools are one device.
+/// The cluster of hosts whose pools are one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct Exchange {
-    /// Up to 16 addresses of one cluster, "http://10.0.0.1:2379"; no TLS.
+pub struct Cluster {
+    /// Up to 16 addresses of one etcd, "http://10.0.0.1:2379"; no TLS.
     pub etcd: Vec<Endpoint>,
     /// The cluster.
-    pub group: String,
+    pub name: String,
     /// Unique name in the cluster. Default: host name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
@@ -44,36 +44,36 @@ pub struct Exchange {
     /// How long a suspect host keeps its share, 2 to 600 periods; the same in the whole cluster.
     pub lease: Duration,
     /// Larger clusters are divided; 1 to 200.
-    pub sections_above: u64,
-    /// Mean hosts of a section, 1 to 200. Default: found.
+    pub shards_above: u64,
+    /// Mean members of a shard, 1 to 200. Default: found.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub section_size: Option<u64>,
+    pub shard_size: Option<u64>,
 }
 
-impl Default for Exchange {
+impl Default for Cluster {
     fn default() -> Self {
         Self {
             etcd: Vec::new(),
-            group: "main".into(),
+            name: "main".into(),
             host: None,
             period: Duration::from_millis(1_000),
             lease: Duration::from_millis(3_000),
-            sections_above: 100,
-            section_size: None,
+            shards_above: 100,
+            shard_size: None,
         }
     }
 }
 
-impl Exchange {
-    /// As the exchange wants it. Whole periods; what is left of the lease beyond them does not count.
+impl Cluster {
+    /// The settings in whole periods; what is left of the lease beyond them does not count.
     pub fn control(&self) -> control::Config {
         let lease = self.lease.as_nanos() / self.period.as_nanos().max(1);
         control::Config { lease, ..control::Config::new(self.period) }
     }
 
-    /// From how many hosts on the group is divided, and how finely.
+    /// The sizes at which the cluster is divided, and into which.
     pub fn sizes(&self) -> Sizes {
-        Sizes { above: self.sections_above, most: self.section_size }
+        Sizes { above: self.shards_above, most: self.shard_size }
     }
 
     /// The lease in etcd: whole seconds, not shorter than our own, at least the two that etcd grants.
@@ -81,28 +81,28 @@ impl Exchange {
         self.lease.as_nanos().div_ceil(1_000_000_000).max(2)
     }
 
-    /// The faults: keys of `[exchange]`, and what would be right.
+    /// The faults: keys of `[cluster]`, and what would be right.
     pub fn faults(&self) -> Vec<(&'static str, String)> {
         let mut faults = Vec::new();
         if self.etcd.len() > MAX_ENDPOINTS {
-            let message = format!("has {} addresses; {MAX_ENDPOINTS} of one cluster are enough", self.etcd.len());
+            let message = format!("has {} addresses; {MAX_ENDPOINTS} of one etcd cluster are enough", self.etcd.len());
             faults.push(("etcd", message));
         }
-        for (key, name) in [("group", Some(&self.group)), ("host", self.host.as_ref())] {
+        for (key, name) in [("name", Some(&self.name)), ("host", self.host.as_ref())] {
             if let Some(name) = name.filter(|name| !is_name(name)) {
                 faults.push((key, unusable_name(name)));
             }
         }
-        let [shortest, longest] = EXCHANGE_PERIOD;
+        let [shortest, longest] = PERIOD_RANGE;
         if !(shortest..=longest).contains(&self.period) {
             faults.push(("period", format!("{} is out of range; use \"{shortest}\" to \"{longest}\"", self.period)));
         }
         if !(2..=MAX_LEASE_PERIODS).contains(&self.control().lease) {
             faults.push(("lease", format!("must be 2 to {MAX_LEASE_PERIODS} periods of {}", self.period)));
         }
-        for (key, hosts) in [("sections_above", Some(self.sections_above)), ("section_size", self.section_size)] {
-            if hosts.is_some_and(|hosts| !(1..=MAX_TOGETHER).contains(&hosts)) {
-                faults.push((key, format!("must be 1 to {MAX_TOGETHER} hosts")));
+        for (key, members) in [("shards_above", Some(self.shards_above)), ("shard_size", self.shard_size)] {
+            if members.is_some_and(|members| !(1..=MAX_TOGETHER).contains(&members)) {
+                faults.push((key, format!("must be 1 to {MAX_TOGETHER} members")));
             }
         }
         faults

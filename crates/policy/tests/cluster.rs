@@ -1,14 +1,14 @@
-//! The exchange: its settings, and records read with suspicion.
+//! The cluster: its settings, and records read with suspicion.
 
 use std::collections::BTreeMap;
 
 use evenkeel_policy::Config;
 use evenkeel_policy::change::plan;
-use evenkeel_policy::config::Exchange;
-use evenkeel_policy::exchange::{
-    MAX_HOSTS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, PoolRecord, Record, TooLarge, Unreadable,
+use evenkeel_policy::cluster::{
+    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, PoolRecord, Record, TooLarge, Unreadable,
     VERSION,
 };
+use evenkeel_policy::config::Cluster;
 use proptest::prelude::*;
 
 fn config(text: &str) -> Config {
@@ -49,17 +49,16 @@ fn record(pools: BTreeMap<String, PoolRecord>) -> Record {
         period_us: u64::MAX,
         leaving: true,
         bits: 12,
-        hosts: 1,
+        members: 1,
         pools,
     }
 }
 
 #[test]
 fn settings_are_complete_and_checked_with_place_and_cure() {
-    assert_eq!(config("").exchange, Exchange::default());
-    let read =
-        config("[exchange]\netcd = [\"http://10.0.0.1:2379\", \"http://[fd00::1]:2379/\"]\nperiod = \"500ms\"\n")
-            .exchange;
+    assert_eq!(config("").cluster, Cluster::default());
+    let read = config("[cluster]\netcd = [\"http://10.0.0.1:2379\", \"http://[fd00::1]:2379/\"]\nperiod = \"500ms\"\n")
+        .cluster;
     assert_eq!(
         read.etcd.iter().map(|e| (e.host(), e.port())).collect::<Vec<_>>(),
         [("10.0.0.1", 2379), ("fd00::1", 2379)]
@@ -67,18 +66,18 @@ fn settings_are_complete_and_checked_with_place_and_cure() {
     assert_eq!(read.etcd[1].to_string(), "http://[fd00::1]:2379");
     assert_eq!((read.control().lease, read.lease_seconds()), (6, 3));
     for (text, wanted) in [
-        ("[exchange]\netcd = [\"10.0.0.1:2379\"]", "test:2:"),
-        ("[exchange]\netcd = [\"https://etcd:2379\"]", "TLS, which is not built in yet"),
-        ("[exchange]\netcd = [\"http://etcd\"]", "has no port"),
-        ("[exchange]\netcd = [\"http://:2379\"]", "no usable host name"),
-        ("[exchange]\netcd = [\"http://a b:2379\"]", "no usable host name"),
-        ("[exchange]\ngroup = \"a/b\"", "test:2:1: exchange.group: \"a/b\" is not a usable name"),
-        ("[exchange]\nhost = \"\"", "exchange.host: \"\" is not a usable name"),
-        ("[exchange]\nperiod = \"10ms\"", "exchange.period: 10ms is out of range; use \"100ms\" to \"1m\""),
-        ("[exchange]\nlease = \"1s\"", "exchange.lease: must be 2 to 600 periods of 1s"),
-        ("[exchange]\nsections_above = 0", "exchange.sections_above: must be 1 to 200 hosts"),
-        ("[exchange]\nsection_size = 201", "exchange.section_size: must be 1 to 200 hosts"),
-        ("[exchange]\nperiods = \"1s\"", "did you mean \"period\"?"),
+        ("[cluster]\netcd = [\"10.0.0.1:2379\"]", "test:2:"),
+        ("[cluster]\netcd = [\"https://etcd:2379\"]", "TLS, which is not built in yet"),
+        ("[cluster]\netcd = [\"http://etcd\"]", "has no port"),
+        ("[cluster]\netcd = [\"http://:2379\"]", "no usable host name"),
+        ("[cluster]\netcd = [\"http://a b:2379\"]", "no usable host name"),
+        ("[cluster]\nname = \"a/b\"", "test:2:1: cluster.name: \"a/b\" is not a usable name"),
+        ("[cluster]\nhost = \"\"", "cluster.host: \"\" is not a usable name"),
+        ("[cluster]\nperiod = \"10ms\"", "cluster.period: 10ms is out of range; use \"100ms\" to \"1m\""),
+        ("[cluster]\nlease = \"1s\"", "cluster.lease: must be 2 to 600 periods of 1s"),
+        ("[cluster]\nshards_above = 0", "cluster.shards_above: must be 1 to 200 members"),
+        ("[cluster]\nshard_size = 201", "cluster.shard_size: must be 1 to 200 members"),
+        ("[cluster]\nperiods = \"1s\"", "did you mean \"period\"?"),
     ] {
         assert!(complaints(text).contains(wanted), "{text}: {}", complaints(text));
     }
@@ -86,13 +85,13 @@ fn settings_are_complete_and_checked_with_place_and_cure() {
 
 #[test]
 fn what_differs_between_hosts_takes_a_restart() {
-    let after = config("[exchange]\nhost = \"a\"\nlease = \"5s\"\n");
+    let after = config("[cluster]\nhost = \"a\"\nlease = \"5s\"\n");
     let refusal = plan(&config(""), &after).expect_err("needs a restart").to_string();
-    assert!(refusal.contains("exchange.host") && refusal.contains("exchange.lease"), "{refusal}");
-    assert!(!refusal.contains("exchange.period"), "{refusal}");
-    let changes = plan(&config(""), &config("[exchange]\nsections_above = 50\nsection_size = 10\n")).expect("live");
+    assert!(refusal.contains("cluster.host") && refusal.contains("cluster.lease"), "{refusal}");
+    assert!(!refusal.contains("cluster.period"), "{refusal}");
+    let changes = plan(&config(""), &config("[cluster]\nshards_above = 50\nshard_size = 10\n")).expect("live");
     let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
-    assert_eq!(changes, ["exchange.sections_above changed", "exchange.section_size changed"]);
+    assert_eq!(changes, ["cluster.shards_above changed", "cluster.shard_size changed"]);
 }
 
 #[test]
@@ -108,13 +107,13 @@ fn the_largest_record_is_within_the_stated_bound() {
 
     let sum = |pools: usize| {
         let pools = (0..pools).map(|n| (name(n), full(1.2345e-300))).collect();
-        Record { hosts: MAX_HOSTS, ..record(pools) }.text()
+        Record { members: MAX_MEMBERS, ..record(pools) }.text()
     };
     let text = sum(MAX_SUM_POOLS).expect("not too many pools");
     assert!(text.len() <= MAX_SUM_BYTES && text.len() > MAX_SUM_BYTES / 2, "{} bytes", text.len());
     assert_eq!(sum(MAX_SUM_POOLS + 1), Err(TooLarge { pools: MAX_SUM_POOLS + 1, most: MAX_SUM_POOLS }));
     // A host alone may not say as much.
-    let alone = text.replace(&format!("\"hosts\":{MAX_HOSTS},"), "");
+    let alone = text.replace(&format!("\"members\":{MAX_MEMBERS},"), "");
     let most = MAX_RECORD_BYTES;
     assert!(alone.len() > most && Record::parse(alone.as_bytes()).is_err());
 }
@@ -143,11 +142,13 @@ fn a_usual_record_is_small() {
 fn what_cannot_be_a_record_is_told_apart() {
     let parse = |text: &str| Record::parse(text.as_bytes());
     let start = r#""incarnation":1,"period":5,"joined":5,"period_us":1000000"#;
-    assert!(parse(&format!("{{\"v\":2,{start}}}")).is_ok(), "no pools is a record");
-    assert!(parse(&format!("{{\"v\":2,{start},\"later\":[1]}}")).is_ok(), "more of the same version is ignored");
-    assert_eq!(parse("{\"v\":3,\"all\":\"different\"}"), Err(Unreadable::OtherVersion { version: 3 }));
+    assert!(parse(&format!("{{\"v\":3,{start}}}")).is_ok(), "no pools is a record");
+    assert!(parse(&format!("{{\"v\":3,{start},\"later\":[1]}}")).is_ok(), "more of the same version is ignored");
+    assert_eq!(parse("{\"v\":4,\"all\":\"different\"}"), Err(Unreadable::OtherVersion { version: 4 }));
     let older = format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"goals\":3}}}}}}");
     assert_eq!(parse(&older), Err(Unreadable::OtherVersion { version: 1 }), "its targets would count as none");
+    let older = format!("{{\"v\":2,{start},\"hosts\":3}}");
+    assert_eq!(parse(&older), Err(Unreadable::OtherVersion { version: 2 }), "its members would count as one");
     let (bytes, most) = (MAX_SUM_BYTES + 1, MAX_SUM_BYTES);
     assert_eq!(parse(&" ".repeat(bytes)), Err(Unreadable::TooLong { bytes, most }));
     for text in [
@@ -156,25 +157,25 @@ fn what_cannot_be_a_record_is_told_apart() {
         "{}",
         "{\"v\":-1}",
         &format!("{{\"v\":0,{start}}}"),
-        &format!("{{\"v\":2,{start}"),
-        &format!("{{\"v\":2,{start},\"pools\":{{\"\":{{}}}}}}"),
-        &format!("{{\"v\":2,{start},\"pools\":{{\"main\":{{\"used\":-1}}}}}}"),
-        &format!("{{\"v\":2,{start},\"pools\":{{\"main\":{{\"used\":null}}}}}}"),
-        &format!("{{\"v\":2,{start},\"pools\":{{\"main\":{{\"used\":1e300}}}}}}"),
-        &format!("{{\"v\":2,{start},\"pools\":{{\"main\":{{\"classes\":[[2,1,1],[2,1,1]]}}}}}}"),
-        &format!("{{\"v\":2,{start},\"pools\":{{\"main\":{{\"classes\":[[48,1,1]]}}}}}}"),
-        &format!("{{\"v\":2,{start},\"pools\":{{\"main\":{{\"needs\":[1]}}}}}}"),
-        &format!("{{\"v\":2,{start},\"bits\":13}}"),
-        &format!("{{\"v\":2,{start},\"hosts\":0}}"),
-        &format!("{{\"v\":2,{start},\"hosts\":1000001}}"),
-        "{\"v\":2,\"incarnation\":1,\"period\":5,\"joined\":6,\"period_us\":1000000}",
+        &format!("{{\"v\":3,{start}"),
+        &format!("{{\"v\":3,{start},\"pools\":{{\"\":{{}}}}}}"),
+        &format!("{{\"v\":3,{start},\"pools\":{{\"main\":{{\"used\":-1}}}}}}"),
+        &format!("{{\"v\":3,{start},\"pools\":{{\"main\":{{\"used\":null}}}}}}"),
+        &format!("{{\"v\":3,{start},\"pools\":{{\"main\":{{\"used\":1e300}}}}}}"),
+        &format!("{{\"v\":3,{start},\"pools\":{{\"main\":{{\"classes\":[[2,1,1],[2,1,1]]}}}}}}"),
+        &format!("{{\"v\":3,{start},\"pools\":{{\"main\":{{\"classes\":[[48,1,1]]}}}}}}"),
+        &format!("{{\"v\":3,{start},\"pools\":{{\"main\":{{\"needs\":[1]}}}}}}"),
+        &format!("{{\"v\":3,{start},\"bits\":13}}"),
+        &format!("{{\"v\":3,{start},\"members\":0}}"),
+        &format!("{{\"v\":3,{start},\"members\":1000001}}"),
+        "{\"v\":3,\"incarnation\":1,\"period\":5,\"joined\":6,\"period_us\":1000000}",
     ] {
         assert!(matches!(parse(text), Err(Unreadable::Corrupt(_))), "{text}: {:?}", parse(text));
     }
 }
 
 #[test]
-fn impossible_figures_are_told_as_the_nearest_possible() {
+fn impossible_figures_are_written_as_the_nearest_possible() {
     let pool = PoolRecord {
         used: f64::NAN,
         queued: f64::INFINITY,
@@ -216,7 +217,7 @@ fn pool() -> impl Strategy<Value = PoolRecord> {
 }
 
 #[test]
-fn a_summary_comes_back_as_it_was_told() {
+fn a_summary_comes_back_as_it_was_written() {
     use evenkeel_control::Duration;
     use evenkeel_control::slots::{Class, Summary};
     let mut summary =
@@ -233,9 +234,9 @@ fn a_summary_comes_back_as_it_was_told() {
 }
 
 proptest! {
-    /// What is told can be read, and reading and telling it again changes nothing: all hosts see the same.
+    /// A record can be read, and reading and writing it again changes nothing: all hosts see the same.
     #[test]
-    fn every_record_can_be_read_and_told_again(
+    fn every_record_can_be_read_and_written_again(
         numbers: [u64; 3],
         leaving: bool,
         pools in proptest::collection::btree_map("[a-z0-9]{1,64}", pool(), 0..4),
@@ -276,9 +277,9 @@ proptest! {
 fn methods_that_know_one_host_only_are_refused_beside_others() {
     for (slots, refused) in [("needs", false), ("rwd", false), ("parda", false), ("drg", true)] {
         let pool = format!("[pools.main]\ntuning.slots = \"{slots}\"\n");
-        let exchange = "[exchange]\netcd = [\"http://127.0.0.1:2379\"]\n";
+        let cluster = "[cluster]\netcd = [\"http://127.0.0.1:2379\"]\n";
         assert!(Config::parse(&pool, "test").is_ok(), "{slots} alone");
-        let both = Config::parse(&format!("{pool}{exchange}"), "test");
+        let both = Config::parse(&format!("{pool}{cluster}"), "test");
         assert_eq!(both.is_err(), refused, "{slots}: {both:?}");
         if let Err(errors) = both {
             assert!(errors.to_string().contains("must be \"needs\""), "{errors}");

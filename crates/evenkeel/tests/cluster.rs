@@ -102,7 +102,7 @@ fn host(folder: &Folder, name: &str, port: u16) -> Server {
     let config = format!(
         "[pools.main]\ntuning.admission = \"none\"\ntuning.slots = \"needs\"\n[pools.main.emulate]\niops = 500\n\
          [tenants.{name}]\nlatency.target = \"200ms\"\n[volumes.{name}]\nbackend = \"emulate\"\nsize = \"8MiB\"\n\
-         [exchange]\netcd = [\"http://127.0.0.1:{port}\"]\nhost = \"{name}\"\nperiod = \"500ms\"\nlease = \"2s\"\n"
+         [cluster]\netcd = [\"http://127.0.0.1:{port}\"]\nhost = \"{name}\"\nperiod = \"500ms\"\nlease = \"2s\"\n"
     );
     let file = folder.join("evenkeel.toml");
     fs::write(&file, config).expect("written");
@@ -110,12 +110,12 @@ fn host(folder: &Folder, name: &str, port: u16) -> Server {
 }
 
 fn presence(state: &Value) -> Vec<(&str, &str)> {
-    let hosts = state["exchange"]["hosts"].as_array().map(Vec::as_slice).unwrap_or_default();
-    hosts.iter().filter_map(|host| Some((host["name"].as_str()?, host["presence"].as_str()?))).collect()
+    let members = state["cluster"]["members"].as_array().map(Vec::as_slice).unwrap_or_default();
+    members.iter().filter_map(|member| Some((member["name"].as_str()?, member["presence"].as_str()?))).collect()
 }
 
 fn shares(state: &Value) -> bool {
-    state["exchange"]["status"] == "shared" && state["pools"][0]["slots"]["exchanged"] == true
+    state["cluster"]["status"] == "shared" && state["pools"][0]["slots"]["clustered"] == true
 }
 
 /// Whether etcd is installed; if not, the test counts as skipped.
@@ -160,8 +160,8 @@ fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
 
     let metrics = http(a.status(), "GET", "/metrics", &[], "").body;
     for metric in [
-        "evenkeel_exchange_connected 1",
-        "evenkeel_exchange_hosts{presence=\"present\"} 2",
+        "evenkeel_cluster_connected 1",
+        "evenkeel_cluster_members{presence=\"present\"} 2",
         "evenkeel_tenant_needed_slots{",
     ] {
         assert!(metrics.contains(metric), "{metric} is missing in\n{metrics}");
@@ -170,7 +170,7 @@ fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
     // Without etcd each is on its own, and goes on serving.
     etcd.kill();
     wait("both are on their own", || {
-        [&a, &b].iter().all(|host| host.state()["exchange"]["status"] == "lost" && !shares(&host.state()))
+        [&a, &b].iter().all(|host| host.state()["cluster"]["status"] == "lost" && !shares(&host.state()))
     });
     let done = |host: &Server| tenant(&host.state())["windows_total"].as_u64();
     let before = done(&a);
@@ -194,7 +194,7 @@ impl Guard {
     fn start(folder: &Folder, name: &str, port: u16) -> Self {
         let config = format!(
             "[agent]\nstatus = \"127.0.0.1:0\"\n[pools.san]\ntuning.slots = \"needs\"\n[tenants.{name}]\nmatch = [\"device:no-such-disk\"]\n\
-             [exchange]\netcd = [\"http://127.0.0.1:{port}\"]\nhost = \"{name}\"\nperiod = \"500ms\"\nlease = \"2s\"\n"
+             [cluster]\netcd = [\"http://127.0.0.1:{port}\"]\nhost = \"{name}\"\nperiod = \"500ms\"\nlease = \"2s\"\n"
         );
         let file = folder.join("guard.toml");
         fs::write(&file, config).expect("written");
@@ -214,7 +214,7 @@ impl Guard {
 
     fn shares(&self) -> bool {
         let state = self.state();
-        state["exchange"]["status"] == "shared" && state["pools"][0]["exchanged"] == true
+        state["cluster"]["status"] == "shared" && state["pools"][0]["clustered"] == true
     }
 }
 
@@ -238,14 +238,14 @@ fn agents_on_initiators_decide_together_and_alone_without_etcd() {
         agents.iter().all(|agent| presence(&agent.state()) == [("a", "present"), ("b", "present")])
     });
     let metrics = http(&agents[0].1, "GET", "/metrics", &[], "").body;
-    for metric in ["evenkeel_guard_exchange_connected 1", "evenkeel_guard_slots_exchanged{pool=\"san\"} 1"] {
+    for metric in ["evenkeel_guard_cluster_connected 1", "evenkeel_guard_slots_clustered{pool=\"san\"} 1"] {
         assert!(metrics.contains(metric), "{metric} is missing in\n{metrics}");
     }
     etcd.kill();
     wait("each decides alone", || {
         agents.iter().all(|agent| {
             let state = agent.state();
-            state["exchange"]["status"] == "lost" && state["pools"][0]["exchanged"] == false
+            state["cluster"]["status"] == "lost" && state["pools"][0]["clustered"] == false
         })
     });
     etcd.restart();

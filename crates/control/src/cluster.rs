@@ -1,26 +1,26 @@
-//! Which hosts share a device, and what all of them reported about one period.
+//! The cluster: the hosts that share a device, and the reports of all of them about one period.
 //!
 //! Hosts that decide for themselves, without a leader, must decide from the same
 //! statistics. Time is cut into periods at multiples of the period's length on the
 //! wall clock, so that hosts agree on their numbers; each host reports once a period,
-//! and a *round* is what is known of all hosts for one period: a function of the set
+//! and a [`View`] is what is known of all members for one period: a function of the set
 //! of reports alone, not of their order or number, nor of any clock. The clock only
 //! says when there is no use in waiting longer.
 //!
-//! | a host that | is | its share |
+//! | a member that | is | its share |
 //! |---|---|---|
 //! | reported the period | present | by its report |
-//! | did not, for less than the lease | silent | by its last report, so that what it still uses is not given away twice |
-//! | did not, for longer than lease and safe time | out | given to the others |
+//! | did not, for less than the lease | suspect | by its last report, so that what it still uses is not given away twice |
+//! | did not, for longer than lease and safe time | expired | given to the others |
 //! | said that it leaves | gone | given to the others at once |
 //!
 //! The other side of it: a host that does not see its own reports come back for as
-//! long as the lease has lost the exchange ([`Status::Lost`]) and must fall back to
+//! long as the lease has lost the cluster ([`Status::Lost`]) and must fall back to
 //! a safe minimum *before* the others give its share away; the safe time lies
 //! between the two. A host that joins or comes back takes its share in steps
-//! ([`Status::Shared`]), while the others have made room in the first of them.
+//! ([`Status::Shared`]), while the others have freed it in the first of them.
 //!
-//! The paper leaves the exchange open ("statistics collected by distributed hosts",
+//! The paper leaves the protocol open ("statistics collected by distributed hosts",
 //! section 6); this is ours.
 
 use alloc::borrow::ToOwned;
@@ -30,42 +30,42 @@ use alloc::vec::Vec;
 
 use crate::{Duration, Instant, InvalidConfig};
 
-pub mod fleet;
-pub mod section;
+pub mod shard;
+pub mod sharding;
 
 /// Clocks of hosts may be apart by so many periods.
 pub const SKEW_PERIODS: u64 = 1;
 /// Periods for which reports of one host are kept: those that are decided late, one that is due, and skew on both sides.
 const KEPT: usize = 8;
-/// A round this many periods old is not decided any more.
+/// A period this many periods old is not decided any more.
 const STALE: u64 = 4;
-/// The longest that a report may be late and its round still be decided, in half periods.
+/// The longest that a report may be late and its period still be decided, in half periods.
 const MAX_LATE: u64 = 2 * (STALE - 1);
-/// Hosts that are out are remembered for so many leases, because some of them still use their safe minimum.
+/// Expired members are remembered for so many leases, because some of them still use their safe minimum.
 const REMEMBERED_LEASES: u64 = 20;
 
-/// How the exchange goes. All hosts need the same.
+/// Settings of the cluster. All members need the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Length of a period; at least 1 ms.
     pub period: Duration,
-    /// Periods for which the last report of a silent host stands; at least 2.
+    /// Periods for which the last report of a suspect member counts; at least 2.
     pub lease: u64,
     /// Further periods before its share is given away; at least 1, for clocks that are apart.
     pub safe: u64,
-    /// Rounds in which a host that joins goes from its safe minimum to its share; at least 1.
+    /// Periods in which a host that joins goes from its safe minimum to its share; at least 1.
     pub ramp: u64,
     /// Half periods for which a report is waited for after it was due; 2 to 6.
     pub late: u64,
     /// Hosts that are kept track of; more are ignored and reported. At least 1.
-    pub max_hosts: usize,
+    pub max_members: usize,
 }
 
 impl Config {
     /// Settings for a period: lease of three periods, safe time of one, three steps on joining; reports may be late by
     /// what clocks may be apart and half a period on the way; 256 hosts.
     pub const fn new(period: Duration) -> Self {
-        Self { period, lease: 3, safe: 1, ramp: 3, late: 2 * SKEW_PERIODS + 1, max_hosts: 256 }
+        Self { period, lease: 3, safe: 1, ramp: 3, late: 2 * SKEW_PERIODS + 1, max_members: 256 }
     }
 
     /// Checks the ranges above.
@@ -84,13 +84,13 @@ impl Config {
             return wrong("safe", "1 to 1000000 periods");
         }
         if !(1..=1_000_000).contains(&self.ramp) {
-            return wrong("ramp", "1 to 1000000 rounds");
+            return wrong("ramp", "1 to 1000000 periods");
         }
         if !(2 * SKEW_PERIODS..=MAX_LATE).contains(&self.late) {
             return wrong("late", "2 to 6 half periods");
         }
-        if self.max_hosts == 0 {
-            return wrong("max_hosts", "at least 1");
+        if self.max_members == 0 {
+            return wrong("max_members", "at least 1");
         }
         Ok(())
     }
@@ -115,7 +115,7 @@ pub struct Report<C> {
     pub period: u64,
     /// The period in which it joined or came back.
     pub joined: u64,
-    /// It says good-bye: its share is free.
+    /// It leaves the cluster: its share is free.
     pub leaving: bool,
     /// Its statistics.
     pub content: C,
@@ -139,7 +139,7 @@ pub enum Fault {
         /// The incarnation that counts.
         counts: u64,
     },
-    /// The host has said something else about the same period before.
+    /// The host has reported something else about the same period before.
     Conflict,
     /// More hosts than are kept track of.
     TooMany {
@@ -148,10 +148,10 @@ pub enum Fault {
     },
 }
 
-/// Status of this host in the exchange.
+/// Status of this host in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Status {
-    /// The newest round decides. `ramp`: how much of the way from the safe minimum to the share to take, 0 to 1; below 1
+    /// The newest view decides. `ramp`: how much of the way from the safe minimum to the share to take, 0 to 1; below 1
     /// only after joining.
     Shared {
         /// See above.
@@ -160,13 +160,13 @@ pub enum Status {
     /// Our reports have not come back for a while; the last decision stays in force until the lease ends.
     Holding {
         /// Periods without one.
-        silent: u64,
+        missed: u64,
     },
-    /// The exchange is lost, or was never there: safe minimum and control by what this host itself measures.
+    /// The cluster is lost, or was never reached: safe minimum and control by what this host itself measures.
     Lost,
 }
 
-/// A host in a round.
+/// A member in a view.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member<'a, C> {
     /// Name.
@@ -179,13 +179,13 @@ pub struct Member<'a, C> {
 
 /// The state of one period: the same on every host that knows the same reports.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Round<'a, C> {
+pub struct View<'a, C> {
     /// The period.
     pub period: u64,
     /// Hosts whose reports count, by name.
     pub members: Vec<Member<'a, C>>,
-    /// Hosts that are out but may still use their safe minimum, by name.
-    pub out: Vec<&'a str>,
+    /// Members that have expired but may still use their safe minimum, by name.
+    pub expired: Vec<&'a str>,
 }
 
 /// A host as it is seen at the moment.
@@ -194,9 +194,9 @@ pub enum Presence {
     /// It reports.
     Present,
     /// It has not reported for so many periods.
-    Silent(u64),
-    /// Its share has been given away, or will be at the next round.
-    Out(u64),
+    Suspect(u64),
+    /// Its share has been given away, or will be at the next period.
+    Expired(u64),
 }
 
 /// The state of a host.
@@ -226,9 +226,9 @@ impl<C> Host<C> {
     }
 }
 
-/// The reports of all hosts, bounded in hosts and periods.
+/// The members of a cluster by their reports, bounded in members and periods.
 #[derive(Clone, Debug)]
-pub struct Exchange<C> {
+pub struct Membership<C> {
     config: Config,
     /// Our name and incarnation.
     own: (String, u64),
@@ -236,7 +236,7 @@ pub struct Exchange<C> {
     decided: Option<u64>,
 }
 
-impl<C: PartialEq> Exchange<C> {
+impl<C: PartialEq> Membership<C> {
     /// Nothing known yet. `own` is the name of this host, `incarnation` which life of it this is.
     ///
     /// # Errors
@@ -263,7 +263,7 @@ impl<C: PartialEq> Exchange<C> {
             return Err(Fault::Future { ahead });
         }
         let behind = current.saturating_sub(report.period);
-        let latest = self.over_after().saturating_add(SKEW_PERIODS);
+        let latest = self.expires_after().saturating_add(SKEW_PERIODS);
         if behind > latest {
             return Err(Fault::Late { behind });
         }
@@ -300,7 +300,7 @@ impl<C: PartialEq> Exchange<C> {
     }
 
     /// The next period that can be decided, each one once: all that report have reported it, or it is of no use to wait
-    /// longer. Ask after each report, and at [`Exchange::deadline`].
+    /// longer. Ask after each report, and at [`Membership::deadline`].
     pub fn poll(&mut self, now: Instant) -> Option<u64> {
         let current = self.config.period_at(now);
         self.forget(current);
@@ -322,38 +322,38 @@ impl<C: PartialEq> Exchange<C> {
         Some(next)
     }
 
-    /// When to ask [`Exchange::poll`] again even if no report comes: a host has not reported what is due.
+    /// When to ask [`Membership::poll`] again even if no report comes: a host has not reported what is due.
     pub fn deadline(&self, now: Instant) -> Instant {
         self.pending(self.config.period_at(now)).map_or(Instant::FAR_FUTURE, |next| self.patience(next))
     }
 
-    /// The state of a period.
-    pub fn round(&self, period: u64) -> Round<'_, C> {
-        let mut round = Round { period, members: Vec::new(), out: Vec::new() };
+    /// The members of a period.
+    pub fn view(&self, period: u64) -> View<'_, C> {
+        let mut view = View { period, members: Vec::new(), expired: Vec::new() };
         for (host, known) in &self.hosts {
             let Some(report) = known.known_at(period).filter(|report| !report.leaving) else { continue };
             let age = period - report.period;
-            if self.is_out(known, report, age) {
-                round.out.push(host);
+            if self.is_expired(known, report, age) {
+                view.expired.push(host);
             } else {
-                round.members.push(Member { host, age, report });
+                view.members.push(Member { host, age, report });
             }
         }
-        round
+        view
     }
 
-    /// How this host stands.
+    /// Status of this host.
     pub fn status(&self, now: Instant) -> Status {
         let Some(own) = self.own().and_then(|own| own.reports.last_key_value()) else {
             return Status::Lost;
         };
         let (&newest, report) = own;
         // The report of the present period is not due yet.
-        let silent = self.config.period_at(now).saturating_sub(newest.saturating_add(1));
-        if silent >= self.config.lease {
+        let missed = self.config.period_at(now).saturating_sub(newest.saturating_add(1));
+        if missed >= self.config.lease {
             Status::Lost
-        } else if silent > SKEW_PERIODS {
-            Status::Holding { silent }
+        } else if missed > SKEW_PERIODS {
+            Status::Holding { missed }
         } else {
             let steps = newest.saturating_sub(report.joined);
             Status::Shared { ramp: ((steps as f64) / (self.config.ramp as f64)).min(1.0) }
@@ -386,16 +386,16 @@ impl<C: PartialEq> Exchange<C> {
     }
 
     /// All hosts that are known, by name, with incarnation and presence.
-    pub fn hosts(&self, now: Instant) -> impl Iterator<Item = (&str, u64, Presence)> {
+    pub fn known(&self, now: Instant) -> impl Iterator<Item = (&str, u64, Presence)> {
         let due = self.config.period_at(now).saturating_sub(1);
         self.hosts.iter().filter_map(move |(name, host)| {
             let (_, report) = host.reports.last_key_value()?;
             let age = due.saturating_sub(report.period);
             let presence = match age {
                 _ if report.leaving => return None,
-                _ if self.is_out(host, report, age) => Presence::Out(age),
+                _ if self.is_expired(host, report, age) => Presence::Expired(age),
                 0 | SKEW_PERIODS => Presence::Present,
-                _ => Presence::Silent(age),
+                _ => Presence::Suspect(age),
             };
             Some((name.as_str(), host.incarnation, presence))
         })
@@ -407,13 +407,13 @@ impl<C: PartialEq> Exchange<C> {
         self.hosts.get(name).filter(|host| host.incarnation == *incarnation)
     }
 
-    /// Periods after its last report from which a host is out.
-    fn over_after(&self) -> u64 {
+    /// Periods after its last report from which a member has expired.
+    fn expires_after(&self) -> u64 {
         self.config.lease.saturating_add(self.config.safe)
     }
 
-    fn is_out(&self, host: &Host<C>, report: &Report<C>, age: u64) -> bool {
-        age > self.over_after() || (age > self.config.safe && host.lease_ended(report))
+    fn is_expired(&self, host: &Host<C>, report: &Report<C>, age: u64) -> bool {
+        age > self.expires_after() || (age > self.config.safe && host.lease_ended(report))
     }
 
     /// The next period to decide: the earliest that a host has reported and that is neither decided nor stale.
@@ -448,8 +448,8 @@ impl<C: PartialEq> Exchange<C> {
     }
 
     fn admit(&mut self, current: u64, name: &str, report: Report<C>) -> Result<(), Fault> {
-        if self.hosts.len() >= self.config.max_hosts && !self.make_room(current) {
-            return Err(Fault::TooMany { max: self.config.max_hosts });
+        if self.hosts.len() >= self.config.max_members && !self.forget_expired(current) {
+            return Err(Fault::TooMany { max: self.config.max_members });
         }
         let host = Host {
             incarnation: report.incarnation,
@@ -461,9 +461,9 @@ impl<C: PartialEq> Exchange<C> {
         Ok(())
     }
 
-    /// Forgets the host that has been out for the longest time; whether there was one.
-    fn make_room(&mut self, current: u64) -> bool {
-        let over = self.over_after();
+    /// Forgets the member that expired first; whether there was one.
+    fn forget_expired(&mut self, current: u64) -> bool {
+        let over = self.expires_after();
         let oldest = self.hosts.iter().min_by_key(|(_, host)| host.newest());
         let Some((name, _)) = oldest.filter(|(_, host)| current.saturating_sub(host.newest()) > over) else {
             return false;
@@ -475,7 +475,7 @@ impl<C: PartialEq> Exchange<C> {
     /// Drops what cannot matter any more, and what the clock, set back, has left ahead.
     fn forget(&mut self, current: u64) {
         let remembered = self.config.lease.saturating_mul(REMEMBERED_LEASES);
-        let over = self.over_after();
+        let over = self.expires_after();
         self.hosts.retain(|_, host| {
             host.reports.retain(|&period, _| period <= current.saturating_add(SKEW_PERIODS));
             let last = host.reports.last_key_value();

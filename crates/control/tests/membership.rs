@@ -1,6 +1,6 @@
-//! The exchange between hosts: one answer for one set of reports, silence, loss, joining, clocks that are apart.
+//! The members of a cluster: one answer for one set of reports, silence, loss, joining, clocks that are apart.
 
-use evenkeel_control::exchange::{Config, Exchange, Fault, Member, Presence, Report, Status};
+use evenkeel_control::cluster::{Config, Fault, Member, Membership, Presence, Report, Status};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
@@ -18,30 +18,30 @@ fn report(period: u64, content: u64) -> Report<u64> {
     Report { incarnation: 1, period, joined: START, leaving: false, content }
 }
 
-fn exchange(own: &str) -> Exchange<u64> {
-    Exchange::new(CONFIG, own, 1).expect("valid")
+fn membership(own: &str) -> Membership<u64> {
+    Membership::new(CONFIG, own, 1).expect("valid")
 }
 
-/// What a round says, without borrows.
-fn told(exchange: &Exchange<u64>, period: u64) -> (Vec<(String, u64, u64)>, Vec<String>) {
-    let round = exchange.round(period);
+/// The hosts of a view, without borrows.
+fn seen(members: &Membership<u64>, period: u64) -> (Vec<(String, u64, u64)>, Vec<String>) {
+    let view = members.view(period);
     let member = |member: &Member<'_, u64>| (member.host.to_owned(), member.age, member.report.content);
-    (round.members.iter().map(member).collect(), round.out.iter().map(|&host| host.to_owned()).collect())
+    (view.members.iter().map(member).collect(), view.expired.iter().map(|&host| host.to_owned()).collect())
 }
 
 /// Hosts that report in every period from `from` to `to`.
-fn all_report(exchange: &mut Exchange<u64>, hosts: &[&str], periods: std::ops::RangeInclusive<u64>) {
+fn all_report(members: &mut Membership<u64>, hosts: &[&str], periods: std::ops::RangeInclusive<u64>) {
     for period in periods {
         for host in hosts {
-            exchange.observe(at(period + 1, 20), host, report(period, period)).expect("taken in");
+            members.observe(at(period + 1, 20), host, report(period, period)).expect("taken in");
         }
-        assert_eq!(exchange.poll(at(period + 1, 21)), Some(period));
+        assert_eq!(members.poll(at(period + 1, 21)), Some(period));
     }
 }
 
 #[test]
 fn a_period_is_decided_once_and_when_all_have_reported_it() {
-    let mut ours = exchange("a");
+    let mut ours = membership("a");
     all_report(&mut ours, &["a", "b", "c"], START..=START + 1);
     let period = START + 2;
     for host in ["c", "a"] {
@@ -52,12 +52,12 @@ fn a_period_is_decided_once_and_when_all_have_reported_it() {
     assert_eq!(ours.poll(at(period + 1, 30)), Some(period));
     assert_eq!(ours.poll(at(period + 1, 31)), None);
     let all = [("a", 7), ("b", 8), ("c", 7)].map(|(host, content)| (host.to_owned(), 0, content));
-    assert_eq!(told(&ours, period), (all.to_vec(), vec![]));
+    assert_eq!(seen(&ours, period), (all.to_vec(), vec![]));
 }
 
 #[test]
-fn a_silent_host_counts_by_its_last_report_until_lease_and_safe_time_are_over() {
-    let mut ours = exchange("a");
+fn a_suspect_host_counts_by_its_last_report_until_lease_and_safe_time_are_over() {
+    let mut ours = membership("a");
     all_report(&mut ours, &["a", "b"], START..=START);
     let first = START + 1;
     ours.observe(at(first + 1, 20), "a", report(first, first)).expect("taken in");
@@ -65,16 +65,16 @@ fn a_silent_host_counts_by_its_last_report_until_lease_and_safe_time_are_over() 
     assert_eq!(deadline, at(first + 2, 500), "a clock a period behind, and half a period on the way");
     assert_eq!(ours.poll(at(first + 2, 499)), None);
     assert_eq!(ours.poll(deadline), Some(first));
-    let mut shares = vec![ours.round(first).members.len()];
+    let mut shares = vec![ours.view(first).members.len()];
     for period in first + 1..first + 8 {
         ours.observe(at(period + 1, 600), "a", report(period, period)).expect("taken in");
-        assert_eq!(ours.poll(at(period + 1, 600)), Some(period), "who was silent is not waited for again");
-        shares.push(ours.round(period).members.len());
+        assert_eq!(ours.poll(at(period + 1, 600)), Some(period), "a suspect member is not waited for again");
+        shares.push(ours.view(period).members.len());
     }
     let until = (CONFIG.lease + CONFIG.safe) as usize;
     assert_eq!(shares[..until], vec![2; until]);
     assert_eq!(shares[until..], vec![1; shares.len() - until]);
-    assert_eq!(ours.round(first + 7).out, ["b"], "it may still use its safe minimum");
+    assert_eq!(ours.view(first + 7).expired, ["b"], "it may still use its safe minimum");
 }
 
 #[test]
@@ -82,8 +82,8 @@ fn a_host_gives_up_before_its_share_is_given_away_whatever_the_skew_and_lease() 
     for (lease, safe) in [(2, 1), (3, 1), (5, 2)] {
         let config = Config { lease, safe, ..CONFIG };
         // Clocks: ours is right, the other host's ahead of it by the most that is allowed, and it hears us for the last time.
-        let mut ours = Exchange::new(config, "a", 1).expect("valid");
-        let mut other = Exchange::new(config, "b", 1).expect("valid");
+        let mut ours = Membership::new(config, "a", 1).expect("valid");
+        let mut other = Membership::new(config, "b", 1).expect("valid");
         for host in [&mut ours, &mut other] {
             host.observe(at(START + 1, 0), "a", report(START, 0)).expect("taken in");
         }
@@ -92,7 +92,7 @@ fn a_host_gives_up_before_its_share_is_given_away_whatever_the_skew_and_lease() 
             let period = START + 1 + n;
             // By the clock that is ahead it is over; by ours it is one period earlier.
             other.observe(at(period + 1, 0), "b", report(period, 0)).expect("taken in");
-            (other.round(period).members.len() == 1).then_some((period + 1 - START - 1 - 1) * 1_000)
+            (other.view(period).members.len() == 1).then_some((period + 1 - START - 1 - 1) * 1_000)
         });
         let (lost, given_away) = (lost.expect("it gives up"), given_away.expect("it is given away"));
         assert!(
@@ -103,10 +103,10 @@ fn a_host_gives_up_before_its_share_is_given_away_whatever_the_skew_and_lease() 
 }
 
 #[test]
-fn who_loses_the_exchange_holds_on_then_falls_back_and_comes_back_in_steps() {
-    let mut ours = exchange("a");
+fn who_loses_the_cluster_holds_on_then_falls_back_and_comes_back_in_steps() {
+    let mut ours = membership("a");
     assert_eq!(ours.status(at(START, 0)), Status::Lost, "nothing heard yet");
-    let ramp = |ours: &Exchange<u64>, period| match ours.status(at(period + 1, 10)) {
+    let ramp = |ours: &Membership<u64>, period| match ours.status(at(period + 1, 10)) {
         Status::Shared { ramp } => ramp,
         other => panic!("{other:?}"),
     };
@@ -120,7 +120,7 @@ fn who_loses_the_exchange_holds_on_then_falls_back_and_comes_back_in_steps() {
     let last = START + 4;
     let after = |periods| ours.status(at(last + 1 + periods, 10));
     assert_eq!(after(1), Status::Shared { ramp: 1.0 });
-    assert_eq!(after(2), Status::Holding { silent: 2 });
+    assert_eq!(after(2), Status::Holding { missed: 2 });
     assert_eq!(after(3), Status::Lost);
     let back = Report { joined: last + 9, ..report(last + 9, 0) };
     ours.observe(at(last + 10, 0), "a", back).expect("taken in");
@@ -128,8 +128,8 @@ fn who_loses_the_exchange_holds_on_then_falls_back_and_comes_back_in_steps() {
 }
 
 #[test]
-fn an_ended_lease_frees_the_share_early_and_a_good_bye_at_once() {
-    let mut ours = exchange("a");
+fn an_ended_lease_frees_a_share_early_and_a_member_that_leaves_at_once() {
+    let mut ours = membership("a");
     all_report(&mut ours, &["a", "b", "c"], START..=START + 1);
     let period = START + 2;
     ours.lease_ended("b");
@@ -139,22 +139,22 @@ fn an_ended_lease_frees_the_share_early_and_a_good_bye_at_once() {
     for period in period..period + 3 {
         ours.observe(at(period + 1, 10), "a", report(period, 0)).expect("taken in");
         assert_eq!(ours.poll(at(period + 1, 10)), Some(period), "neither is waited for");
-        members.push(told(&ours, period).0.into_iter().map(|(host, ..)| host).collect::<Vec<_>>());
+        members.push(seen(&ours, period).0.into_iter().map(|(host, ..)| host).collect::<Vec<_>>());
     }
     assert_eq!(members, [vec!["a", "b"], vec!["a"], vec!["a"]]);
     // It was only the key that was lost.
     ours.observe(at(period + 3, 500), "b", report(period + 2, 0)).expect("taken in");
-    assert_eq!(ours.round(period + 2).members.len(), 2);
+    assert_eq!(ours.view(period + 2).members.len(), 2);
 }
 
 #[test]
 fn of_two_processes_with_one_name_the_later_counts() {
-    let mut ours = exchange("a");
+    let mut ours = membership("a");
     let of = |incarnation, period| Report { incarnation, ..report(period, incarnation) };
     ours.observe(at(START + 1, 0), "b", of(5, START)).expect("taken in");
     ours.observe(at(START + 1, 0), "b", of(7, START)).expect("a restart");
     assert_eq!(ours.observe(at(START + 2, 0), "b", of(5, START + 1)), Err(Fault::Duplicate { counts: 7 }));
-    assert_eq!(told(&ours, START + 1).0, [("b".to_owned(), 1, 7)]);
+    assert_eq!(seen(&ours, START + 1).0, [("b".to_owned(), 1, 7)]);
     // Another process under our own name does not show that we are heard.
     ours.observe(at(START + 2, 0), "a", of(5, START + 1)).expect("taken in");
     assert_eq!(ours.status(at(START + 2, 0)), Status::Lost);
@@ -165,26 +165,26 @@ fn of_two_processes_with_one_name_the_later_counts() {
 
 #[test]
 fn what_cannot_be_is_reported_and_ignored() {
-    let mut ours = Exchange::new(Config { max_hosts: 2, ..CONFIG }, "a", 1).expect("valid");
+    let mut ours = Membership::new(Config { max_members: 2, ..CONFIG }, "a", 1).expect("valid");
     let now = at(START, 500);
     assert_eq!(ours.observe(now, "b", report(START + 2, 0)), Err(Fault::Future { ahead: 2 }));
     assert_eq!(ours.observe(now, "b", report(START - 6, 0)), Err(Fault::Late { behind: 6 }));
     ours.observe(now, "b", report(START, 1)).expect("taken in");
-    ours.observe(now, "b", report(START, 1)).expect("said twice");
+    ours.observe(now, "b", report(START, 1)).expect("reported twice");
     assert_eq!(ours.observe(now, "b", report(START, 2)), Err(Fault::Conflict));
     ours.observe(now, "c", report(START, 1)).expect("taken in");
     assert_eq!(ours.observe(now, "d", report(START, 1)), Err(Fault::TooMany { max: 2 }));
-    assert_eq!(told(&ours, START).0, [("b".to_owned(), 0, 1), ("c".to_owned(), 0, 1)]);
-    // Whoever is out makes room.
+    assert_eq!(seen(&ours, START).0, [("b".to_owned(), 0, 1), ("c".to_owned(), 0, 1)]);
+    // An expired member is forgotten for it.
     ours.observe(at(START + 8, 0), "c", report(START + 7, 1)).expect("taken in");
     ours.observe(at(START + 8, 0), "d", report(START + 7, 1)).expect("taken in");
-    let presence: Vec<_> = ours.hosts(at(START + 8, 0)).collect();
+    let presence: Vec<_> = ours.known(at(START + 8, 0)).collect();
     assert_eq!(presence, [("c", 1, Presence::Present), ("d", 1, Presence::Present)]);
 }
 
 #[test]
-fn a_clock_that_is_set_back_does_not_stop_the_exchange() {
-    let mut ours = exchange("a");
+fn a_clock_that_is_set_back_does_not_stop_the_cluster() {
+    let mut ours = membership("a");
     all_report(&mut ours, &["a"], START..=START + 3);
     let back = START - 500;
     assert_eq!(ours.poll(at(back, 0)), None, "what lies ahead is forgotten");
@@ -200,9 +200,9 @@ fn settings_out_of_range_are_named() {
         (Config { lease: 1, ..CONFIG }, "lease"),
         (Config { safe: 0, ..CONFIG }, "safe"),
         (Config { ramp: 0, ..CONFIG }, "ramp"),
-        (Config { max_hosts: 0, ..CONFIG }, "max_hosts"),
+        (Config { max_members: 0, ..CONFIG }, "max_members"),
     ] {
-        assert_eq!(Exchange::<u64>::new(config, "a", 1).expect_err("refused").setting, setting);
+        assert_eq!(Membership::<u64>::new(config, "a", 1).expect_err("refused").setting, setting);
     }
 }
 
@@ -226,7 +226,7 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 proptest! {
-    /// The same set of reports gives the same rounds, in whatever order and how often they come.
+    /// The same set of reports gives the same views, in whatever order and how often they come.
     #[test]
     fn order_and_repetition_do_not_matter(
         messages in proptest::collection::vec(message(), 1..60),
@@ -244,8 +244,8 @@ proptest! {
         for i in (1..shuffled.len()).rev() {
             shuffled.swap(i, random.next_below(i as u64 + 1) as usize);
         }
-        let mut in_order = exchange("a");
-        let mut at_random = exchange(NAMES[own]);
+        let mut in_order = membership("a");
+        let mut at_random = membership(NAMES[own]);
         for message in set.values() {
             let _ = in_order.observe(now, NAMES[message.host], message.report.clone());
         }
@@ -253,12 +253,12 @@ proptest! {
             let _ = at_random.observe(now, NAMES[message.host], message.report.clone());
         }
         for period in START..START + 12 {
-            prop_assert_eq!(told(&in_order, period), told(&at_random, period));
+            prop_assert_eq!(seen(&in_order, period), seen(&at_random, period));
         }
     }
 
     /// Hosts whose clocks are up to a period apart, and whose reports take up to a third of one on the way, decide every
-    /// period from the same reports, and none of them counts as silent.
+    /// period from the same reports, and none of them counts as suspect.
     #[test]
     fn clocks_that_are_a_period_apart_do_not_matter(
         skews in proptest::collection::vec(0u64..=1_000, 2..=5),
@@ -278,7 +278,7 @@ proptest! {
             }
         }
         arrivals.sort_unstable();
-        let mut hosts: Vec<_> = (0..skews.len()).map(|host| exchange(NAMES[host])).collect();
+        let mut hosts: Vec<_> = (0..skews.len()).map(|host| membership(NAMES[host])).collect();
         let mut decided = vec![std::collections::BTreeMap::new(); skews.len()];
         let (first, last) = (START * 1_000, (START + 14) * 1_000);
         let mut next = 0;
@@ -288,10 +288,10 @@ proptest! {
                 hosts[to].observe(now, NAMES[from], report(period, period * 10 + from as u64)).expect("taken in");
                 next += 1;
             }
-            for (host, exchange) in hosts.iter_mut().enumerate() {
+            for (host, members) in hosts.iter_mut().enumerate() {
                 let now = at(0, ms + skews[host]);
-                while let Some(period) = exchange.poll(now) {
-                    let again = decided[host].insert(period, told(exchange, period));
+                while let Some(period) = members.poll(now) {
+                    let again = decided[host].insert(period, seen(members, period));
                     prop_assert!(again.is_none(), "period {} was decided twice", period);
                 }
             }
@@ -299,10 +299,10 @@ proptest! {
         // While they find each other, hosts may know of each other at different times.
         for period in periods.skip(3) {
             for host in &decided {
-                let (members, out) = &host[&period];
+                let (members, expired) = &host[&period];
                 prop_assert_eq!(members.len(), skews.len());
                 prop_assert!(members.iter().all(|(_, age, _)| *age == 0));
-                prop_assert!(out.is_empty());
+                prop_assert!(expired.is_empty());
                 prop_assert_eq!(host.get(&period), decided[0].get(&period));
             }
         }
@@ -311,7 +311,7 @@ proptest! {
     /// Whatever comes in, memory stays bounded, nothing is decided twice, and no clock makes it stop.
     #[test]
     fn anything_may_come_in(events in proptest::collection::vec((0u64..40, 0usize..5, 0u64..4, 0u64..50, 0u8..20), 0..300)) {
-        let mut ours = Exchange::new(Config { max_hosts: 3, ..CONFIG }, "a", 1).expect("valid");
+        let mut ours = Membership::new(Config { max_members: 3, ..CONFIG }, "a", 1).expect("valid");
         for (clock, host, incarnation, period, what) in events {
             let now = at(START + clock, 700);
             match what {
@@ -320,7 +320,7 @@ proptest! {
                     let mut seen = std::collections::BTreeSet::new();
                     while let Some(period) = ours.poll(now) {
                         prop_assert!(seen.insert(period));
-                        prop_assert!(ours.round(period).members.len() <= 3);
+                        prop_assert!(ours.view(period).members.len() <= 3);
                     }
                     prop_assert!(ours.deadline(now) > now);
                 }
@@ -329,7 +329,7 @@ proptest! {
                     let _ = ours.observe(now, NAMES[host], report);
                 }
             }
-            prop_assert!(ours.hosts(now).count() <= 3);
+            prop_assert!(ours.known(now).count() <= 3);
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Groups that are divided into sections: everybody counted once, by everybody, whoever speaks for a section; dying, cut
-//! off and joining hosts, groups that grow, settings that differ.
+//! Clusters that are divided into shards: everybody counted once, by everybody, whoever speaks for a shard; dying, cut
+//! off and joining hosts, clusters that grow, settings that differ.
 
 use std::collections::BTreeMap;
 
-use evenkeel_control::exchange::fleet::{Fleet, Said, Sum};
-use evenkeel_control::exchange::section::{MAX_BITS, Section, Seen, Sizes, cover, place};
-use evenkeel_control::exchange::{Config, Report, Status};
+use evenkeel_control::cluster::shard::{MAX_BITS, Seen, Shard, Sizes, cover, hash};
+use evenkeel_control::cluster::sharding::{Cluster, Contribution, Sum};
+use evenkeel_control::cluster::{Config, Report, Status};
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
@@ -33,17 +33,17 @@ fn together(parts: &mut dyn Iterator<Item = &Count>) -> Count {
 
 #[derive(Clone)]
 enum Message {
-    Host(String, Report<Said<Count>>),
+    Host(String, Report<Contribution<Count>>),
     Sum(Sum<Count>),
     Ended(String),
 }
 
 struct Node {
     name: String,
-    fleet: Fleet<Count>,
+    cluster: Cluster<Count>,
     sizes: Sizes,
     /// Whose values come; nobody's while it has just asked for others.
-    watches: Option<Section>,
+    watches: Option<Shard>,
     /// Nothing comes or goes until then.
     cut_until: u64,
     incarnation: u64,
@@ -59,8 +59,8 @@ struct World {
     now: u64,
     random: SplitMix64,
     nodes: Vec<Node>,
-    hosts: BTreeMap<String, (Report<Said<Count>>, u64)>,
-    sums: BTreeMap<Section, Sum<Count>>,
+    hosts: BTreeMap<String, (Report<Contribution<Count>>, u64)>,
+    sums: BTreeMap<Shard, Sum<Count>>,
     /// When, to whom, what.
     on_the_way: Vec<(u64, String, Message)>,
     /// The most slots that were granted at any time.
@@ -99,11 +99,11 @@ impl World {
     }
 
     fn join(&mut self, name: &str, sizes: Sizes) {
-        let fleet = Fleet::new(CONFIG, sizes, together, name, self.now + 1).expect("valid");
+        let cluster = Cluster::new(CONFIG, sizes, together, name, self.now + 1).expect("valid");
         let (reported, joined) = (self.period() - 1, self.period());
         let mut node = Node {
             name: name.into(),
-            fleet,
+            cluster,
             sizes,
             watches: None,
             cut_until: 0,
@@ -114,33 +114,31 @@ impl World {
             decided: BTreeMap::new(),
         };
         let bits = sizes.bits(self.hosts.len() as u64);
-        self.follow(&mut node, Section::of(name, bits));
+        self.follow(&mut node, Shard::of(name, bits));
         self.nodes.push(node);
     }
 
-    /// Reads everything of a section anew, and changes from then on.
-    fn follow(&self, node: &mut Node, section: Section) {
+    /// Reads everything of a shard anew, and changes from then on.
+    fn follow(&self, node: &mut Node, shard: Shard) {
         let now = self.instant();
-        node.fleet.divide(now, section);
-        node.watches = Some(section);
-        let gone: Vec<String> = node.fleet.hosts(now).map(|(host, _)| host.to_owned()).collect();
+        node.cluster.divide(now, shard);
+        node.watches = Some(shard);
+        let gone: Vec<String> = node.cluster.members(now).map(|(host, _)| host.to_owned()).collect();
         for host in gone.iter().filter(|host| !self.hosts.contains_key(*host)) {
-            node.fleet.lease_ended(host);
+            node.cluster.lease_ended(host);
         }
-        for (host, (report, _)) in self.hosts.iter().filter(|(host, _)| section.holds(host)) {
-            let _ = node.fleet.observe(now, host, report.clone());
+        for (host, (report, _)) in self.hosts.iter().filter(|(host, _)| shard.holds(host)) {
+            let _ = node.cluster.observe(now, host, report.clone());
         }
         for sum in self.sums.values() {
-            let _ = node.fleet.observe_sum(now, sum.clone());
+            let _ = node.cluster.observe_sum(now, sum.clone());
         }
     }
 
-    fn tell_all(&mut self, message: &Message) {
+    fn send_all(&mut self, message: &Message) {
         for node in &self.nodes {
             let wants = match message {
-                Message::Host(host, _) | Message::Ended(host) => {
-                    node.watches.is_some_and(|section| section.holds(host))
-                }
+                Message::Host(host, _) | Message::Ended(host) => node.watches.is_some_and(|shard| shard.holds(host)),
                 Message::Sum(_) => true,
             };
             if wants && node.cut_until <= self.now {
@@ -151,11 +149,11 @@ impl World {
     }
 
     fn put_sum(&mut self, sum: Sum<Count>) {
-        if self.sums.get(&sum.section).is_none_or(|told| told.period < sum.period) {
-            self.sums.insert(sum.section, sum.clone());
+        if self.sums.get(&sum.shard).is_none_or(|known| known.period < sum.period) {
+            self.sums.insert(sum.shard, sum.clone());
             // Nobody can read it; it is there, and the next one comes in its place.
             if !self.corrupt {
-                self.tell_all(&Message::Sum(sum));
+                self.send_all(&Message::Sum(sum));
             }
         }
     }
@@ -170,9 +168,9 @@ impl World {
                 continue;
             };
             match message {
-                Message::Host(host, report) => node.fleet.observe(instant, &host, report).unwrap_or_default(),
-                Message::Sum(sum) => node.fleet.observe_sum(instant, sum).unwrap_or_default(),
-                Message::Ended(host) => node.fleet.lease_ended(&host),
+                Message::Host(host, report) => node.cluster.observe(instant, &host, report).unwrap_or_default(),
+                Message::Sum(sum) => node.cluster.observe_sum(instant, sum).unwrap_or_default(),
+                Message::Ended(host) => node.cluster.lease_ended(&host),
             }
         }
         let lease = (CONFIG.lease + 1) * PERIOD;
@@ -180,7 +178,7 @@ impl World {
             self.hosts.iter().filter(|(_, (_, written))| now - written > lease).map(|(host, _)| host.clone()).collect();
         for host in ended {
             self.hosts.remove(&host);
-            self.tell_all(&Message::Ended(host));
+            self.send_all(&Message::Ended(host));
         }
         for index in 0..self.nodes.len() {
             let mut node = self.nodes.swap_remove(index);
@@ -198,48 +196,48 @@ impl World {
     fn act(&mut self, node: &mut Node, now: Instant, period: u64) {
         let connected = node.cut_until <= self.now;
         if connected && node.watches.is_none() {
-            let section = node.fleet.section();
-            self.follow(node, section);
+            let shard = node.cluster.shard();
+            self.follow(node, shard);
         }
         if node.reported + 1 < period {
             node.reported = period - 1;
-            if node.fleet.status(now) == Status::Lost {
+            if node.cluster.status(now) == Status::Lost {
                 node.joined = period - 1;
             }
             let content = Count::from([(node.name.clone(), 1)]);
-            let said = Said { bits: node.fleet.section().bits(), hosts: 1, content };
+            let content = Contribution { bits: node.cluster.shard().bits(), members: 1, content };
             let incarnation = node.incarnation;
-            let report = Report { incarnation, period: period - 1, joined: node.joined, leaving: false, content: said };
+            let report = Report { incarnation, period: period - 1, joined: node.joined, leaving: false, content };
             if connected {
                 self.hosts.insert(node.name.clone(), (report.clone(), self.now));
-                self.tell_all(&Message::Host(node.name.clone(), report.clone()));
+                self.send_all(&Message::Host(node.name.clone(), report.clone()));
                 self.on_the_way.push((self.now + 20, node.name.clone(), Message::Host(node.name.clone(), report)));
             }
         }
         loop {
-            let status = node.fleet.status(now);
-            let Some(round) = node.fleet.poll(now) else { break };
-            let parts = round.members.iter().map(|member| &member.report.content.content);
-            let (sum, fresh) = (together(&mut parts.into_iter()), round.members.iter().all(|member| member.age == 0));
-            let decided = round.period;
+            let status = node.cluster.status(now);
+            let Some(view) = node.cluster.poll(now) else { break };
+            let parts = view.members.iter().map(|member| &member.report.content.content);
+            let (sum, fresh) = (together(&mut parts.into_iter()), view.members.iter().all(|member| member.age == 0));
+            let decided = view.period;
             if let Status::Shared { ramp } = status {
                 node.granted = TOTAL * ramp / sum.len() as f64;
             }
             assert!(node.decided.insert(decided, (sum, fresh)).is_none(), "{}: {decided} decided twice", node.name);
         }
-        if node.fleet.status(now) == Status::Lost {
+        if node.cluster.status(now) == Status::Lost {
             node.granted = 0.0;
         }
-        if let Some(sum) = node.fleet.to_tell(now).filter(|_| connected) {
-            let section = sum.section;
+        if let Some(sum) = node.cluster.to_publish(now).filter(|_| connected) {
+            let shard = sum.shard;
             self.put_sum(sum);
-            // The one that acts is not among those who are told.
-            if let Some(told) = self.sums.get(&section).filter(|_| !self.corrupt) {
-                self.on_the_way.push((self.now + 20, node.name.clone(), Message::Sum(told.clone())));
+            // The one that acts is not among those who receive it.
+            if let Some(sum) = self.sums.get(&shard).filter(|_| !self.corrupt) {
+                self.on_the_way.push((self.now + 20, node.name.clone(), Message::Sum(sum.clone())));
             }
         }
-        if connected && node.fleet.wanted() != node.fleet.section() {
-            self.follow(node, node.fleet.wanted());
+        if connected && node.cluster.wanted() != node.cluster.shard() {
+            self.follow(node, node.cluster.wanted());
         }
     }
 
@@ -293,32 +291,32 @@ fn world(hosts: usize, sizes: Sizes) -> World {
 const FOURS: Sizes = Sizes { above: 4, most: Some(4) };
 
 #[test]
-fn sections_are_halves_of_halves_and_have_one_name() {
+fn shards_are_halves_of_halves_and_have_one_name() {
     for bits in 0..=MAX_BITS {
         let mut next = 0u32;
-        let mut sections: Vec<Section> = (0..2_000).map(|n| Section::of(&name(n), bits)).collect();
-        sections.sort_unstable();
-        sections.dedup();
-        for section in &sections {
-            assert_eq!(section.to_string().parse(), Ok(*section));
-            assert!(u32::from(*section.places().start()) >= next, "they do not overlap");
-            next = u32::from(*section.places().end()) + 1;
-            assert_eq!(section.within().count(), usize::from(bits));
+        let mut shards: Vec<Shard> = (0..2_000).map(|n| Shard::of(&name(n), bits)).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        for shard in &shards {
+            assert_eq!(shard.to_string().parse(), Ok(*shard));
+            assert!(u32::from(*shard.hashes().start()) >= next, "they do not overlap");
+            next = u32::from(*shard.hashes().end()) + 1;
+            assert_eq!(shard.within().count(), usize::from(bits));
         }
-        assert!(sections.len() >= 1 << bits.min(7), "{bits}: {} sections", sections.len());
+        assert!(shards.len() >= 1 << bits.min(7), "{bits}: {} shards", shards.len());
     }
     for n in 0..1_000 {
-        let (host, section) = (name(n), Section::of(&name(n), 5));
-        assert!(section.holds(&host) && section.places().contains(&place(&host)));
-        assert!(section.within().all(|larger| larger.holds(&host)));
+        let (host, shard) = (name(n), Shard::of(&name(n), 5));
+        assert!(shard.holds(&host) && shard.hashes().contains(&hash(&host)));
+        assert!(shard.within().all(|larger| larger.holds(&host)));
     }
     for text in ["", "4", "4-", "4-10", "4-0010", "04-001", "4-010", "13-000", "4-00A", "4-00g", "-1-000", "4-+01"] {
-        assert!(text.parse::<Section>().is_err(), "{text}");
+        assert!(text.parse::<Shard>().is_err(), "{text}");
     }
 }
 
 #[test]
-fn how_finely_a_group_is_divided_follows_its_size_and_does_not_waver() {
+fn how_finely_a_cluster_is_divided_follows_its_size_and_does_not_waver() {
     let sizes = Sizes { above: 100, most: None };
     let bits = [100, 101, 256, 257, 1_024, 4_096, 10_000].map(|hosts| sizes.bits(hosts));
     assert_eq!(bits, [0, 4, 4, 5, 5, 6, 7]);
@@ -328,15 +326,15 @@ fn how_finely_a_group_is_divided_follows_its_size_and_does_not_waver() {
 }
 
 #[test]
-fn a_small_group_is_not_divided() {
+fn a_small_cluster_is_not_divided() {
     let mut world = world(4, FOURS);
     world.run(12);
     world.check(4);
-    assert!(world.sums.is_empty() && world.nodes.iter().all(|node| !node.fleet.is_divided()));
+    assert!(world.sums.is_empty() && world.nodes.iter().all(|node| !node.cluster.is_divided()));
 }
 
 #[test]
-fn a_group_that_grows_is_divided_and_one_that_shrinks_comes_together_again() {
+fn a_cluster_that_grows_is_divided_and_one_that_shrinks_comes_together_again() {
     let mut world = world(4, FOURS);
     world.run(12);
     for n in 4..24 {
@@ -345,19 +343,19 @@ fn a_group_that_grows_is_divided_and_one_that_shrinks_comes_together_again() {
     }
     world.run(12);
     world.check(4);
-    assert!(world.nodes.iter().all(|node| node.fleet.section().bits() == 3 && node.fleet.size() == 24));
+    assert!(world.nodes.iter().all(|node| node.cluster.shard().bits() == 3 && node.cluster.size() == 24));
     assert!(world.most <= TOTAL * 1.001, "granted at most {}", world.most);
     for n in 3..24 {
         world.kill(&name(n));
     }
     world.run(30);
     world.check(4);
-    assert!(world.nodes.iter().all(|node| !node.fleet.is_divided() && node.fleet.size() == 3));
+    assert!(world.nodes.iter().all(|node| !node.cluster.is_divided() && node.cluster.size() == 3));
     assert!(world.most <= TOTAL * 1.001, "granted at most {}", world.most);
 }
 
 #[test]
-fn who_speaks_for_a_section_may_die_and_the_next_one_does() {
+fn who_speaks_for_a_shard_may_die_and_the_next_one_does() {
     let mut world = world(12, FOURS);
     world.run(14);
     world.check(4);
@@ -369,21 +367,21 @@ fn who_speaks_for_a_section_may_die_and_the_next_one_does() {
 }
 
 #[test]
-fn who_speaks_for_a_section_may_hear_nothing_and_still_be_there() {
-    // It reports and its reports are heard, but it never finds a round complete: what it should tell another one does.
+fn who_speaks_for_a_shard_may_hear_nothing_and_still_be_there() {
+    // It reports and its reports are heard, but it never finds a period complete: what it should publish another one does.
     let mut world = world(12, FOURS);
     world.run(14);
     let first = world.nodes.iter().map(|node| node.name.clone()).min().expect("hosts");
-    let section = world.node(&first).fleet.section();
+    let shard = world.node(&first).cluster.shard();
     for _ in 0..6 * PERIOD / STEP {
         world.step();
         let deaf = world.node(&first);
-        // As if it had been stopped just before it tells.
-        deaf.fleet.to_tell(Instant::FAR_FUTURE);
+        // As if it had been stopped just before it publishes.
+        deaf.cluster.to_publish(Instant::FAR_FUTURE);
     }
-    let told = world.sums.get(&section).expect("a sum").period;
-    let others = world.nodes.iter().filter(|node| node.fleet.section() == section).count();
-    assert!(others == 1 || told + 2 >= world.period(), "{others} hosts, {told} told");
+    let published = world.sums.get(&shard).expect("a sum").period;
+    let others = world.nodes.iter().filter(|node| node.cluster.shard() == shard).count();
+    assert!(others == 1 || published + 2 >= world.period(), "{others} hosts, {published} published");
 }
 
 #[test]
@@ -392,7 +390,7 @@ fn sums_that_nobody_can_read_are_as_good_as_none_and_the_last_one_counts_for_a_l
     world.run(14);
     world.corrupt = true;
     world.run(2);
-    let counted = |world: &World| world.nodes.iter().map(|node| node.fleet.size()).collect::<Vec<_>>();
+    let counted = |world: &World| world.nodes.iter().map(|node| node.cluster.size()).collect::<Vec<_>>();
     assert_eq!(counted(&world), [12; 12], "the last sums stand");
     world.run(CONFIG.lease + 3);
     assert!(world.nodes.iter().all(|node| node.granted == 0.0), "without sums everyone is on its own");
@@ -403,48 +401,48 @@ fn sums_that_nobody_can_read_are_as_good_as_none_and_the_last_one_counts_for_a_l
 }
 
 #[test]
-fn a_host_that_stops_in_order_and_was_the_last_of_its_section_takes_it_along() {
+fn a_host_that_stops_in_order_and_was_the_last_of_its_shard_takes_it_along() {
     let mut world = world(12, Sizes { above: 1, most: Some(1) });
     world.run(14);
     let alone = world.nodes.iter().find(|node| {
-        let section = node.fleet.section();
-        world.nodes.iter().filter(|other| other.fleet.section() == section).count() == 1
+        let shard = node.cluster.shard();
+        world.nodes.iter().filter(|other| other.cluster.shard() == shard).count() == 1
     });
-    let alone = alone.expect("one in a section of its own").name.clone();
+    let alone = alone.expect("one in a shard of its own").name.clone();
     let now = world.instant();
-    let sum = world.node(&alone).fleet.good_bye(now).expect("it was the last one");
+    let sum = world.node(&alone).cluster.last_sum(now).expect("it was the last one");
     assert!(sum.leaving);
     world.kill(&alone);
     world.put_sum(sum);
     world.run(4);
-    assert_eq!(world.nodes[0].fleet.size(), 11, "at once, before its lease is over");
+    assert_eq!(world.nodes[0].cluster.size(), 11, "at once, before its lease is over");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Sections that overlap in any way: those that count do not, and who tells fresh sums is in one of them.
+    /// Shards that overlap in any way: those that count do not, and who publishes fresh sums is in one of them.
     #[test]
     fn a_cover_counts_nobody_twice_and_leaves_nobody_out(
         hosts in proptest::collection::btree_map(0usize..500, 0u8..6, 1..60),
-        silent in proptest::collection::vec(any::<bool>(), 64),
+        suspect in proptest::collection::vec(any::<bool>(), 64),
     ) {
-        // Every host's section is told, by itself at least; the hosts in it are all that belong there.
-        let sections: std::collections::BTreeSet<Section> = hosts.iter().map(|(n, bits)| Section::of(&name(*n), *bits)).collect();
-        let seen: Vec<Seen> = sections.iter().enumerate().map(|(n, &section)| Seen {
-            section,
-            age: u64::from(silent[n % silent.len()]),
-            hosts: hosts.keys().filter(|n| section.holds(&name(**n))).count() as u64,
+        // Every host's shard is published, by itself at least; the hosts in it are all that belong there.
+        let shards: std::collections::BTreeSet<Shard> = hosts.iter().map(|(n, bits)| Shard::of(&name(*n), *bits)).collect();
+        let seen: Vec<Seen> = shards.iter().enumerate().map(|(n, &shard)| Seen {
+            shard,
+            age: u64::from(suspect[n % suspect.len()]),
+            members: hosts.keys().filter(|n| shard.holds(&name(**n))).count() as u64,
         }).collect();
         let counts = cover(&seen);
         for n in hosts.keys() {
-            let times = counts.iter().filter(|section| section.holds(&name(*n))).count();
+            let times = counts.iter().filter(|shard| shard.holds(&name(*n))).count();
             prop_assert_eq!(times, 1, "host {}: {:?} of {:?}", n, counts, seen);
         }
     }
 
     /// Hosts come, die, are cut off and have settings of their own: nobody is ever counted twice, slots granted are not more
-    /// than the total for longer than a silent host counts, and after a while all decide from the same sums of everyone.
+    /// than the total for longer than a suspect host counts, and after a while all decide from the same sums of everyone.
     #[test]
     fn whatever_happens_everyone_is_counted_once(
         seed: u64,
@@ -470,7 +468,7 @@ proptest! {
                 2 if there => {
                     let node = world.node(&host);
                     node.sizes = sizes;
-                    node.fleet.set_sizes(sizes);
+                    node.cluster.set_sizes(sizes);
                 }
                 _ if !there && !world.hosts.contains_key(&host) => world.join(&host, if what == 3 { FOURS } else { sizes }),
                 _ => {}

@@ -1,17 +1,17 @@
-//! What a host receives from etcd, beside how many hosts share a device: records of real controllers, in sections as the
+//! What a host receives from etcd, beside how many hosts share a device: records of real controllers, in shards as the
 //! defaults have them.
 //!
-//! `cargo test -p evenkeel-policy --test all exchange_bytes -- --nocapture` prints the table of docs/results/exchange.md.
+//! `cargo test -p evenkeel-policy --test all cluster_bytes -- --nocapture` prints the table of docs/results/cluster.md.
 
 use std::collections::BTreeMap;
 
 use evenkeel_control::Duration;
-use evenkeel_control::exchange::section::Section;
+use evenkeel_control::cluster::shard::Shard;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::{Config, Controller, Report, Workload, WorkloadId};
-use evenkeel_policy::exchange::{Exchange, PoolRecord, Pools, Record, VERSION, received_bytes, together};
+use evenkeel_policy::cluster::{Cluster, PoolRecord, Pools, Record, VERSION, received_bytes, together};
 
-/// Bytes per host and period for each root of the number of hosts, at most, in groups that are divided.
+/// Bytes per host and period for each root of the number of hosts, at most, in clusters that are divided.
 const BYTES_PER_ROOT: f64 = 5_000.0;
 
 fn workloads(rng: &mut SplitMix64) -> Vec<Workload> {
@@ -35,7 +35,7 @@ fn workloads(rng: &mut SplitMix64) -> Vec<Workload> {
     (0..4).map(workload).collect()
 }
 
-fn text(bits: u8, hosts: u64, pools: Pools) -> String {
+fn text(bits: u8, members: u64, pools: Pools) -> String {
     let (incarnation, period) = (1_795_329_373_123_456_789, 1_795_329_373);
     let record = Record {
         v: VERSION,
@@ -45,7 +45,7 @@ fn text(bits: u8, hosts: u64, pools: Pools) -> String {
         period_us: 1_000_000,
         leaving: false,
         bits,
-        hosts,
+        members,
         pools,
     };
     record.text().expect("one pool")
@@ -61,26 +61,26 @@ fn what_a_host_receives_grows_with_the_root_of_the_hosts() {
             (format!("host-{n:05}"), BTreeMap::from([("main".to_owned(), PoolRecord::from(summary))]))
         })
         .collect();
-    let sizes = Exchange::default().sizes();
-    println!("| hosts | sections | values a period | bytes a period into each host |\n|---|---|---|---|");
+    let sizes = Cluster::default().sizes();
+    println!("| members | shards | values a period | bytes a period into each member |\n|---|---|---|---|");
     let mut before = 0;
     for hosts in [10, 100, 101, 300, 1_000, 3_000, 10_000] {
         let bits = sizes.bits(hosts as u64);
-        let mut sections: BTreeMap<Section, Vec<&(String, Pools)>> = BTreeMap::new();
+        let mut shards: BTreeMap<Shard, Vec<&(String, Pools)>> = BTreeMap::new();
         for host in &all[..hosts] {
-            sections.entry(Section::of(&host.0, bits)).or_default().push(host);
+            shards.entry(Shard::of(&host.0, bits)).or_default().push(host);
         }
         let sum = |members: &Vec<&(String, Pools)>| {
             let sums = together(members.iter().map(|(_, pools)| pools));
             let pools = sums.iter().map(|(name, sum)| ((*name).to_owned(), PoolRecord::from(sum))).collect();
             text(bits, members.len() as u64, pools).len()
         };
-        let sums: Vec<usize> = if bits > 0 { sections.values().map(sum).collect() } else { Vec::new() };
-        // A host of the largest section.
-        let largest = sections.values().max_by_key(|members| members.len()).expect("hosts");
+        let sums: Vec<usize> = if bits > 0 { shards.values().map(sum).collect() } else { Vec::new() };
+        // A host of the largest shard.
+        let largest = shards.values().max_by_key(|members| members.len()).expect("hosts");
         let own = largest.iter().map(|(_, pools)| text(bits, 1, pools.clone()).len());
         let (values, bytes) = (sums.len() + largest.len(), received_bytes(sums.iter().copied().chain(own)));
-        println!("| {hosts} | {} | {values} | {bytes} |", sections.len());
+        println!("| {hosts} | {} | {values} | {bytes} |", shards.len());
         let bound = if bits == 0 { 1_700.0 * hosts as f64 + 1_000.0 } else { BYTES_PER_ROOT * (hosts as f64).sqrt() };
         assert!((bytes as f64) < bound, "{hosts} hosts: {bytes} bytes, bound {bound}");
         assert!(bits == 0 || values as f64 <= 3.5 * (hosts as f64).sqrt(), "{hosts} hosts: {values} values");
