@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration as StdDuration;
 
-use evenkeel_control::exchange::fleet::{Fleet, Said, Sum};
-use evenkeel_control::exchange::section::{Section, Sizes};
-use evenkeel_control::exchange::{Fault, Presence, Report, Status};
+use evenkeel_control::cluster::shard::{Shard, Sizes};
+use evenkeel_control::cluster::sharding::{Cluster, Contribution, Sum};
+use evenkeel_control::cluster::{Fault, Presence, Report, Status};
 use evenkeel_control::{Duration, Instant};
-use evenkeel_policy::exchange::{Pools, Record, Unreadable, VERSION};
+use evenkeel_policy::cluster::{Pools, Record, Unreadable, VERSION};
 use evenkeel_policy::figures::counted;
-use evenkeel_policy::state::{ExchangeState, HostState, SectionState};
+use evenkeel_policy::state::{ClusterState, MemberState, ShardState};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
@@ -18,15 +18,15 @@ use crate::error::Error;
 use crate::etcd::Traffic;
 use crate::event::Event;
 use crate::faults::{self, Faults};
-use crate::member::{self, Member};
+use crate::participant::{self, Participant};
 use crate::publish;
 use crate::settings::Settings;
 use crate::watcher::{self, Wanted};
 
-/// Changes that wait to be looked at; the sender waits when there are more.
+/// Changes that are queued for the driver; the sender waits when there are more.
 const EVENTS: usize = 1_024;
-/// How long good-bye may take.
-const GOOD_BYE: StdDuration = StdDuration::from_secs(2);
+/// How long leaving may take.
+const LEAVE_TIMEOUT: StdDuration = StdDuration::from_secs(2);
 
 /// Locks the state, also after a panic elsewhere.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -35,9 +35,9 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 pub(crate) struct Driver<M> {
     settings: Settings,
-    member: M,
-    exchange: Fleet<Pools>,
-    state: Arc<Mutex<ExchangeState>>,
+    participant: M,
+    cluster: Cluster<Pools>,
+    state: Arc<Mutex<ClusterState>>,
     traffic: Arc<Traffic>,
     /// Values that were ignored.
     pub(crate) faults: Faults,
@@ -50,23 +50,23 @@ pub(crate) struct Driver<M> {
     troubles: [Option<String>; 2],
 }
 
-impl<M: Member> Driver<M> {
-    /// A member that knows nothing yet.
+impl<M: Participant> Driver<M> {
+    /// A driver that knows nothing yet.
     ///
     /// # Errors
     /// When a setting is out of range.
-    pub(crate) fn new(settings: Settings, member: M, state: Arc<Mutex<ExchangeState>>) -> Result<Self, Error> {
-        let (config, sizes) = (settings.exchange.control(), settings.exchange.sizes());
-        let exchange = Fleet::new(config, sizes, member::together, &settings.host, settings.incarnation)
+    pub(crate) fn new(settings: Settings, participant: M, state: Arc<Mutex<ClusterState>>) -> Result<Self, Error> {
+        let (config, sizes) = (settings.cluster.control(), settings.cluster.sizes());
+        let cluster = Cluster::new(config, sizes, participant::together, &settings.host, settings.incarnation)
             .map_err(Error::Setting)?;
-        let present = exchange.config().period_at((settings.clock)());
+        let present = cluster.config().period_at((settings.clock)());
         Ok(Self {
             // The period that is under way is the first to be reported, when it is over.
             reported: present.saturating_sub(1),
             joined: present,
             settings,
-            member,
-            exchange,
+            participant,
+            cluster,
             state,
             traffic: Arc::default(),
             faults: Faults::default(),
@@ -80,57 +80,56 @@ impl<M: Member> Driver<M> {
         let (events, mut happened) = mpsc::channel(EVENTS);
         let (outgoing, own) = watch::channel(None);
         let (outgoing_sum, sum) = watch::channel(None);
-        let (wanted, to_watch) = watch::channel(Wanted { bits: None, sizes: self.settings.exchange.sizes() });
+        let (wanted, to_watch) = watch::channel(Wanted { bits: None, sizes: self.settings.cluster.sizes() });
         let settings = || (self.settings.clone(), Arc::clone(&self.traffic), events.clone());
         let (ours, traffic, to) = settings();
         let watcher = tokio::spawn(watcher::run(ours, traffic, to, to_watch));
         let (ours, traffic, to) = settings();
         let publisher = tokio::spawn(publish::run(ours, traffic, to, publish::ToPublish { own, sum }));
-        self.member.alone();
+        self.participant.alone();
         loop {
             let now = (self.settings.clock)();
             if let Some(report) = self.report(now) {
                 outgoing.send_replace(Some(report));
             }
             self.decide(now);
-            if let Some(sum) = self.exchange.to_tell(now).and_then(|sum| self.sum(sum)) {
+            if let Some(sum) = self.cluster.to_publish(now).and_then(|sum| self.sum(sum)) {
                 outgoing_sum.send_replace(Some(sum));
             }
             let sizes = *resized.borrow_and_update();
             // Who has lost the others does not know any more how many there are.
-            let bits = (self.status != Status::Lost).then(|| self.exchange.wanted().bits());
+            let bits = (self.status != Status::Lost).then(|| self.cluster.wanted().bits());
             wanted
                 .send_if_modified(|wanted| std::mem::replace(wanted, Wanted { bits, sizes }) != Wanted { bits, sizes });
             self.publish_state(now);
-            let wake =
-                self.exchange.config().due(self.exchange.config().period_at(now)).min(self.exchange.deadline(now));
+            let wake = self.cluster.config().due(self.cluster.config().period_at(now)).min(self.cluster.deadline(now));
             // No less than a millisecond: whatever the clock does, others get their turn.
             let pause = StdDuration::from(wake.since(now)).max(StdDuration::from_millis(1));
             tokio::select! {
                 event = happened.recv() => if let Some(event) = event { self.take_in(event) },
                 () = sleep(pause) => {}
-                Ok(()) = resized.changed() => self.exchange.set_sizes(*resized.borrow()),
+                Ok(()) = resized.changed() => self.cluster.set_sizes(*resized.borrow()),
                 _ = &mut stopped => break,
             }
-            // What has piled up is looked at before anything is decided.
+            // All that has piled up is taken in before anything is decided.
             while let Ok(event) = happened.try_recv() {
                 self.take_in(event);
             }
         }
         watcher.abort();
-        // Room for what the publisher still says.
+        // The publisher still reports what it does.
         happened.close();
         let now = (self.settings.clock)();
-        if let Some(sum) = self.exchange.good_bye(now).and_then(|sum| self.sum(sum)) {
+        if let Some(sum) = self.cluster.last_sum(now).and_then(|sum| self.sum(sum)) {
             outgoing_sum.send_replace(Some(sum));
         }
-        outgoing.send_replace(self.own_record(self.exchange.config().period_at(now), Pools::new(), true));
-        let _ = timeout(GOOD_BYE, publisher).await;
+        outgoing.send_replace(self.own_record(self.cluster.config().period_at(now), Pools::new(), true));
+        let _ = timeout(LEAVE_TIMEOUT, publisher).await;
     }
 
     /// Our report of the period that has just ended, once.
     fn report(&mut self, now: Instant) -> Option<publish::Outgoing> {
-        let present = self.exchange.config().period_at(now);
+        let present = self.cluster.config().period_at(now);
         let ended = present.checked_sub(1)?;
         // The clock may have been set back.
         if self.reported == ended || (self.reported > ended && self.reported <= present) {
@@ -140,50 +139,51 @@ impl<M: Member> Driver<M> {
         if self.status == Status::Lost {
             self.joined = ended;
         }
-        let pools = self.member.report();
+        let pools = self.participant.report();
         self.own_record(ended, pools, false)
     }
 
     fn own_record(&self, period: u64, pools: Pools, leaving: bool) -> Option<publish::Outgoing> {
-        let said = Said { bits: self.exchange.section().bits(), hosts: 1, content: pools };
-        let text = self.record(period, self.joined.min(period), leaving, said)?;
+        let contribution = Contribution { bits: self.cluster.shard().bits(), members: 1, content: pools };
+        let text = self.record(period, self.joined.min(period), leaving, contribution)?;
         Some(publish::Outgoing { text, leaving })
     }
 
     fn sum(&self, sum: Sum<Pools>) -> Option<publish::OutgoingSum> {
-        let Sum { section, period, leaving, said } = sum;
-        let text = self.record(period, 0, leaving, said)?;
-        Some(publish::OutgoingSum { section, period, text })
+        let Sum { shard, period, leaving, contribution } = sum;
+        let text = self.record(period, 0, leaving, contribution)?;
+        Some(publish::OutgoingSum { shard, period, text })
     }
 
-    fn record(&self, period: u64, joined: u64, leaving: bool, said: Said<Pools>) -> Option<String> {
-        let period_us = self.exchange.config().period.as_nanos() / 1_000;
-        let (incarnation, Said { bits, hosts, content: pools }) = (self.settings.incarnation, said);
-        let record = Record { v: VERSION, incarnation, period, joined, period_us, leaving, bits, hosts, pools };
-        record.text().map_err(|error| tracing::error!("exchange: {error}")).ok()
+    fn record(&self, period: u64, joined: u64, leaving: bool, contribution: Contribution<Pools>) -> Option<String> {
+        let period_us = self.cluster.config().period.as_nanos() / 1_000;
+        let (incarnation, Contribution { bits, members, content: pools }) = (self.settings.incarnation, contribution);
+        let record = Record { v: VERSION, incarnation, period, joined, period_us, leaving, bits, members, pools };
+        record.text().map_err(|error| tracing::error!("cluster: {error}")).ok()
     }
 
     /// Takes over what happened.
     pub(crate) fn take_in(&mut self, event: Event) {
         match event {
-            Event::Watching { endpoint, section, all, sums } => {
+            Event::Watching { endpoint, shard, all, sums } => {
                 let now = (self.settings.clock)();
-                self.exchange.divide(now, section);
+                self.cluster.divide(now, shard);
                 let missing: Vec<String> = {
-                    let gone = self.exchange.hosts(now).filter(|(host, _)| !all.iter().any(|(other, _)| other == host));
+                    let gone =
+                        self.cluster.members(now).filter(|(host, _)| !all.iter().any(|(other, _)| other == host));
                     gone.map(|(host, _)| host.to_owned()).collect()
                 };
-                missing.iter().for_each(|host| self.exchange.lease_ended(host));
+                missing.iter().for_each(|host| self.cluster.lease_ended(host));
                 all.iter().for_each(|(host, value)| self.heard(host, value));
-                sums.iter().for_each(|(section, value)| self.summed(section, value, true));
-                tracing::info!("exchange: connected to {endpoint}");
+                sums.iter().for_each(|(shard, value)| self.summed(shard, value, true));
+                tracing::info!("cluster: connected to {endpoint}");
                 let mut state = lock(&self.state);
                 (state.connected, state.endpoint) = (true, Some(endpoint));
                 self.troubles[0] = None;
             }
-            Event::Said { host, value } => self.heard(&host, &value),
-            Event::Summed { section, value } => self.summed(&section, &value, false),
-            Event::Ended { host } => self.exchange.lease_ended(&host),
+            Event::Reported { host, value } => self.heard(&host, &value),
+            Event::Summed { shard, value } => self.summed(&shard, &value, false),
+            Event::Ended { host } => self.cluster.lease_ended(&host),
             Event::Unwatched { why } => {
                 let mut state = lock(&self.state);
                 (state.connected, state.endpoint) = (false, None);
@@ -195,10 +195,10 @@ impl<M: Member> Driver<M> {
         }
     }
 
-    /// Says what is wrong when it begins to be.
+    /// Logs a fault when it begins.
     fn trouble(&mut self, which: usize, why: String) {
         if self.troubles[which].is_none() {
-            tracing::warn!("exchange: {why}");
+            tracing::warn!("cluster: {why}");
         }
         self.troubles[which] = Some(why);
     }
@@ -210,9 +210,10 @@ impl<M: Member> Driver<M> {
         }
         let Some(record) = self.read(now, host, value) else { return };
         let Record { incarnation, period, joined, leaving, bits, pools, .. } = record;
-        let report = Report { incarnation, period, joined, leaving, content: Said { bits, hosts: 1, content: pools } };
-        if let Err(fault) = self.exchange.observe(now, host, report) {
-            let (kind, what) = faults::told(&fault);
+        let content = Contribution { bits, members: 1, content: pools };
+        let report = Report { incarnation, period, joined, leaving, content };
+        if let Err(fault) = self.cluster.observe(now, host, report) {
+            let (kind, what) = faults::described(&fault);
             self.faults.note(now, host, kind, &what);
         }
     }
@@ -220,21 +221,21 @@ impl<M: Member> Driver<M> {
     /// `kept`: it has been there for an unknown time.
     fn summed(&mut self, name: &str, value: &[u8], kept: bool) {
         let now = (self.settings.clock)();
-        let Ok(section) = name.parse::<Section>() else {
-            return self.faults.note(now, name, "corrupt", "is no section where a section belongs");
+        let Ok(shard) = name.parse::<Shard>() else {
+            return self.faults.note(now, name, "corrupt", "is no shard where a shard belongs");
         };
         let Some(record) = self.read(now, name, value) else { return };
-        let Record { period, leaving, bits, hosts, pools, .. } = record;
-        if bits != section.bits() {
-            return self.faults.note(now, name, "corrupt", "reports the sum of another section");
+        let Record { period, leaving, bits, members, pools, .. } = record;
+        if bits != shard.bits() {
+            return self.faults.note(now, name, "corrupt", "reports the sum of another shard");
         }
-        let sum = Sum { section, period, leaving, said: Said { bits, hosts, content: pools } };
-        match self.exchange.observe_sum(now, sum) {
-            // No host tells this one any more, and the one that did is still there.
+        let sum = Sum { shard, period, leaving, contribution: Contribution { bits, members, content: pools } };
+        match self.cluster.observe_sum(now, sum) {
+            // No host publishes this one any more, and the one that did is still there.
             Ok(()) | Err(Fault::Late { .. }) if kept => {}
             Ok(()) => {}
             Err(fault) => {
-                let (kind, what) = faults::told(&fault);
+                let (kind, what) = faults::described(&fault);
                 self.faults.note(now, name, kind, &what);
             }
         }
@@ -249,10 +250,10 @@ impl<M: Member> Driver<M> {
                 return None;
             }
         };
-        let ours = self.exchange.config().period;
+        let ours = self.cluster.config().period;
         let theirs = Duration::from_micros(record.period_us);
         if theirs != ours {
-            let what = format!("has periods of {theirs:?}, ours are {ours:?}; set exchange.period alike on all hosts");
+            let what = format!("has periods of {theirs:?}, ours are {ours:?}; set cluster.period alike on all hosts");
             self.faults.note(now, who, "period", &what);
             return None;
         }
@@ -262,15 +263,15 @@ impl<M: Member> Driver<M> {
     /// Decides every period that is due.
     pub(crate) fn decide(&mut self, now: Instant) {
         loop {
-            let status = self.exchange.status(now);
-            let Some(round) = self.exchange.poll(now) else { break };
+            let status = self.cluster.status(now);
+            let Some(view) = self.cluster.poll(now) else { break };
             if let Status::Shared { ramp } = status {
-                self.member.decide(&round, ramp);
+                self.participant.decide(&view, ramp);
             }
             let mut state = lock(&self.state);
-            (state.round, state.rounds_total) = (Some(round.period), state.rounds_total + 1);
+            (state.decided_period, state.decided_periods_total) = (Some(view.period), state.decided_periods_total + 1);
         }
-        let status = self.exchange.status(now);
+        let status = self.cluster.status(now);
         let lost = |status: &Status| *status == Status::Lost;
         match (lost(&self.status), lost(&status)) {
             (false, true) => {
@@ -281,13 +282,13 @@ impl<M: Member> Driver<M> {
                     .next()
                     .map_or("the reports of this host do not come back from etcd", String::as_str);
                 tracing::warn!(
-                    "exchange lost: {why}; this host decides alone now: it takes the smallest number of slots that is safe, and more only as its own latency allows"
+                    "cluster lost: {why}; this host decides alone now: it takes the smallest number of slots that is safe, and more only as its own latency allows"
                 );
-                self.member.alone();
+                self.participant.alone();
                 lock(&self.state).lost_total += 1;
             }
             (true, false) => {
-                tracing::info!("exchange restored: this host decides its slots from the reports of all hosts again");
+                tracing::info!("cluster restored: this host decides its slots from the reports of all hosts again");
             }
             _ => {}
         }
@@ -301,11 +302,11 @@ impl<M: Member> Driver<M> {
                 ("shared", format!("this host has joined and takes {:.0} % of its share", 100.0 * ramp), ramp)
             }
             Status::Shared { ramp } => ("shared", "slots are decided from what all hosts report".into(), ramp),
-            Status::Holding { silent } => (
+            Status::Holding { missed } => (
                 "holding",
                 format!(
                     "the reports of this host have not come back from etcd for {}: the last decision stays in force until its lease ends",
-                    counted(silent, "period")
+                    counted(missed, "period")
                 ),
                 1.0,
             ),
@@ -315,31 +316,30 @@ impl<M: Member> Driver<M> {
         };
         (state.status, state.because, state.ramp) = (status.into(), because, ramp);
         state.error = self.troubles.iter().flatten().next().cloned();
-        let hosts = self.exchange.hosts(now).map(|(name, presence)| {
-            let (presence, silent_periods) = told(presence);
-            HostState { name: name.to_owned(), presence, silent_periods }
+        let members = self.cluster.members(now).map(|(name, presence)| {
+            let (presence, missed_periods) = described(presence);
+            MemberState { name: name.to_owned(), presence, missed_periods }
         });
-        state.hosts = hosts.collect();
-        state.hosts_total = self.exchange.size();
-        state.section = self.exchange.is_divided().then(|| self.exchange.section().to_string());
-        let sections = self.exchange.sections(now).map(|(name, presence, hosts)| {
-            let (presence, silent_periods) = told(presence);
-            SectionState { name: name.to_owned(), presence, silent_periods, hosts }
+        state.members = members.collect();
+        state.counted_members = self.cluster.size();
+        state.shard = self.cluster.is_divided().then(|| self.cluster.shard().to_string());
+        let shards = self.cluster.shards(now).map(|(name, presence, members)| {
+            let (presence, missed_periods) = described(presence);
+            ShardState { name: name.to_owned(), presence, missed_periods, members }
         });
-        state.sections = sections.collect();
-        state.age_s =
-            self.exchange.last_own().map(|period| now.since(self.exchange.config().due(period)).as_secs_f64());
+        state.shards = shards.collect();
+        state.age_s = self.cluster.last_own().map(|period| now.since(self.cluster.config().due(period)).as_secs_f64());
         state.ignored_total.clone_from(self.faults.counts());
         state.sent_bytes_total = self.traffic.sent.load(Ordering::Relaxed);
         state.received_bytes_total = self.traffic.received.load(Ordering::Relaxed);
     }
 }
 
-fn told(presence: Presence) -> (String, u64) {
-    let (presence, silent_periods) = match presence {
+fn described(presence: Presence) -> (String, u64) {
+    let (presence, missed_periods) = match presence {
         Presence::Present => ("present", 0),
-        Presence::Silent(periods) => ("silent", periods),
-        Presence::Out(periods) => ("out", periods),
+        Presence::Suspect(periods) => ("suspect", periods),
+        Presence::Expired(periods) => ("expired", periods),
     };
-    (presence.to_owned(), silent_periods)
+    (presence.to_owned(), missed_periods)
 }

@@ -9,13 +9,13 @@ use evenkeel_control::InvalidConfig;
 #[non_exhaustive]
 pub enum Error {
     /// The system's host name is no name, and the configuration has no other.
-    #[error("the system's host name {0:?} cannot be used in the exchange; set exchange.host in the configuration")]
+    #[error("the system's host name {0:?} cannot be used in the cluster; set cluster.host in the configuration")]
     Host(String),
     /// A setting is out of range.
-    #[error("exchange: {0}")]
+    #[error("cluster: {0}")]
     Setting(InvalidConfig),
     /// The system refuses what the thread needs.
-    #[error("cannot start the exchange")]
+    #[error("cannot start the thread of the cluster")]
     Start(#[source] io::Error),
     /// The system refuses what a question to etcd needs.
     #[error("cannot ask etcd")]

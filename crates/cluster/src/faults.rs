@@ -1,12 +1,12 @@
-//! Values of other hosts that are ignored: counted, and said, but not over and over.
+//! Values of other hosts that are ignored: counted, and logged, but not over and over.
 
 use std::collections::BTreeMap;
 
-use evenkeel_control::exchange::Fault;
+use evenkeel_control::cluster::Fault;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::figures::counted;
 
-/// The same about the same host is said again after so long.
+/// The same about the same host is logged again after so long.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Hosts and kinds that are remembered for that.
 const REMEMBERED: usize = 256;
@@ -14,7 +14,7 @@ const REMEMBERED: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     counts: BTreeMap<String, u64>,
-    said: BTreeMap<(String, &'static str), Instant>,
+    logged: BTreeMap<(String, &'static str), Instant>,
 }
 
 impl Faults {
@@ -26,19 +26,19 @@ impl Faults {
     pub(crate) fn note(&mut self, now: Instant, host: &str, kind: &'static str, what: &str) {
         *self.counts.entry(kind.to_owned()).or_default() += 1;
         let key = (host.to_owned(), kind);
-        if self.said.get(&key).is_some_and(|&before| now.since(before) < AGAIN_AFTER && now >= before) {
+        if self.logged.get(&key).is_some_and(|&before| now.since(before) < AGAIN_AFTER && now >= before) {
             return;
         }
-        if self.said.len() >= REMEMBERED {
-            self.said.clear();
+        if self.logged.len() >= REMEMBERED {
+            self.logged.clear();
         }
-        self.said.insert(key, now);
-        tracing::warn!("exchange: ignored: host {host:?} {what}");
+        self.logged.insert(key, now);
+        tracing::warn!("cluster: ignored: host {host:?} {what}");
     }
 }
 
 /// Name and sentence of a fault.
-pub(crate) fn told(fault: &Fault) -> (&'static str, String) {
+pub(crate) fn described(fault: &Fault) -> (&'static str, String) {
     match fault {
         Fault::Future { ahead } => {
             let ahead = counted(*ahead, "period");
@@ -50,10 +50,10 @@ pub(crate) fn told(fault: &Fault) -> (&'static str, String) {
         }
         Fault::Duplicate { .. } => (
             "duplicate",
-            "is reported by two processes; the one that started later counts, give the other a name with exchange.host"
+            "is reported by two processes; the one that started later counts, give the other a name with cluster.host"
                 .into(),
         ),
-        Fault::Conflict => ("conflict", "has said two things about one period".into()),
+        Fault::Conflict => ("conflict", "has reported two things about one period".into()),
         Fault::TooMany { max } => ("too_many", format!("is one more than the {max} that are kept track of")),
     }
 }

@@ -1,11 +1,11 @@
 //! Coordination of hosts through etcd, on a thread of its own: reports out, reports of all in, decisions.
 //!
-//! What it all means is decided in [`evenkeel_control::exchange`]; here are the clock, etcd, and the log.
+//! What it all means is decided in [`evenkeel_control::cluster`]; here are the clock, etcd, and the log.
 //!
 //! | module | question |
 //! |---|---|
 //! | `settings` | how does this host take part? |
-//! | `member` | what is reported and decided, and of what? |
+//! | `participant` | what is reported and decided, and of what? |
 //! | `handle` | how is it started, watched and stopped? |
 //! | `driver` | what is done when? |
 //! | `watcher`, `publish` | what do the others say, and what does this host? |
@@ -19,7 +19,7 @@ mod etcd;
 mod event;
 mod faults;
 mod handle;
-mod member;
+mod participant;
 mod publish;
 mod reach;
 mod settings;
@@ -29,6 +29,6 @@ mod watcher;
 
 pub use error::Error;
 pub use handle::{Handle, start};
-pub use member::{Member, sums};
+pub use participant::{Participant, sums};
 pub use reach::{Answer, reach};
 pub use settings::Settings;

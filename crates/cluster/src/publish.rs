@@ -1,10 +1,10 @@
 //! This host's key, which lives as long as its lease, and which no second process of that name can write; and, in the
-//! name of its section, the sum of a period that no host has published yet.
+//! name of its shard, the sum of a period that no host has published yet.
 
 use std::sync::Arc;
 
-use evenkeel_control::exchange::section::Section;
-use evenkeel_policy::exchange::Record;
+use evenkeel_control::cluster::shard::Shard;
+use evenkeel_policy::cluster::Record;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::watch::Receiver;
 
@@ -20,10 +20,10 @@ pub(crate) struct Outgoing {
     pub(crate) leaving: bool,
 }
 
-/// A section's sum on its way.
+/// A shard's sum on its way.
 #[derive(Clone, Debug)]
 pub(crate) struct OutgoingSum {
-    pub(crate) section: Section,
+    pub(crate) shard: Shard,
     pub(crate) period: u64,
     pub(crate) text: String,
 }
@@ -41,7 +41,7 @@ const AHEAD: u64 = 8;
 
 /// Publishes whatever is newest until the last one.
 pub(crate) async fn run(settings: Settings, traffic: Arc<Traffic>, events: Sender<Event>, to_publish: ToPublish) {
-    let key = settings.host_key();
+    let key = settings.member_key();
     let ToPublish { mut own, mut sum } = to_publish;
     let mut publisher =
         Publisher { settings, key, traffic, endpoint: 0, client: None, lease: None, made_at: None, summed: None };
@@ -104,10 +104,10 @@ struct Publisher {
     summed: Option<Summed>,
 }
 
-/// The value of a section's key.
+/// The value of a shard's key.
 #[derive(Clone, Copy, Debug)]
 struct Summed {
-    section: Section,
+    shard: Shard,
     /// At which it was written.
     revision: i64,
     /// Of which period it is, if it is a sum at all.
@@ -117,7 +117,7 @@ struct Summed {
 impl Publisher {
     /// Writes our value; tries each server once.
     async fn publish(&mut self, text: &str) -> Result<(), Unwritten> {
-        let servers = self.settings.exchange.etcd.len();
+        let servers = self.settings.cluster.etcd.len();
         let mut last = None;
         for _ in 0..servers {
             match self.write(text).await {
@@ -149,13 +149,13 @@ impl Publisher {
         let mut client = match self.client.take() {
             Some(client) => client,
             None => {
-                let endpoint = &self.settings.exchange.etcd[self.endpoint];
+                let endpoint = &self.settings.cluster.etcd[self.endpoint];
                 Client::open(endpoint, self.settings.patience(), &self.traffic).await?
             }
         };
         let lease = match self.lease {
             Some(lease) => lease,
-            None => client.grant(self.settings.exchange.lease_seconds()).await?,
+            None => client.grant(self.settings.cluster.lease_seconds()).await?,
         };
         self.lease = Some(lease);
         let written = match self.made_at {
@@ -196,26 +196,26 @@ impl Publisher {
         // Without this the lease that we hold in reserve would end.
         client.keep_alive(lease).await?;
         Err(Unwritten::Taken(format!(
-            "another process is host {:?} of group {:?}: its key ends within {} s if it is an earlier life of this one, else give one of the two another name with exchange.host",
+            "another process is host {:?} of cluster {:?}: its key ends within {} s if it is an earlier life of this one, else give one of the two another name with cluster.host",
             self.settings.host,
-            self.settings.exchange.group,
-            self.settings.exchange.lease_seconds()
+            self.settings.cluster.name,
+            self.settings.cluster.lease_seconds()
         )))
     }
 
-    /// Writes a sum, unless another host has for the same period or a later one. Only who may say something itself speaks
-    /// for its section; it lives as long as who speaks for it.
+    /// Writes a sum, unless another host has for the same period or a later one. Only a host with a key of its own speaks
+    /// for its shard; the sum lives as long as that host's lease.
     async fn publish_sum(&mut self, sum: &OutgoingSum) -> Result<(), Unwritten> {
         let (Some(lease), Some(_), Some(mut client)) = (self.lease, self.made_at, self.client.take()) else {
             return Ok(());
         };
-        let key = self.settings.section_key(sum.section);
+        let key = self.settings.shard_key(sum.shard);
         // One far ahead of us is of a clock that is wrong, and no host takes it.
-        let is_told = |told: u64| (sum.period..=sum.period + AHEAD).contains(&told);
-        let known = self.summed.filter(|known| known.section == sum.section);
-        let mut known = known.unwrap_or(Summed { section: sum.section, revision: 0, period: None });
+        let is_published = |period: u64| (sum.period..=sum.period + AHEAD).contains(&period);
+        let known = self.summed.filter(|known| known.shard == sum.shard);
+        let mut known = known.unwrap_or(Summed { shard: sum.shard, revision: 0, period: None });
         for _ in 0..ATTEMPTS {
-            if known.period.is_some_and(is_told) {
+            if known.period.is_some_and(is_published) {
                 break;
             }
             let (revision, other) = client.renew(&key, sum.text.as_bytes(), lease, known.revision).await?;

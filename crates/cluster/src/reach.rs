@@ -8,17 +8,18 @@ use evenkeel_policy::config;
 use crate::error::Error;
 use crate::etcd::{Client, Keys, Traffic};
 use crate::settings::Settings;
+use crate::watcher::MEMBERS;
 
-/// Answer of an address: the number of hosts of the group, or why there is none.
+/// Answer of an address: the number of members of the cluster, or why there is none.
 pub type Answer = Result<u64, String>;
 
-/// Asks each address for the number of hosts of the group; what it is called, and what it answered.
+/// Asks each address for the number of members of the cluster; its name, and its answer.
 ///
 /// # Errors
-/// Where this host has no name for the exchange, or nothing can be asked at all.
-pub fn reach(exchange: &config::Exchange) -> Result<Vec<(String, Answer)>, Error> {
-    let settings = Settings::of_this_host(exchange)?;
-    let (keys, patience) = (Keys::with(&format!("{}hosts/", settings.prefix())), settings.patience());
+/// Where this host has no name for the cluster, or no address can be asked at all.
+pub fn reach(cluster: &config::Cluster) -> Result<Vec<(String, Answer)>, Error> {
+    let settings = Settings::of_this_host(cluster)?;
+    let (keys, patience) = (Keys::with(&format!("{}{MEMBERS}", settings.prefix())), settings.patience());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(1)
@@ -28,7 +29,7 @@ pub fn reach(exchange: &config::Exchange) -> Result<Vec<(String, Answer)>, Error
         let mut client = Client::open(endpoint, patience, &Arc::new(Traffic::default())).await?;
         client.count(&keys).await
     };
-    let answers = exchange.etcd.iter().map(|endpoint| {
+    let answers = cluster.etcd.iter().map(|endpoint| {
         let answer = runtime.block_on(ask(endpoint)).map_err(|error| error.to_string());
         (endpoint.to_string(), answer)
     });

@@ -10,7 +10,7 @@ use crate::error::Error;
 /// How this host takes part.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    pub(crate) exchange: config::Exchange,
+    pub(crate) cluster: config::Cluster,
     /// Name of this host.
     pub(crate) host: String,
     /// Which life of it: later starts have larger numbers.
@@ -24,8 +24,8 @@ impl Settings {
     ///
     /// # Errors
     /// When the system's host name is none that can be used and no other was given.
-    pub fn of_this_host(exchange: &config::Exchange) -> Result<Self, Error> {
-        let host = match &exchange.host {
+    pub fn of_this_host(cluster: &config::Cluster) -> Result<Self, Error> {
+        let host = match &cluster.host {
             Some(host) => host.clone(),
             None => {
                 let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -35,16 +35,16 @@ impl Settings {
                 name
             }
         };
-        Ok(Self { exchange: exchange.clone(), host, incarnation: wall_clock().as_nanos(), clock: wall_clock })
+        Ok(Self { cluster: cluster.clone(), host, incarnation: wall_clock().as_nanos(), clock: wall_clock })
     }
 
-    /// Where the group has its keys.
+    /// Where the cluster has its keys.
     pub(crate) fn prefix(&self) -> String {
-        format!("evenkeel/{}/", self.exchange.group)
+        format!("evenkeel/{}/", self.cluster.name)
     }
 
     pub(crate) fn period(&self) -> StdDuration {
-        self.exchange.period.into()
+        self.cluster.period.into()
     }
 
     /// How long etcd may take for one request: a value that comes later than the next one is of no use.

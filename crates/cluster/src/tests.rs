@@ -1,4 +1,4 @@
-//! Hosts that exchange through a real etcd, which is stopped, killed, restarted and compacted under them.
+//! Hosts of a cluster through a real etcd, which is stopped, killed, restarted and compacted under them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration as StdDuration, Instant as StdInstant};
 
-use evenkeel_control::exchange::Round;
-use evenkeel_control::exchange::fleet::Said;
-use evenkeel_control::exchange::section::{Section, Sizes, place};
+use evenkeel_control::cluster::View;
+use evenkeel_control::cluster::shard::{Shard, Sizes, hash};
+use evenkeel_control::cluster::sharding::Contribution;
 use evenkeel_control::{Duration, Instant};
-use evenkeel_policy::config::Exchange;
-use evenkeel_policy::exchange::{PoolRecord, Pools, received_bytes};
+use evenkeel_policy::cluster::{PoolRecord, Pools, received_bytes};
+use evenkeel_policy::config::Cluster;
 use evenkeel_policy::units::Duration as Time;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::driver::{Driver, lock};
 use crate::event::Event;
 use crate::settings::wall_clock;
-use crate::{Handle, Member, Settings, start, watcher};
+use crate::{Handle, Participant, Settings, start, watcher};
 
 #[path = "../../evenkeel/tests/serve/port.rs"]
 mod port;
@@ -141,29 +141,29 @@ impl Etcd {
         Self::host_with(self.settings(name, clock))
     }
 
-    /// A host of a group that is divided above so many hosts, into sections of at most so many in the mean.
-    fn host_in_section(&self, name: &str, above: u64, most: u64) -> Host {
+    /// A host of a cluster that is divided above so many hosts, into shards of at most so many in the mean.
+    fn host_in_shard(&self, name: &str, above: u64, most: u64) -> Host {
         let mut settings = self.settings(name, wall_clock);
-        (settings.exchange.sections_above, settings.exchange.section_size) = (above, Some(most));
+        (settings.cluster.shards_above, settings.cluster.shard_size) = (above, Some(most));
         Self::host_with(settings)
     }
 
     fn host_with(settings: Settings) -> Host {
-        let told = Arc::<Mutex<Told>>::default();
-        let member = Recorder { told: Arc::clone(&told), reports: 0 };
-        Host { told, handle: start(settings, member).expect("it starts") }
+        let seen = Arc::<Mutex<Seen>>::default();
+        let participant = Recorder { seen: Arc::clone(&seen), reports: 0 };
+        Host { seen, handle: start(settings, participant).expect("it starts") }
     }
 }
 
 fn settings(etcd: &str, host: &str, clock: fn() -> Instant) -> Settings {
-    let exchange = Exchange {
+    let cluster = Cluster {
         etcd: vec![etcd.parse().expect("an address")],
         host: Some(host.into()),
         period: PERIOD,
         lease: LEASE,
-        ..Exchange::default()
+        ..Cluster::default()
     };
-    Settings { exchange, host: host.into(), incarnation: wall_clock().as_nanos(), clock }
+    Settings { cluster, host: host.into(), incarnation: wall_clock().as_nanos(), clock }
 }
 
 impl Drop for Etcd {
@@ -174,73 +174,73 @@ impl Drop for Etcd {
     }
 }
 
-/// Who took part in a round, how old what they said was, and what it was.
+/// The members of a period, the age of their reports, and a figure of them.
 type Members = Vec<(String, u64, f64)>;
 
-/// What a host was told.
+/// The decisions of a host.
 #[derive(Debug, Default)]
-struct Told {
-    rounds: BTreeMap<u64, Members>,
-    /// How many hosts took part in a round, one by one or in sums of sections.
+struct Seen {
+    periods: BTreeMap<u64, Members>,
+    /// How many members a period had, one by one or in sums of shards.
     hosts: BTreeMap<u64, u64>,
     /// It is on its own.
     alone: bool,
-    /// How much of its share it was to take, round by round.
+    /// How much of its share it was to take, period by period.
     ramps: Vec<f64>,
 }
 
 struct Recorder {
-    told: Arc<Mutex<Told>>,
+    seen: Arc<Mutex<Seen>>,
     reports: u64,
 }
 
-impl Member for Recorder {
+impl Participant for Recorder {
     fn report(&mut self) -> Pools {
         self.reports += 1;
         let figures = PoolRecord { used: self.reports as f64, tenants: 1.0, ..PoolRecord::default() };
         BTreeMap::from([("main".into(), figures)])
     }
 
-    fn decide(&mut self, round: &Round<'_, Said<Pools>>, ramp: f64) {
-        let members = round.members.iter();
+    fn decide(&mut self, view: &View<'_, Contribution<Pools>>, ramp: f64) {
+        let members = view.members.iter();
         let members =
             members.map(|member| (member.host.to_owned(), member.age, member.report.content.content["main"].used));
-        let mut told = lock(&self.told);
-        told.hosts.insert(round.period, round.members.iter().map(|member| member.report.content.hosts).sum());
-        let again = told.rounds.insert(round.period, members.collect());
-        assert!(again.is_none(), "period {} was decided twice", round.period);
-        told.alone = false;
-        told.ramps.push(ramp);
+        let mut seen = lock(&self.seen);
+        seen.hosts.insert(view.period, view.members.iter().map(|member| member.report.content.members).sum());
+        let again = seen.periods.insert(view.period, members.collect());
+        assert!(again.is_none(), "period {} was decided twice", view.period);
+        seen.alone = false;
+        seen.ramps.push(ramp);
     }
 
     fn alone(&mut self) {
-        lock(&self.told).alone = true;
+        lock(&self.seen).alone = true;
     }
 }
 
 struct Host {
-    told: Arc<Mutex<Told>>,
+    seen: Arc<Mutex<Seen>>,
     handle: Handle,
 }
 
 impl Host {
-    fn rounds(&self) -> BTreeMap<u64, Members> {
-        lock(&self.told).rounds.clone()
+    fn periods(&self) -> BTreeMap<u64, Members> {
+        lock(&self.seen).periods.clone()
     }
 
     fn is_alone(&self) -> bool {
-        lock(&self.told).alone
+        lock(&self.seen).alone
     }
 
-    /// Names of those in the newest round.
+    /// Names of those in the newest period.
     fn sees(&self) -> Vec<String> {
-        let rounds = self.rounds();
-        let newest = rounds.last_key_value().map(|(_, members)| members.as_slice()).unwrap_or_default();
+        let periods = self.periods();
+        let newest = periods.last_key_value().map(|(_, members)| members.as_slice()).unwrap_or_default();
         newest.iter().map(|(host, ..)| host.clone()).collect()
     }
 
-    fn last_round(&self) -> u64 {
-        self.rounds().last_key_value().map_or(0, |(period, _)| *period)
+    fn last_period(&self) -> u64 {
+        self.periods().last_key_value().map_or(0, |(period, _)| *period)
     }
 
     fn status(&self) -> String {
@@ -258,10 +258,10 @@ impl Drop for Host {
     }
 }
 
-const HOSTS: &str = "evenkeel/main/hosts/";
+const MEMBERS: &str = "evenkeel/main/members/";
 
 fn key_of(host: &str) -> String {
-    format!("{HOSTS}{:04x}/{host}", place(host))
+    format!("{MEMBERS}{:04x}/{host}", hash(host))
 }
 
 /// Waits until something holds; how long it took.
@@ -278,16 +278,16 @@ fn all_see(hosts: &[&Host], names: &[&str]) -> StdDuration {
     wait(&format!("all see {names:?}"), || hosts.iter().all(|host| !host.is_alone() && host.sees() == names))
 }
 
-/// Waits for rounds in which all that take part reported, and which are then the same on all hosts. On a machine that is
+/// Waits for periods in which all that take part reported, and which are then the same on all hosts. On a machine that is
 /// busy with other tests, a report may come late to one of them.
-fn wait_for_same_rounds(hosts: &[&Host], since: u64) {
+fn wait_for_same_periods(hosts: &[&Host], since: u64) {
     let complete = |members: &Members| members.len() == hosts.len() && members.iter().all(|(_, age, _)| *age == 0);
     wait("they decide together", || {
-        let rounds: Vec<_> = hosts.iter().map(|host| host.rounds()).collect();
-        let everywhere = |period: u64| rounds.iter().all(|rounds| rounds.get(&period).is_some_and(complete));
-        let shared: Vec<_> = rounds[0].iter().filter(|(period, _)| **period > since && everywhere(**period)).collect();
+        let periods: Vec<_> = hosts.iter().map(|host| host.periods()).collect();
+        let everywhere = |period: u64| periods.iter().all(|periods| periods.get(&period).is_some_and(complete));
+        let shared: Vec<_> = periods[0].iter().filter(|(period, _)| **period > since && everywhere(**period)).collect();
         for (period, members) in &shared {
-            rounds.iter().for_each(|other| assert_eq!(other[*period], **members, "{period}"));
+            periods.iter().for_each(|other| assert_eq!(other[*period], **members, "{period}"));
         }
         shared.len() >= 8
     });
@@ -299,32 +299,32 @@ fn three_hosts_decide_from_the_same_reports_and_one_that_leaves_is_gone_at_once(
     let hosts = ["a", "b", "c"].map(|name| etcd.host(name));
     let [a, b, c] = &hosts;
     all_see(&[a, b, c], &["a", "b", "c"]);
-    let found = [a, b, c].map(Host::last_round).into_iter().max().unwrap_or(0) + 2;
-    wait_for_same_rounds(&[a, b, c], found);
-    wait("all is well", || a.status() == "shared" && a.handle.state().hosts.len() == 3);
+    let found = [a, b, c].map(Host::last_period).into_iter().max().unwrap_or(0) + 2;
+    wait_for_same_periods(&[a, b, c], found);
+    wait("all is well", || a.status() == "shared" && a.handle.state().members.len() == 3);
     let state = a.handle.state();
     assert!(state.connected, "{state:?}");
     assert!(state.sent_bytes_total > 0 && state.received_bytes_total > state.sent_bytes_total, "{state:?}");
     assert_eq!(state.ignored_total, BTreeMap::new());
-    // What comes from etcd each period is no more than what the bound of docs/reference/exchange.md is made of.
+    // What comes from etcd each period is no more than what the bound of docs/reference/cluster.md is made of.
     let length = etcd.ctl(&["get", "--print-value-only", &key_of("a")]).map_or(0, |value| value.trim_end().len());
-    let received = || (a.handle.state().received_bytes_total, a.handle.state().rounds_total);
-    let (bytes, rounds) = received();
-    wait("some periods", || received().1 >= rounds + 8);
-    let (bytes, rounds) = (received().0 - bytes, received().1 - rounds);
+    let received = || (a.handle.state().received_bytes_total, a.handle.state().decided_periods_total);
+    let (bytes, periods) = received();
+    wait("some periods", || received().1 >= periods + 8);
+    let (bytes, periods) = (received().0 - bytes, received().1 - periods);
     let most = received_bytes([length; 3]) as u64;
     assert!(
-        bytes <= most * (rounds + 1) && bytes > most * rounds / 3,
-        "{bytes} bytes in {rounds} periods, bound {most}"
+        bytes <= most * (periods + 1) && bytes > most * periods / 3,
+        "{bytes} bytes in {periods} periods, bound {most}"
     );
-    let ramps = lock(&a.told).ramps.clone();
+    let ramps = lock(&a.seen).ramps.clone();
     assert!(ramps[0] < 1.0 && ramps.contains(&1.0), "{ramps:?}");
 
     c.handle.stop();
     let took = all_see(&[a, b], &["a", "b"]);
     println!("gone after {took:?}");
     assert_eq!(
-        etcd.ctl(&["get", "--prefix", "--keys-only", "evenkeel/main/hosts/"]).map(|keys| keys.contains("/c")),
+        etcd.ctl(&["get", "--prefix", "--keys-only", "evenkeel/main/members/"]).map(|keys| keys.contains("/c")),
         Some(false)
     );
 }
@@ -337,7 +337,7 @@ fn an_etcd_that_is_killed_stopped_or_loses_everything_is_survived() {
     all_see(&[a, b], &["a", "b"]);
 
     etcd.kill();
-    // Their state says so a moment after their members were told.
+    // Their state says so a moment after their participants.
     let lost = |host: &Host| host.is_alone() && host.status() == "lost";
     wait("both know that they are alone, and why", || {
         [a, b].iter().all(|host| lost(host) && host.error().contains("http://127.0.0.1"))
@@ -358,8 +358,8 @@ fn an_etcd_that_is_killed_stopped_or_loses_everything_is_survived() {
     fs::remove_dir_all(etcd.folder.join("data")).expect("its data");
     etcd.restart();
     etcd.await_health();
-    let before = a.last_round();
-    wait("they go on", || a.last_round() > before + 5);
+    let before = a.last_period();
+    wait("they go on", || a.last_period() > before + 5);
     all_see(&[a, b], &["a", "b"]);
 }
 
@@ -376,30 +376,30 @@ fn keys_leases_and_history_may_go_while_hosts_use_them() {
     };
     // History is compacted away while one does not read.
     etcd.ctl(&["compaction", &revision()]).expect("compacted");
-    etcd.ctl(&["del", "--prefix", "evenkeel/main/hosts/"]).expect("deleted");
-    let before = a.last_round();
-    wait("they go on", || a.last_round() > before + 8 && b.last_round() > before + 8);
+    etcd.ctl(&["del", "--prefix", "evenkeel/main/members/"]).expect("deleted");
+    let before = a.last_period();
+    wait("they go on", || a.last_period() > before + 8 && b.last_period() > before + 8);
     all_see(&[a, b], &["a", "b"]);
     let leases = etcd.ctl(&["lease", "list"]).expect("leases");
     for lease in leases.lines().skip(1) {
         etcd.ctl(&["lease", "revoke", lease]).expect("revoked");
     }
-    let before = a.last_round();
-    wait("they go on", || a.last_round() > before + 8 && b.last_round() > before + 8);
+    let before = a.last_period();
+    wait("they go on", || a.last_period() > before + 8 && b.last_period() > before + 8);
     all_see(&[a, b], &["a", "b"]);
 }
 
 /// Keys with values that no host can use: three that are corrupt, one of an older version, one with another period.
 fn useless() -> Vec<(String, &'static str)> {
     let newer = "{\"v\":99}";
-    let older = "{\"v\":1}";
+    let older = "{\"v\":2}";
     vec![
         (key_of("b"), "{"),
         (key_of("c"), older),
         (key_of("d e"), newer),
-        (key_of("f"), "{\"v\":2,\"incarnation\":1,\"period\":1,\"joined\":1,\"period_us\":7}"),
+        (key_of("f"), "{\"v\":3,\"incarnation\":1,\"period\":1,\"joined\":1,\"period_us\":7}"),
         // Where no host belongs.
-        ("evenkeel/main/hosts/b".into(), newer),
+        ("evenkeel/main/members/b".into(), newer),
     ]
 }
 
@@ -410,15 +410,15 @@ fn counts(times: u64) -> BTreeMap<String, u64> {
 
 #[test]
 fn what_cannot_be_read_is_counted_each_time_it_is_read_and_no_more() {
-    let told = Recorder { told: Arc::default(), reports: 0 };
+    let recorder = Recorder { seen: Arc::default(), reports: 0 };
     let settings = settings("http://127.0.0.1:1", "a", wall_clock);
-    let mut driver = Driver::new(settings, told, Arc::default()).expect("good settings");
-    let values = || useless().into_iter().map(|(key, value)| (watcher::host(&key, HOSTS), value.into()));
-    values().for_each(|(host, value)| driver.take_in(Event::Said { host, value }));
+    let mut driver = Driver::new(settings, recorder, Arc::default()).expect("good settings");
+    let values = || useless().into_iter().map(|(key, value)| (watcher::host(&key, MEMBERS), value.into()));
+    values().for_each(|(host, value)| driver.take_in(Event::Reported { host, value }));
     (0..10).for_each(|_| driver.decide(wall_clock()));
     assert_eq!(*driver.faults.counts(), counts(1));
-    let (endpoint, section) = ("http://127.0.0.1:1".into(), Section::WHOLE);
-    driver.take_in(Event::Watching { endpoint, section, all: values().collect(), sums: Vec::new() });
+    let (endpoint, shard) = ("http://127.0.0.1:1".into(), Shard::WHOLE);
+    driver.take_in(Event::Watching { endpoint, shard, all: values().collect(), sums: Vec::new() });
     (0..10).for_each(|_| driver.decide(wall_clock()));
     assert_eq!(*driver.faults.counts(), counts(2), "all values were read anew");
 }
@@ -434,8 +434,8 @@ fn what_cannot_be_read_is_reported_and_ignored() {
         let ignored = a.handle.state().ignored_total;
         ignored.get("version").is_some_and(|times| ignored == counts(*times))
     });
-    let before = a.last_round();
-    wait("it goes on", || a.last_round() > before + 5);
+    let before = a.last_period();
+    wait("it goes on", || a.last_period() > before + 5);
     wait("on its own terms", || a.sees() == ["a"] && a.status() == "shared");
 }
 
@@ -446,9 +446,9 @@ fn of_two_hosts_with_one_name_one_takes_part_and_the_other_says_why_not() {
     all_see(&[&a, &b], &["a", "b"]);
     let second = etcd.host("b");
     wait("it says so", || second.error().contains("another process is host \"b\""));
-    let before = a.last_round();
-    wait("the others go on", || a.last_round() > before + 15);
-    assert!(second.is_alone() && second.error().contains("exchange.host"));
+    let before = a.last_period();
+    wait("the others go on", || a.last_period() > before + 15);
+    assert!(second.is_alone() && second.error().contains("cluster.host"));
     wait("the first one takes part", || a.sees() == ["a", "b"] && b.status() == "shared");
     // The first one goes: the second one takes its place.
     b.handle.stop();
@@ -457,11 +457,11 @@ fn of_two_hosts_with_one_name_one_takes_part_and_the_other_says_why_not() {
 }
 
 #[test]
-fn a_host_that_dies_is_out_after_its_lease_and_a_later_life_takes_its_place() {
+fn a_host_that_dies_expires_after_its_lease_and_a_later_life_takes_its_place() {
     let Some(etcd) = Etcd::start() else { return };
     // Its own lease is long, so that a busy machine has time to see a host that reports once.
     let mut settings = etcd.settings("a", wall_clock);
-    settings.exchange.lease = Time::from_millis(60_000);
+    settings.cluster.lease = Time::from_millis(60_000);
     let a = Etcd::host_with(settings);
     all_see(&[&a], &["a"]);
     // A process of its own would be killed; here one whose value stays although it never reports again does.
@@ -469,16 +469,16 @@ fn a_host_that_dies_is_out_after_its_lease_and_a_later_life_takes_its_place() {
     let lease = lease.split_whitespace().nth(1).expect("its number");
     let period = wall_clock().as_nanos() / PERIOD.as_nanos();
     let value = format!(
-        "{{\"v\":2,\"incarnation\":7,\"period\":{period},\"joined\":{period},\"period_us\":400000,\"pools\":{{\"main\":{{\"used\":3}}}}}}"
+        "{{\"v\":3,\"incarnation\":7,\"period\":{period},\"joined\":{period},\"period_us\":400000,\"pools\":{{\"main\":{{\"used\":3}}}}}}"
     );
     etcd.ctl(&["put", &format!("--lease={lease}"), &key_of("dead"), &value]).expect("written");
     wait("it is seen", || a.sees() == ["a", "dead"]);
     // As etcd does when a lease ends that nothing keeps alive.
     etcd.ctl(&["lease", "revoke", lease]).expect("revoked");
-    wait("it is out", || a.sees() == ["a"]);
-    // Its state says so a moment after its member was told.
-    let is_out = || a.handle.state().hosts.iter().any(|host| host.name == "dead" && host.presence == "out");
-    wait("it is known to be out", is_out);
+    wait("it has expired", || a.sees() == ["a"]);
+    // Its state says so a moment after its participant.
+    let has_expired = || a.handle.state().members.iter().any(|host| host.name == "dead" && host.presence == "expired");
+    wait("it is known to have expired", has_expired);
     let dead = etcd.host("dead");
     all_see(&[&a, &dead], &["a", "dead"]);
 }
@@ -494,73 +494,73 @@ fn a_clock_that_is_a_period_behind_changes_nothing_and_one_far_off_is_told() {
     let Some(etcd) = Etcd::start() else { return };
     let (a, b) = (etcd.host("a"), etcd.host_with_clock("b", behind));
     all_see(&[&a, &b], &["a", "b"]);
-    let found = a.last_round().max(b.last_round()) + 2;
-    wait_for_same_rounds(&[&a, &b], found);
+    let found = a.last_period().max(b.last_period()) + 2;
+    wait_for_same_periods(&[&a, &b], found);
     let far = etcd.host_with_clock("far", far_ahead);
     wait("it is noticed", || a.handle.state().ignored_total.contains_key("future"));
     wait("on both sides", || far.handle.state().ignored_total.contains_key("late"));
     wait("the others go on", || a.sees() == ["a", "b"]);
 }
 
-/// Waits for rounds in which all hosts were counted, and which were the same for all of them.
-fn wait_for_all_in_sections(hosts: &[Host]) {
-    let since = hosts.iter().map(Host::last_round).max().unwrap_or(0);
+/// Waits for periods in which all hosts were counted, and which were the same for all of them.
+fn wait_for_all_in_shards(hosts: &[Host]) {
+    let since = hosts.iter().map(Host::last_period).max().unwrap_or(0);
     wait("all decide from the same sums of all", || {
-        let rounds: Vec<_> = hosts.iter().map(Host::rounds).collect();
-        let counted = lock(&hosts[0].told).hosts.clone();
+        let periods: Vec<_> = hosts.iter().map(Host::periods).collect();
+        let counted = lock(&hosts[0].seen).hosts.clone();
         let everyone = |period: &u64, members: &Members| {
             counted[period] == hosts.len() as u64 && members.iter().all(|(_, age, _)| *age == 0)
         };
-        let same = |period: &u64, members: &Members| rounds.iter().all(|other| other.get(period) == Some(members));
-        let after = rounds[0].range(since + 1..);
+        let same = |period: &u64, members: &Members| periods.iter().all(|other| other.get(period) == Some(members));
+        let after = periods[0].range(since + 1..);
         after.filter(|(period, members)| everyone(period, members) && same(period, members)).count() >= 3
     });
 }
 
 #[test]
-fn a_group_of_twelve_decides_from_sums_of_sections_and_survives_who_tells_them() {
+fn a_cluster_of_twelve_decides_from_sums_of_shards_and_survives_who_publishes_them() {
     let Some(mut etcd) = Etcd::start() else { return };
     let name = |n: usize| format!("host-{n:02}");
-    let mut hosts: Vec<Host> = (0..4).map(|n| etcd.host_in_section(&name(n), 4, 4)).collect();
-    wait_for_all_in_sections(&hosts);
-    assert!(hosts[0].handle.state().sections.is_empty(), "four read each other one by one");
+    let mut hosts: Vec<Host> = (0..4).map(|n| etcd.host_in_shard(&name(n), 4, 4)).collect();
+    wait_for_all_in_shards(&hosts);
+    assert!(hosts[0].handle.state().shards.is_empty(), "four read each other one by one");
 
     // It grows over the threshold while it runs.
-    hosts.extend((4..12).map(|n| etcd.host_in_section(&name(n), 4, 4)));
+    hosts.extend((4..12).map(|n| etcd.host_in_shard(&name(n), 4, 4)));
     let divided =
-        |hosts: &[Host]| hosts.iter().all(|host| host.handle.state().section.is_some_and(|s| s.starts_with("2-")));
+        |hosts: &[Host]| hosts.iter().all(|host| host.handle.state().shard.is_some_and(|s| s.starts_with("2-")));
     wait("it is divided", || divided(&hosts));
-    wait_for_all_in_sections(&hosts);
+    wait_for_all_in_shards(&hosts);
     let state = hosts[5].handle.state();
-    assert!(state.hosts.len() < 12 && state.hosts_total == 12, "{state:?}");
-    let mut sections: Vec<String> = (0..12).map(|n| Section::of(&name(n), 2).to_string()).collect();
-    sections.sort();
-    sections.dedup();
-    let present = state.sections.iter().filter(|section| section.presence == "present");
-    assert_eq!(present.map(|section| section.name.clone()).collect::<Vec<_>>(), sections);
+    assert!(state.members.len() < 12 && state.counted_members == 12, "{state:?}");
+    let mut shards: Vec<String> = (0..12).map(|n| Shard::of(&name(n), 2).to_string()).collect();
+    shards.sort();
+    shards.dedup();
+    let present = state.shards.iter().filter(|shard| shard.presence == "present");
+    assert_eq!(present.map(|shard| shard.name.clone()).collect::<Vec<_>>(), shards);
     assert_eq!(state.ignored_total, BTreeMap::new());
 
     // What no host can have written is reported, and the next sum takes its place.
-    etcd.ctl(&["put", "evenkeel/main/sections/2-001", "{"]).expect("written");
-    etcd.ctl(&["put", "evenkeel/main/sections/2-1", "{}"]).expect("written");
+    etcd.ctl(&["put", "evenkeel/main/shards/2-001", "{"]).expect("written");
+    etcd.ctl(&["put", "evenkeel/main/shards/2-1", "{}"]).expect("written");
     wait("it is noticed", || hosts.iter().all(|host| host.handle.state().ignored_total.get("corrupt") >= Some(&2)));
-    wait_for_all_in_sections(&hosts);
+    wait_for_all_in_shards(&hosts);
 
-    // Who speaks for a section goes, in order; the next one speaks.
+    // Who speaks for a shard goes, in order; the next one speaks.
     drop(hosts.remove(0));
-    wait_for_all_in_sections(&hosts);
+    wait_for_all_in_shards(&hosts);
 
     // etcd goes and comes back.
     etcd.kill();
     wait("all know that they are alone", || hosts.iter().all(Host::is_alone));
     etcd.restart();
-    wait_for_all_in_sections(&hosts);
+    wait_for_all_in_shards(&hosts);
     wait("nothing is wrong any more", || hosts.iter().all(|host| host.status() == "shared"));
 
     // Other settings, one host after the other: every host counts all the time.
     for host in &hosts {
         host.handle.resize(Sizes { above: 100, most: None });
     }
-    wait("it is one again", || hosts.iter().all(|host| host.handle.state().section.is_none()));
-    wait_for_all_in_sections(&hosts);
+    wait("it is one again", || hosts.iter().all(|host| host.handle.state().shard.is_none()));
+    wait_for_all_in_shards(&hosts);
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_control::exchange::section::{Section, Sizes, place};
+use evenkeel_control::cluster::shard::{Shard, Sizes, hash};
 use evenkeel_policy::config::Endpoint;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::watch::Receiver;
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// The hosts whose values are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// How often the group is halved; `None`: as often as the number of hosts that there are asks for.
+    /// How often the cluster is halved; `None`: as often as the number of members asks for.
     pub(crate) bits: Option<u8>,
     pub(crate) sizes: Sizes,
 }
@@ -32,7 +32,7 @@ pub(crate) async fn run(
     events: Sender<Event>,
     mut wanted: Receiver<Wanted>,
 ) {
-    let mut endpoints = settings.exchange.etcd.iter().cycle().peekable();
+    let mut endpoints = settings.cluster.etcd.iter().cycle().peekable();
     while let Some(endpoint) = endpoints.peek() {
         let why = match follow(&settings, endpoint, &traffic, &events, &mut wanted).await {
             Ok(()) => return,
@@ -73,32 +73,32 @@ async fn follow(
     events: &Sender<Event>,
     wanted: &mut Receiver<Wanted>,
 ) -> Result<(), Stop> {
-    let (hosts, sections) = (settings.prefix() + HOSTS, settings.prefix() + SECTIONS);
+    let (members, shards) = (settings.prefix() + MEMBERS, settings.prefix() + SHARDS);
     let Wanted { bits, sizes } = *wanted.borrow_and_update();
     let mut client = Client::open(endpoint, settings.patience(), traffic).await?;
     let bits = match bits {
         Some(bits) => bits,
-        None => sizes.bits(client.count(&Keys::with(&hosts)).await?),
+        None => sizes.bits(client.count(&Keys::with(&members)).await?),
     };
-    let section = Section::of(&settings.host, bits);
-    // Sums first: what is told of hosts that are read later is not older.
+    let shard = Shard::of(&settings.host, bits);
+    // Sums first: the values of hosts that are read later are not older.
     let other = Client::open(endpoint, settings.patience(), traffic).await?;
-    let (sums, mut sum_changes) = other.follow(&Keys::with(&sections)).await?;
-    let sums = sums.into_iter().map(|(key, value)| (name(&key, &sections), value)).collect();
-    let (all, mut changes) = client.follow(&keys_of(&hosts, section)).await?;
-    let all = all.into_iter().map(|(key, value)| (host(&key, &hosts), value)).collect();
-    if events.send(Event::Watching { endpoint: endpoint.to_string(), section, all, sums }).await.is_err() {
+    let (sums, mut sum_changes) = other.follow(&Keys::with(&shards)).await?;
+    let sums = sums.into_iter().map(|(key, value)| (name(&key, &shards), value)).collect();
+    let (all, mut changes) = client.follow(&keys_of(&members, shard)).await?;
+    let all = all.into_iter().map(|(key, value)| (host(&key, &members), value)).collect();
+    if events.send(Event::Watching { endpoint: endpoint.to_string(), shard, all, sums }).await.is_err() {
         return Ok(());
     }
-    // We hear at least ourselves once a period; a way that leads nowhere any more is not told to us.
+    // We hear at least ourselves once a period; a way that leads nowhere any more is not reported to us.
     let silence = (settings.period() * 2).max(settings.patience() * 2);
     loop {
         tokio::select! {
             changed = timeout(silence, changes.next()) => {
                 for change in changed.map_err(|_| Stop::Silent(silence))?? {
                     let event = match change {
-                        Change::Put(key, value) => Event::Said { host: host(&key, &hosts), value },
-                        Change::Deleted(key) => Event::Ended { host: host(&key, &hosts) },
+                        Change::Put(key, value) => Event::Reported { host: host(&key, &members), value },
+                        Change::Deleted(key) => Event::Ended { host: host(&key, &members) },
                     };
                     if events.send(event).await.is_err() {
                         return Ok(());
@@ -107,9 +107,9 @@ async fn follow(
             }
             changed = sum_changes.next() => {
                 for change in changed? {
-                    // That one is gone says no more than that no host tells it at present.
+                    // That one is gone says no more than that no host publishes it at present.
                     let Change::Put(key, value) = change else { continue };
-                    if events.send(Event::Summed { section: name(&key, &sections), value }).await.is_err() {
+                    if events.send(Event::Summed { shard: name(&key, &shards), value }).await.is_err() {
                         return Ok(());
                     }
                 }
@@ -118,7 +118,7 @@ async fn follow(
                 if changed.is_err() {
                     return Ok(());
                 }
-                if wanted.borrow_and_update().bits.is_some_and(|bits| bits != section.bits()) {
+                if wanted.borrow_and_update().bits.is_some_and(|bits| bits != shard.bits()) {
                     return Err(Stop::Others);
                 }
             }
@@ -126,30 +126,30 @@ async fn follow(
     }
 }
 
-/// Where hosts of a group have their keys, by place.
-const HOSTS: &str = "hosts/";
-/// Where sections have theirs.
-const SECTIONS: &str = "sections/";
+/// Where members of a cluster have their keys, by hash.
+pub(crate) const MEMBERS: &str = "members/";
+/// Where shards have theirs.
+const SHARDS: &str = "shards/";
 
 impl Settings {
     /// The key of this host.
-    pub(crate) fn host_key(&self) -> String {
-        format!("{}{HOSTS}{:04x}/{}", self.prefix(), place(&self.host), self.host)
+    pub(crate) fn member_key(&self) -> String {
+        format!("{}{MEMBERS}{:04x}/{}", self.prefix(), hash(&self.host), self.host)
     }
 
-    /// The key of a section.
-    pub(crate) fn section_key(&self, section: Section) -> String {
-        format!("{}{SECTIONS}{section}", self.prefix())
+    /// The key of a shard.
+    pub(crate) fn shard_key(&self, shard: Shard) -> String {
+        format!("{}{SHARDS}{shard}", self.prefix())
     }
 }
 
-/// Keys of the hosts of a section: their places are next to each other. Of the whole group also those that are of no host.
-fn keys_of(hosts: &str, section: Section) -> Keys {
-    if section == Section::WHOLE {
-        return Keys::with(hosts);
+/// Keys of the members of a shard: their hashes are next to each other. Of the whole cluster also those that are of no host.
+fn keys_of(members: &str, shard: Shard) -> Keys {
+    if shard == Shard::WHOLE {
+        return Keys::with(members);
     }
-    let places = section.places();
-    Keys::between(&format!("{hosts}{:04x}/", places.start()), &format!("{hosts}{:04x}/", places.end()))
+    let hashes = shard.hashes();
+    Keys::between(&format!("{members}{:04x}/", hashes.start()), &format!("{members}{:04x}/", hashes.end()))
 }
 
 fn name(key: &str, prefix: &str) -> String {
@@ -158,7 +158,7 @@ fn name(key: &str, prefix: &str) -> String {
 
 /// The host of a key; of a key where none belongs the key itself, which is no name of a host.
 pub(crate) fn host(key: &str, prefix: &str) -> String {
-    let placed = key.strip_prefix(prefix).and_then(|rest| rest.split_once('/'));
-    let host = placed.filter(|(at, host)| *at == format!("{:04x}", place(host))).map(|(_, host)| host);
+    let parts = key.strip_prefix(prefix).and_then(|rest| rest.split_once('/'));
+    let host = parts.filter(|(at, host)| *at == format!("{:04x}", hash(host))).map(|(_, host)| host);
     host.unwrap_or(key).to_owned()
 }

@@ -13,7 +13,7 @@
 //! | [`slots`] | how many I/Os may each host have out? | none, RW(D), PARDA, SFQ(D), DRG, needs |
 //! | [`duty`] | how much processor time may what clients cause take? | a share, fairly |
 //! | [`placement`] | which worker serves which connection? | round robin, least connections, genetic, LPT, waits |
-//! | [`exchange`] | what did all hosts that share a device report? | rounds, by period |
+//! | [`cluster`] | which hosts share a device, and what did all of them report? | a view of each period |
 //! | [`pool`] | all of it for one shared device | one state machine |
 //!
 //! The pattern everywhere is two verbs: something happened (`observe`, `push`,
@@ -24,8 +24,8 @@
 extern crate alloc;
 
 pub mod admission;
+pub mod cluster;
 pub mod duty;
-pub mod exchange;
 pub mod histogram;
 mod invalid;
 pub mod limits;

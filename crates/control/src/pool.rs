@@ -29,18 +29,18 @@ use crate::token_bucket::TokenBucket;
 use crate::units::{Kind, Rates, Work};
 
 pub mod guarantee;
-mod rests;
 mod shares;
 pub mod slots;
 pub mod target;
+mod throttles;
 mod view;
 
 use guarantee::{Guaranteed, Guarantees, Scope};
-pub use rests::Hold;
-use rests::{Rests, Seen};
 use shares::Shares;
 use slots::{Granted, Slots, Tally};
 use target::Target;
+pub use throttles::Throttled;
+use throttles::{Delays, Seen};
 pub use view::{TenantStats, TenantView};
 
 /// Chooses the next request.
@@ -173,11 +173,11 @@ struct Tenant {
     throttle: Throttle,
     /// True if its reads count for the pool's target.
     counts: bool,
-    hold: Option<Hold>,
-    /// Places that rest; see [`Rests`].
-    resting: u64,
+    throttled: Option<Throttled>,
+    /// Slots that are delayed; see [`Delays`].
+    delayed: u64,
     /// Slots of the hold before, for a burst that is known.
-    held_before: u64,
+    usual_before: u64,
     seen: Seen,
     guaranteed: Vec<Guaranteed>,
     tally: Tally,
@@ -198,7 +198,7 @@ impl Tenant {
     }
 
     fn out_of_slots(&self) -> bool {
-        self.slots.effective().is_some_and(|slots| self.in_flight + self.resting >= slots)
+        self.slots.effective().is_some_and(|slots| self.in_flight + self.delayed >= slots)
     }
 
     /// Payload bytes that count as load, since the pool began.
@@ -238,7 +238,7 @@ pub struct Pool<R> {
     target: Option<Box<Target>>,
     /// Why the target's newest decision was taken, since [`Pool::take_target_decision`]; only where it differs in kind.
     target_decided: Option<response::Reason>,
-    rests: Rests,
+    delays: Delays,
     guarantees: Option<Box<Guarantees>>,
     /// Which guarantee cannot be kept, or can again, since [`Pool::take_guarantee_decision`].
     guarantee_decided: Option<(TenantId, Scope, throughput::Reason)>,
@@ -265,7 +265,7 @@ impl<R> Pool<R> {
             care_is_due: false,
             target: None,
             target_decided: None,
-            rests: Rests::default(),
+            delays: Delays::default(),
             guarantees: None,
             guarantee_decided: None,
             slots: None,
@@ -302,9 +302,9 @@ impl<R> Pool<R> {
             stats: TenantStats::default(),
             throttle: Throttle::Normal,
             counts: true,
-            hold: None,
-            resting: 0,
-            held_before: 0,
+            throttled: None,
+            delayed: 0,
+            usual_before: 0,
             seen: Seen::default(),
             guaranteed: Vec::new(),
             tally: Tally::default(),
@@ -592,12 +592,12 @@ impl<R> Pool<R> {
         if let Some(direction) = ticket.work.kind.direction() {
             tenant.inside_of[direction as usize] -= 1;
         }
-        if let Some(hold) = tenant.hold
+        if let Some(throttled) = tenant.throttled
             && outcome != Outcome::Cancelled
-            && tenant.in_flight + tenant.resting < hold.slots
+            && tenant.in_flight + tenant.delayed < throttled.slots
         {
-            tenant.resting += 1;
-            self.rests.begin(now, ticket.tenant.index, tenant.generation, hold.delay);
+            tenant.delayed += 1;
+            self.delays.begin(now, ticket.tenant.index, tenant.generation, throttled.delay);
         }
         if let Some(target) = &mut self.target
             && (outcome, ticket.work.kind, tenant.counts) == (Outcome::Done, Kind::Read, true)
@@ -704,7 +704,7 @@ impl<R> Pool<R> {
         (&self.limit_iops, &self.limit_bytes_per_s)
     }
 
-    /// Ends rests that are over, and decides anew about target, guarantees and slots when it is time, before the state of a pool
+    /// Ends delays that are over, and decides anew about target, guarantees and slots when it is time, before the state of a pool
     /// that may be idle is read. [`Pool::dispatch`] does it by itself.
     #[inline]
     pub fn tick_controllers(&mut self, now: Instant) {

@@ -87,7 +87,7 @@ proptest! {
                 3 => placement.observe(slot, sample(amount)),
                 6 => {
                     let busy = amount as f64 / 1_500.0;
-                    placement.tell(slot % 9, Usage { busy, backlog: Duration::from_micros(amount / 3), each: Duration::from_micros(amount % 3) });
+                    placement.observe_worker(slot % 9, Usage { busy, backlog: Duration::from_micros(amount / 3), each: Duration::from_micros(amount % 3) });
                 }
                 4 => {
                     now += Duration::from_secs(1 + amount / 300);
@@ -380,8 +380,10 @@ impl Quota {
         }
         for (&sum, worker) in sums.iter().zip(0..) {
             let busy = (sum as f64 / self.full as f64).min(1.0);
-            self.placement
-                .tell(worker, Usage { busy, backlog: Duration::from_micros(sum), each: Duration::from_micros(1) });
+            self.placement.observe_worker(
+                worker,
+                Usage { busy, backlog: Duration::from_micros(sum), each: Duration::from_micros(1) },
+            );
         }
         self.now += LOOK;
         let decision = self.placement.tick(self.now).unwrap();
@@ -439,7 +441,7 @@ proptest! {
                     4 => {
                         let (backlog, each) = (Duration::from_nanos(amount), Duration::from_nanos(other));
                         let busy = (amount % 2_000) as f64 / 1_000.0 - 0.2;
-                        placement.tell(slot % 8, Usage { busy, backlog, each });
+                        placement.observe_worker(slot % 8, Usage { busy, backlog, each });
                     }
                     _ => {
                         now += LOOK;
@@ -507,7 +509,7 @@ fn the_connections_of_a_worker_that_tells_nothing_count_for_what_they_did() {
         for worker in 0..2 {
             if heard || worker == 0 {
                 placement.observe(worker, sample(300));
-                placement.tell(
+                placement.observe_worker(
                     worker,
                     Usage { busy: 0.6, backlog: Duration::from_micros(10), each: Duration::from_micros(5) },
                 );

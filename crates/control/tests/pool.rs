@@ -428,7 +428,7 @@ proptest! {
             prop_assert_eq!(pool.queued(), waiting.values().map(VecDeque::len).sum::<usize>());
             prop_assert_eq!(pool.in_flight(), inside.len() as u64);
             for view in tenants.iter().filter_map(|&tenant| pool.tenant(tenant)) {
-                let held = view.hold.map(|hold| hold.slots);
+                let held = view.throttled.map(|hold| hold.slots);
                 prop_assert!(held.is_none() || view.slots.binding().is_some_and(|(_, slots)| Some(slots) <= held));
                 prop_assert!(held.is_none() || view.throttle != Throttle::Never || settings.target.is_some());
             }

@@ -112,8 +112,8 @@ fn a_missed_target_is_told_once_in_ten_seconds_with_the_number_of_those_that_wer
         assert!(told.len() < 10, "{told:?}");
     }
     assert!(told.iter().all(|(_, missed)| missed.tenant == tight && missed.figure > missed.target.time), "{told:?}");
-    let untold: Vec<u64> = told.iter().map(|(_, missed)| missed.untold).collect();
-    assert_eq!(untold, [0, 9, 9, 9], "{told:?}");
+    let unreported: Vec<u64> = told.iter().map(|(_, missed)| missed.unreported).collect();
+    assert_eq!(unreported, [0, 9, 9, 9], "{told:?}");
     let granted = bench.pool.tenant(tight).expect("a tenant").granted;
     assert_eq!(granted.violated, 35, "more than are told");
 }

@@ -95,8 +95,8 @@ impl Bench {
         self.pool.target().unwrap().records.last().unwrap().decision.reason
     }
 
-    fn hold_of(&self, tenant: TenantId) -> Option<evenkeel_control::pool::Hold> {
-        self.pool.tenant(tenant).unwrap().hold
+    fn throttled(&self, tenant: TenantId) -> Option<evenkeel_control::pool::Throttled> {
+        self.pool.tenant(tenant).unwrap().throttled
     }
 }
 
@@ -105,13 +105,13 @@ fn who_writes_much_while_reads_are_late_is_held_back_with_its_reason() {
     let mut bench = Bench::new(config(20), Qos::default());
     bench.run(1_000, 5);
     assert!(matches!(bench.reason(), Reason::UnderTarget { .. }), "{:?}", bench.reason());
-    assert_eq!(bench.hold_of(bench.writer), None);
+    assert_eq!(bench.throttled(bench.writer), None);
     bench.run(600, 40);
-    let hold = bench.hold_of(bench.writer).expect("reads take 40 ms");
-    assert!((8..=10).contains(&hold.usual), "about what it had inside: {hold:?}");
-    assert!(hold.slots < hold.usual, "half of them rest, so that fewer let as much pass: {hold:?}");
+    let hold = bench.throttled(bench.writer).expect("reads take 40 ms");
+    assert!((8..=10).contains(&hold.usual), "about what it had in flight: {hold:?}");
+    assert!(hold.slots < hold.usual, "half of them are delayed, so that fewer let as much pass: {hold:?}");
     assert!(hold.delay > Duration::ZERO);
-    assert_eq!(bench.hold_of(bench.reader), None);
+    assert_eq!(bench.throttled(bench.reader), None);
     let view = bench.pool.tenant(bench.writer).unwrap();
     assert_eq!(view.slots.binding(), Some((Owner::Response, hold.slots)), "the owner is told");
     let told = bench.pool.target().unwrap();
@@ -128,7 +128,7 @@ fn places_rest_after_their_requests_as_long_as_they_should() {
     let writes = |bench: &Bench| bench.pool.tenant(bench.writer).unwrap().stats.writes as f64;
     let (before, mut expected, mut longest, mut ms) = (writes(&bench), 0.0, 0.0_f64, 0);
     // Until it is tried whether that helps at all.
-    while let Some(hold) = bench.hold_of(bench.writer) {
+    while let Some(hold) = bench.throttled(bench.writer) {
         bench.run(1, 40);
         let view = bench.pool.tenant(bench.writer).unwrap();
         assert!(view.in_flight <= hold.usual, "{} of {hold:?}", view.in_flight);
@@ -153,7 +153,7 @@ fn the_reads_of_a_noisy_tenant_do_not_count() {
             bench.pool.submit(at(bench.now_ms), bench.writer, work, bench.writer).unwrap();
         }
         bench.dispatch(50);
-        assert_eq!(bench.hold_of(bench.writer), None, "in round {round}: {:?}", bench.pool.target());
+        assert_eq!(bench.throttled(bench.writer), None, "in round {round}: {:?}", bench.pool.target());
     }
     assert_eq!(bench.pool.target().unwrap().measured, None, "{:?}", bench.reason());
 }
@@ -172,11 +172,11 @@ fn what_a_read_waits_for_a_limit_of_its_own_tenant_does_not_count() {
         Some(Duration::from_millis(5)),
         "the device has nothing to do with it"
     );
-    assert_eq!(bench.hold_of(bench.writer), None);
+    assert_eq!(bench.throttled(bench.writer), None);
     // What the device takes counts as before.
     bench.run(600, 40);
     assert_eq!(bench.pool.target().unwrap().measured, Some(Duration::from_millis(40)));
-    assert!(bench.hold_of(bench.writer).is_some());
+    assert!(bench.throttled(bench.writer).is_some());
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_tenant_that_is_never_held_back_is_not_and_its_reads_count() {
     let mut bench = Bench::new(config(20), Qos::default());
     bench.pool.set_throttle(bench.writer, Throttle::Never);
     bench.run(2_000, 40);
-    assert_eq!(bench.hold_of(bench.writer), None);
+    assert_eq!(bench.throttled(bench.writer), None);
     assert!(matches!(bench.reason(), Reason::NoNoisy { .. }), "{:?}", bench.reason());
 }
 
@@ -193,12 +193,12 @@ fn a_reservation_wins_over_a_hold() {
     let reservation = Rates { iops: 150, bytes_per_s: 0 };
     let mut bench = Bench::new(config(20), Qos { reservation, ..Qos::default() });
     bench.run(2_000, 40);
-    assert!(bench.hold_of(bench.writer).is_some());
+    assert!(bench.throttled(bench.writer).is_some());
     let before = bench.pool.tenant(bench.writer).unwrap().stats.writes;
     bench.run(4_000, 40);
     let view = bench.pool.tenant(bench.writer).unwrap();
     let served = view.stats.writes - before;
-    assert!((590..=660).contains(&served), "{served} of 600 guaranteed, {:?}", view.hold);
+    assert!((590..=660).contains(&served), "{served} of 600 guaranteed, {:?}", view.throttled);
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_guarantee_wins_over_a_hold() {
     let before = bench.pool.tenant(bench.writer).unwrap().stats.writes;
     bench.run(4_000, 40);
     let served = bench.pool.tenant(bench.writer).unwrap().stats.writes - before;
-    assert_eq!(bench.hold_of(bench.writer), None);
+    assert_eq!(bench.throttled(bench.writer), None);
     assert!((590..=640).contains(&served), "{served} of 600 guaranteed");
     assert!(matches!(bench.reason(), Reason::NoNoisy { .. }), "{:?}", bench.reason());
 }
@@ -221,7 +221,7 @@ fn a_throttled_request_waits_a_second_longer_at_most() {
         let mut bench = Bench::new(config(20), Qos::default());
         bench.depth = first;
         bench.run(3_000, 40);
-        assert!(bench.hold_of(bench.writer).is_some());
+        assert!(bench.throttled(bench.writer).is_some());
         bench.depth = then;
         bench.run(20_000, 40);
         let longest = bench.pool.tenant(bench.writer).unwrap().stats.latency.max();
@@ -246,8 +246,8 @@ fn four_hundred_small_writers_are_noisy_together() {
         }
         bench.run(1, 40);
     }
-    let held = crowd.iter().filter(|&&tenant| bench.hold_of(tenant).is_some()).count();
-    assert!(held == 400 && bench.hold_of(bench.reader).is_none(), "{held}: {:?}", bench.reason());
+    let held = crowd.iter().filter(|&&tenant| bench.throttled(tenant).is_some()).count();
+    assert!(held == 400 && bench.throttled(bench.reader).is_none(), "{held}: {:?}", bench.reason());
 }
 
 #[test]
@@ -255,9 +255,9 @@ fn a_hold_ends_with_the_target_the_load_or_the_tenant() {
     // The target.
     let mut bench = Bench::new(config(20), Qos::default());
     bench.run(1_000, 40);
-    assert!(bench.hold_of(bench.writer).is_some());
+    assert!(bench.throttled(bench.writer).is_some());
     bench.pool.reconfigure(at(bench.now_ms), Config { target: None, ..config(20) });
-    assert!(bench.hold_of(bench.writer).is_none() && bench.pool.target().is_none());
+    assert!(bench.throttled(bench.writer).is_none() && bench.pool.target().is_none());
     assert_eq!(bench.pool.tenant(bench.writer).unwrap().slots.binding(), None);
     // The load: for whoever looks, without a request that would bring it about.
     let mut bench = Bench::new(config(20), Qos::default());
@@ -266,7 +266,7 @@ fn a_hold_ends_with_the_target_the_load_or_the_tenant() {
     bench.complete();
     bench.now_ms += 5_000;
     bench.pool.tick_controllers(at(bench.now_ms));
-    assert_eq!(bench.hold_of(bench.writer), None, "{:?}", bench.reason());
+    assert_eq!(bench.throttled(bench.writer), None, "{:?}", bench.reason());
     // The tenant: what it rested is not its successor's.
     let mut bench = Bench::new(config(20), Qos::default());
     bench.run(1_000, 40);
@@ -287,28 +287,28 @@ fn another_target_goes_on_with_what_is_known_and_other_settings_begin_anew() {
     bench.pool.reconfigure(at(bench.now_ms), config(30));
     let view = bench.pool.target().unwrap();
     assert_eq!((view.config.response.target, view.records.iter().len()), (Duration::from_millis(30), decisions));
-    assert!(bench.hold_of(bench.writer).is_some());
+    assert!(bench.throttled(bench.writer).is_some());
     let mut other = config(30);
     other.target.as_mut().unwrap().load = target::Load::All;
     bench.pool.reconfigure(at(bench.now_ms), other);
-    assert!(bench.hold_of(bench.writer).is_none() && bench.pool.target().unwrap().records.last().is_none());
+    assert!(bench.throttled(bench.writer).is_none() && bench.pool.target().unwrap().records.last().is_none());
 }
 
 #[test]
 fn a_device_that_hangs_is_not_taken_for_idle() {
     let mut bench = Bench::new(config(20), Qos::default());
     bench.run(1_000, 40);
-    let hold = bench.hold_of(bench.writer);
+    let hold = bench.throttled(bench.writer);
     assert!(hold.is_some());
     // Nothing comes out for 0.8 s.
     for _ in 0..8 {
         bench.now_ms += INTERVAL_MS;
         bench.dispatch(10_000);
     }
-    assert!(bench.hold_of(bench.writer).is_some(), "{:?}", bench.reason());
+    assert!(bench.throttled(bench.writer).is_some(), "{:?}", bench.reason());
     bench.now_ms += 10 * INTERVAL_MS;
     bench.dispatch(10_000);
-    assert!(bench.hold_of(bench.writer).is_none(), "on old news no tenant is throttled for ever");
+    assert!(bench.throttled(bench.writer).is_none(), "on old news no tenant is throttled for ever");
     assert_eq!(bench.reason(), Reason::SignalLost);
 }
 

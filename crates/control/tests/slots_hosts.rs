@@ -15,7 +15,7 @@ use evenkeel_control::{Duration, Instant};
 
 const WORK: Work = Work::new(Kind::Read, 4096);
 /// How long after the end of a period the last summary is there, and how long a period is.
-const EXCHANGE_MS: u64 = 60;
+const CLUSTER_MS: u64 = 60;
 const PERIOD_MS: u64 = 500;
 const TARGET_MS: u64 = 250;
 
@@ -124,16 +124,16 @@ fn run(asks: [(Ask, bool); 3], seconds: u64, cut_off: (Range<u64>, &[usize]), se
                 host.means.push(if count == 0 { 1000.0 } else { sum as f64 / count as f64 });
             }
         }
-        if now % PERIOD_MS == EXCHANGE_MS {
+        if now % PERIOD_MS == CLUSTER_MS {
             let (when, who) = &cut_off;
             let lost = |place: usize| when.contains(&(now / 1000)) && who.contains(&place);
-            let mut group = Summary::default();
+            let mut cluster = Summary::default();
             let heard = hosts.iter().enumerate().filter(|(place, _)| !lost(*place));
-            heard.filter_map(|(_, host)| host.heard.as_ref()).for_each(|heard| group.add(heard));
+            heard.filter_map(|(_, host)| host.heard.as_ref()).for_each(|heard| cluster.add(heard));
             for (place, host) in hosts.iter_mut().enumerate() {
                 host.pool.share_slots(!lost(place));
                 if !lost(place) {
-                    host.pool.decide_slots(at(now), &group);
+                    host.pool.decide_slots(at(now), &cluster);
                 }
             }
         }

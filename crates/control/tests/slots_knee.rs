@@ -39,7 +39,7 @@ fn run(hosts: &mut [Controller], shares: &mut [f64], device: Device, periods: us
     let mut total = 0.0;
     for _ in 0..periods {
         let used: f64 = shares.iter().sum();
-        let mut group = Summary::default();
+        let mut cluster = Summary::default();
         for (controller, share) in hosts.iter_mut().zip(&*shares) {
             let mean = device.rate * share / (used + device.half) * PERIOD.as_secs_f64();
             let completed = (mean + 0.7 * mean.sqrt() * rng.next_normal() + rng.next_f64()).max(0.0) as u64;
@@ -57,10 +57,10 @@ fn run(hosts: &mut [Controller], shares: &mut [f64], device: Device, periods: us
             };
             let target = Some(Duration::from_nanos((TARGET_S * 1e9) as u64));
             let workload = Workload { id: WorkloadId(1), target, weight: 1.0, guaranteed_iops: 0.0, report };
-            group.add(controller.observe(&[workload]));
+            cluster.add(controller.observe(&[workload]));
         }
         for (controller, share) in hosts.iter_mut().zip(shares.iter_mut()) {
-            let plan = controller.tick(&group);
+            let plan = controller.tick(&cluster);
             *share = plan.shares[0].slots.expect("a bound");
             total = plan.total.expect("a total");
         }

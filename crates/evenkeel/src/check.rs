@@ -131,8 +131,8 @@ fn on_this_host(
 ) -> anyhow::Result<Vec<Missing>> {
     let roots = Roots::default();
     host.findings.extend(preflight::arrays::judge(config, &roots));
-    if !config.exchange.etcd.is_empty() {
-        let answers = reach(&config.exchange)?;
+    if !config.cluster.etcd.is_empty() {
+        let answers = reach(&config.cluster)?;
         let findings = answers.iter().map(|(endpoint, answer)| preflight::arrays::judge_etcd(endpoint, answer));
         host.findings.extend(findings);
     }

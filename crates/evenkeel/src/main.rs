@@ -72,7 +72,7 @@ enum Command {
     /// Reads the file as `evenkeel serve` and as `evenkeel guard` do. Prints every error with line, key and cure; then a row
     /// for each setting of a tenant or pool at its enforcement point, with what is measured, what is throttled and which
     /// setting wins; then what this host does not enforce, and what is lost by that. Changes and loads nothing, and asks no
-    /// running server; it tries the addresses of `[exchange]` and the admin sockets of OSDs that the file names. Exit status 1 if
+    /// running server; it tries the addresses of `[cluster]` and the admin sockets of OSDs that the file names. Exit status 1 if
     /// the file cannot be used.
     Check(check::Args),
     /// Explain and describe configurations

@@ -250,7 +250,7 @@ fn both_examples_are_usable() {
 fn an_array_names_its_queues_and_the_addresses_of_etcd() {
     // Port 9 of this host is where no server listens.
     let arrays = "[pools.san]\ntuning.slots = \"needs\"\n[tenants.database]\nmatch = [\"device:no-such-disk\"]\n\
-        [exchange]\netcd = [\"http://127.0.0.1:9\"]\n";
+        [cluster]\netcd = [\"http://127.0.0.1:9\"]\n";
     let checked = File::new("arrays", arrays).read();
     for (part, here) in [("san/database", Presence::Missing), ("http://127.0.0.1:9", Presence::Unsuitable)] {
         let lack = checked.missing.iter().find(|missing| missing.why.message.starts_with(part));

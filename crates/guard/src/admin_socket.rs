@@ -204,7 +204,7 @@ impl AdminSocket {
     /// See [`Error`]; after [`Error::Late`] it is not known whether the command was carried out.
     pub fn ask(&self, prefix: &str, arguments: &[(&str, Value)]) -> Result<(Value, i32), Error> {
         let mut answers = [Vec::new()];
-        let pid = self.exchange([&question(prefix, arguments)], &mut answers)?;
+        let pid = self.ask_all([&question(prefix, arguments)], &mut answers)?;
         Ok((self.understand(prefix, &answers[0], json)?, pid))
     }
 
@@ -214,8 +214,8 @@ impl AdminSocket {
     ///
     /// # Errors
     /// See [`Error`]; the limit holds for all answers together.
-    pub fn exchange<const N: usize>(&self, questions: [&[u8]; N], answers: &mut [Vec<u8>; N]) -> Result<i32, Error> {
-        self.try_exchange(questions, answers).map_err(|cause| self.failed(cause))
+    pub fn ask_all<const N: usize>(&self, questions: [&[u8]; N], answers: &mut [Vec<u8>; N]) -> Result<i32, Error> {
+        self.try_to_ask_all(questions, answers).map_err(|cause| self.failed(cause))
     }
 
     /// The content of an answer to `command` by `parse`, unless it is a refusal.
@@ -267,7 +267,7 @@ impl AdminSocket {
         .map(drop)
     }
 
-    fn try_exchange<const N: usize>(&self, questions: [&[u8]; N], answers: &mut [Vec<u8>; N]) -> io::Result<i32> {
+    fn try_to_ask_all<const N: usize>(&self, questions: [&[u8]; N], answers: &mut [Vec<u8>; N]) -> io::Result<i32> {
         let deadline = Instant::now() + self.limit;
         let (mut streams, mut pid) = (Vec::with_capacity(N), 0);
         for question in questions {

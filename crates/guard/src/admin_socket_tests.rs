@@ -82,7 +82,7 @@ fn questions_are_answered_at_once_each_in_its_buffer() {
         .map(|option| question("config get", &[("var", option.into())]));
     let mut answers = [vec![1; 1_000], Vec::new()];
     for _ in 0..3 {
-        let pid = socket.exchange([&questions[0], &questions[1]], &mut answers).unwrap();
+        let pid = socket.ask_all([&questions[0], &questions[1]], &mut answers).unwrap();
         assert_eq!(pid, std::process::id() as i32);
         for (answer, wanted) in answers.iter().zip(["67108864", "134217728"]) {
             assert!(text(answer).unwrap().contains(wanted), "{answer:?}");
@@ -90,7 +90,7 @@ fn questions_are_answered_at_once_each_in_its_buffer() {
     }
     osd.inside.lock().unwrap().unanswered = Some("config get");
     let socket = AdminSocket::new(folder.join("osd.0.asok"), Duration::from_millis(100));
-    let late = socket.exchange([&questions[0], &questions[1]], &mut answers);
+    let late = socket.ask_all([&questions[0], &questions[1]], &mut answers);
     assert!(matches!(late, Err(Error::Late { .. })), "{late:?}");
 }
 
@@ -109,7 +109,7 @@ fn a_long_answer_comes_through_and_need_not_end_the_connection() {
         let _ = stream.read_to_end(&mut Vec::new());
     });
     let mut answers = [Vec::new()];
-    AdminSocket::new(&path, Duration::from_secs(20)).exchange([b"a\0"], &mut answers).unwrap();
+    AdminSocket::new(&path, Duration::from_secs(20)).ask_all([b"a\0"], &mut answers).unwrap();
     assert_eq!(text(&answers[0]).unwrap(), body);
     daemon.join().unwrap();
 }

@@ -48,7 +48,7 @@ impl Agent {
     pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Self, Unable> {
         let setting = |name: &str, problem| Unable::Setting { name: name.to_owned(), problem };
         let arrays = config.arrays.iter().map(|(name, array)| {
-            QueueDepth::new(name, array, &config.exchange, roots).map_err(|problem| setting(name, problem))
+            QueueDepth::new(name, array, &config.cluster, roots).map_err(|problem| setting(name, problem))
         });
         Ok(Self {
             interval_ms: config.interval().as_millis_f64(),

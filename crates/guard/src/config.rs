@@ -1,6 +1,6 @@
 //! The agent's configuration: the policy, and this host's part beside it.
 //!
-//! A file holds `[tenants]` and `[pools]` in the language of [`evenkeel_policy`], `[agent]` and `[exchange]`. What the policy
+//! A file holds `[tenants]` and `[pools]` in the language of [`evenkeel_policy`], `[agent]` and `[cluster]`. What the policy
 //! asks of this host is lowered to the settings of the loops: each pool has the enforcement points that apply to it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use evenkeel_control::response;
 use evenkeel_policy::check::{Errors, Problem};
 use evenkeel_policy::config::{
-    DEFAULT_POOL, Elsewhere, Exchange, Files, Http, Latency, Match, Percentile, Pool, Status, Tenant, Terms, Throttle,
+    Cluster, DEFAULT_POOL, Elsewhere, Files, Http, Latency, Match, Percentile, Pool, Status, Tenant, Terms, Throttle,
 };
 use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::Enforced;
@@ -51,7 +51,7 @@ struct File {
     agent: AgentConfig,
     pools: BTreeMap<String, Pool>,
     tenants: BTreeMap<String, Tenant>,
-    exchange: Exchange,
+    cluster: Cluster,
     #[serde(rename = "server")]
     _server: Elsewhere,
     volumes: BTreeMap<String, Volume>,
@@ -83,8 +83,8 @@ pub struct Config {
     pub cached: BTreeMap<String, CachedConfig>,
     /// Arrays that this host shares with others, by the names of their pools.
     pub arrays: BTreeMap<String, ArrayConfig>,
-    /// How hosts that share arrays exchange their figures.
-    pub exchange: Exchange,
+    /// The hosts that share arrays.
+    pub cluster: Cluster,
     /// Ceph OSDs of this host, if a pool names them.
     pub ceph: Option<CephConfig>,
     /// The same as rows of the effective policy.
@@ -281,7 +281,7 @@ impl Config {
         let keys = old.as_object().into_iter().chain(new.as_object()).flat_map(|values| values.keys());
         let keys: BTreeSet<&String> = keys.filter(|key| old.get(key) != new.get(key)).collect();
         let mut changed: Vec<String> = keys.into_iter().map(|key| format!("agent.{key}")).collect();
-        changed.extend((self.exchange != newer.exchange).then(|| "exchange".to_owned()));
+        changed.extend((self.cluster != newer.cluster).then(|| "cluster".to_owned()));
         changed.extend((self.ceph != newer.ceph).then(|| "pools with osd: devices".to_owned()));
         let begins = |of: fn(&Self) -> bool| !of(self) && of(newer);
         changed.extend(begins(Self::watches_devices).then(|| "the first pool with devices".to_owned()));

@@ -31,7 +31,7 @@ fn the_example_is_valid_and_its_comments_are_the_defaults() {
     let san = spelled.arrays.get_mut("san").expect("is there");
     san.latency = None;
     san.volumes.get_mut("db").expect("is there").ceiling = None;
-    (spelled.exchange.etcd, spelled.exchange.host) = (Vec::new(), None);
+    (spelled.cluster.etcd, spelled.cluster.host) = (Vec::new(), None);
     spelled.enforced = example.enforced.clone();
     assert_eq!(spelled, example);
     let expected = AgentConfig { interfaces: vec!["eth0".into()], ..AgentConfig::default() };
@@ -119,7 +119,7 @@ fn faults_name_file_line_key_and_cure() {
         ("[tenants.a]\nweight = 0\n", "tenants.a.weight: 0 is out of range"),
         ("[tenants.a.pools.b]\nweight = 1\n", "tenants.a.pools.b: there is no pool \"b\""),
         ("[tenants.a]\nmatch = [\"device:sda\"]\n[tenants.b]\nmatch = [\"device:sda\"]\n", "already belongs to tenant"),
-        ("[exchange]\nlease = \"1s\"\n", "exchange.lease: must be 2"),
+        ("[cluster]\nlease = \"1s\"\n", "cluster.lease: must be 2"),
     ];
     for (text, expected) in cases {
         let complaints = complaints(text);
@@ -135,7 +135,7 @@ fn faults_of_arrays_are_told_at_the_keys_of_their_pools() {
             "slots = \"sfq_d\"\n".to_owned(),
             "guard.toml:4:1: pools.a.tuning.slots: \"sfq_d\" is a method for comparisons",
         ),
-        ("slots = \"drg\"\n[exchange]\netcd = [\"http://a:1\"]\n".to_owned(), "pools.a.tuning.slots: must be"),
+        ("slots = \"drg\"\n[cluster]\netcd = [\"http://a:1\"]\n".to_owned(), "pools.a.tuning.slots: must be"),
         (
             "slots = \"needs\"\nslots_period = \"10ms\"\n".to_owned(),
             "guard.toml:5:1: pools.a.tuning.slots_period: is 10ms",

@@ -274,7 +274,7 @@ impl Stage {
              [pools.array]\ntuning.admission = \"none\"\ntuning.slots = \"needs\"\ntuning.slots_most = {SLOTS_MOST}\n\
              [tenants.{name}]\n{target}[volumes.{name}]\npool = \"array\"\nbackend = \"nbd\"\n\
              uri = \"nbd://10.99.{host}.1:10809/{name}\"\n\
-             [exchange]\netcd = [\"http://10.99.{host}.1:2379\"]\nhost = \"{name}\"\n\
+             [cluster]\netcd = [\"http://10.99.{host}.1:2379\"]\nhost = \"{name}\"\n\
              period = \"500ms\"\nlease = \"2s\"\n",
             self.folder.join(name)
         );
@@ -315,11 +315,11 @@ impl Stage {
         Ok(())
     }
 
-    /// How each host stands in the exchange; empty for one that does not run.
+    /// The status of each host in the cluster; empty for one that does not run.
     fn statuses(&self) -> Vec<String> {
         let status = |host| {
             let state = self.state(host).ok()?;
-            Some(state["exchange"]["status"].as_str()?.to_owned())
+            Some(state["cluster"]["status"].as_str()?.to_owned())
         };
         (0..HOSTS.len()).map(|host| status(host).unwrap_or_default()).collect()
     }
@@ -365,7 +365,7 @@ impl Stage {
         (0..count).map(|_| self.window()).collect()
     }
 
-    /// Until all hosts stand so in the exchange.
+    /// Until all hosts have this status in the cluster.
     fn all_stand(&self, status: &str) -> Result<()> {
         self.wait_for(status, |stage| stage.statuses().iter().all(|of| of == status))
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::config::{Config, Exchange, Server, Volume};
+use crate::config::{Cluster, Config, Server, Volume};
 use crate::units::Bytes;
 
 /// A difference between two configurations that can take effect without dropping a connection.
@@ -14,8 +14,8 @@ pub enum Change {
         /// The key.
         key: &'static str,
     },
-    /// A setting of the exchange with other hosts.
-    Exchange {
+    /// A setting of the cluster.
+    Cluster {
         /// The key.
         key: &'static str,
     },
@@ -50,7 +50,7 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Server { key } => write!(f, "server.{key} changed"),
-            Self::Exchange { key } => write!(f, "exchange.{key} changed"),
+            Self::Cluster { key } => write!(f, "cluster.{key} changed"),
             Self::PoolAdded(name) => write!(f, "pool {name} added"),
             Self::PoolChanged(name) => write!(f, "pool {name} changed"),
             Self::PoolRemoved(name) => write!(f, "pool {name} removed"),
@@ -104,7 +104,7 @@ pub fn plan(old: &Config, new: &Config) -> Result<Vec<Change>, NeedsRestart> {
     }
     changes.extend(tenants.removed.into_iter().map(Change::TenantRemoved));
     changes.extend(pools.removed.into_iter().map(Change::PoolRemoved));
-    changes.extend(exchange_changes(&old.exchange, &new.exchange, &mut restart));
+    changes.extend(cluster_changes(&old.cluster, &new.cluster, &mut restart));
     if restart.is_empty() { Ok(changes) } else { Err(NeedsRestart(restart)) }
 }
 
@@ -142,20 +142,18 @@ fn server_changes(old: &Server, new: &Server, restart: &mut Vec<String>) -> Vec<
     live.iter().filter(|(_, differs)| *differs).map(|&(key, _)| Change::Server { key }).collect()
 }
 
-fn exchange_changes(old: &Exchange, new: &Exchange, restart: &mut Vec<String>) -> Vec<Change> {
+fn cluster_changes(old: &Cluster, new: &Cluster, restart: &mut Vec<String>) -> Vec<Change> {
     let fixed = [
         ("etcd", old.etcd != new.etcd),
-        ("group", old.group != new.group),
+        ("name", old.name != new.name),
         ("host", old.host != new.host),
         ("period", old.period != new.period),
         ("lease", old.lease != new.lease),
     ];
-    restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("exchange.{key}")));
-    let live = [
-        ("sections_above", old.sections_above != new.sections_above),
-        ("section_size", old.section_size != new.section_size),
-    ];
-    live.iter().filter(|(_, differs)| *differs).map(|&(key, _)| Change::Exchange { key }).collect()
+    restart.extend(fixed.iter().filter(|(_, differs)| *differs).map(|(key, _)| format!("cluster.{key}")));
+    let live =
+        [("shards_above", old.shards_above != new.shards_above), ("shard_size", old.shard_size != new.shard_size)];
+    live.iter().filter(|(_, differs)| *differs).map(|&(key, _)| Change::Cluster { key }).collect()
 }
 
 fn volume_changes(name: &str, old: &Volume, new: &Volume, changes: &mut Vec<Change>, restart: &mut Vec<String>) {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::access::Who;
 use crate::access::{Barred, Caller, Lists};
-pub use crate::exchange::{Endpoint, Exchange};
+pub use crate::cluster::{Cluster, Endpoint};
 pub use crate::guarantee::{CachedDevice, GuaranteeMethod, GuaranteeTuning};
 pub use crate::http::{Asked, Http, Terms, Where};
 pub use crate::pool::{Enforcement, Pool, Scheduler, Tuning};
@@ -53,8 +53,8 @@ pub struct Config {
     pub tenants: BTreeMap<String, Tenant>,
     /// Exports, by name; `disk0` (a file of 1 GiB) if there is no such table.
     pub volumes: BTreeMap<String, Volume>,
-    /// With which hosts the pools are shared.
-    pub exchange: Exchange,
+    /// The hosts with which the pools are shared.
+    pub cluster: Cluster,
     /// The part of `evenkeel guard`, which `evenkeel serve` leaves alone: both may read one file.
     #[serde(skip_serializing)]
     pub agent: Elsewhere,
@@ -459,7 +459,7 @@ impl Default for Config {
                 DEFAULT_VOLUME.into(),
                 Volume { size: Some(Bytes(1 << 30)), ..Volume::default() },
             )]),
-            exchange: Exchange::default(),
+            cluster: Cluster::default(),
             agent: Elsewhere,
         }
     }
@@ -630,7 +630,7 @@ impl Config {
 
     /// A pool as its state machine wants it.
     pub fn control(&self, pool: &Pool) -> evenkeel_control::pool::Config {
-        let period = (!self.exchange.etcd.is_empty()).then_some(self.exchange.period);
+        let period = (!self.cluster.etcd.is_empty()).then_some(self.cluster.period);
         evenkeel_control::pool::Config { slots: pool.slots(period), ..pool.into() }
     }
 

@@ -455,7 +455,7 @@ mod tests {
             tenant: pool.join(Instant::ZERO, Qos::default()),
             target: LatencyTarget::mean(Duration::from_millis(10)),
             figure: Duration::from_micros(12_540),
-            untold: 3,
+            unreported: 3,
             reason: None,
         };
         assert_eq!(missed(&one), "mean 12.5 ms > target 10 ms");

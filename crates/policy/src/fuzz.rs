@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::Config;
 use crate::check::check;
-use crate::exchange::Record;
+use crate::cluster::Record;
 use crate::http::is_this_machine;
 
 /// A configuration of the server: every problem has a sentence; what has none is valid, and the same after it was

@@ -14,7 +14,7 @@
 //! | [`figures`] | figures in few characters, and tables of them |
 //! | [`target`], [`guarantee`] | latency targets and throughput guarantees in the controllers' words |
 //! | [`effective`] | which setting is enforced where, which one wins, and what is not enforced |
-//! | [`exchange`] | the exchange between hosts: settings, and what they report |
+//! | [`cluster`] | the cluster of hosts: settings, and the reports of its members |
 //! | [`http`] | HTTP beyond this machine |
 //! | [`slots`] | slots of pools |
 //! | [`rbd`] | images of a Ceph cluster |
@@ -26,11 +26,11 @@
 pub mod access;
 pub mod change;
 pub mod check;
+pub mod cluster;
 pub mod config;
 pub mod decision;
 pub mod document;
 pub mod effective;
-pub mod exchange;
 pub mod explain;
 pub mod figures;
 #[cfg(feature = "fuzz")]

@@ -1,9 +1,9 @@
-//! Names of pools, tenants, volumes, groups and hosts, and what a mistyped one was meant to be.
+//! Names of pools, tenants, volumes, clusters and hosts, and what a mistyped one was meant to be.
 
 /// The longest name of a pool, tenant or volume, in bytes: it becomes a file name and a metric label.
 const MAX_NAME: usize = 64;
 
-/// True if `name` can be the name of a pool, tenant, volume, group or host: it becomes a file name and a metric label.
+/// True if `name` can be the name of a pool, tenant, volume, cluster or host: it becomes a file name and a metric label.
 pub fn is_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     let starts_well = name.starts_with(|c: char| c.is_ascii_alphanumeric());

@@ -74,7 +74,7 @@ pub struct Tuning {
     /// All slots, on all hosts; the total of "rwd".
     #[schemars(range(min = 1, max = 1_000_000))]
     pub slots_most: u32,
-    /// Control interval without an exchange, "100ms" to "60s". Default: 1 s; 100 ms for "needs" in `serve`.
+    /// Control interval without a cluster, "100ms" to "60s". Default: 1 s; 100 ms for "needs" in `serve`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_period: Option<Duration>,
     /// For `guard`: parts of a cached device, `{ slow = "/dev/sdb", fast = "/dev/nvme0n1", slow_bytes_per_s = "150MB" }`.

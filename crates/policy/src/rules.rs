@@ -119,7 +119,7 @@ pub fn simulated(config: &Config) -> Vec<Finding> {
     }
     shared_paths(config, &mut out);
     idle::names(config, &owners, &mut out);
-    config.exchange.faults().into_iter().for_each(|(key, message)| out.error(&["exchange", key], message));
+    config.cluster.faults().into_iter().for_each(|(key, message)| out.error(&["cluster", key], message));
     out.0
 }
 
@@ -341,14 +341,14 @@ fn slots(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mu
     );
     // Their totals are shared out among the tenants that one pool knows.
     out.error_if(
-        !config.exchange.etcd.is_empty() && pool.tuning.slots == crate::slots::Slots::Drg,
+        !config.cluster.etcd.is_empty() && pool.tuning.slots == crate::slots::Slots::Drg,
         &at("slots"),
-        "must be \"needs\", \"rwd\" or \"parda\" with [exchange]: \"drg\" knows the tenants of one host only",
+        "must be \"needs\", \"rwd\" or \"parda\" with [cluster]: \"drg\" knows the tenants of one host only",
     );
     if let Err(invalid) = control.validate() {
         let key = match invalid.setting {
             "latency" => "slots_latency",
-            "period" if config.exchange.etcd.is_empty() => "slots_period",
+            "period" if config.cluster.etcd.is_empty() => "slots_period",
             _ => "slots_most",
         };
         out.error(&at(key), format!("must be {}", invalid.must_be));

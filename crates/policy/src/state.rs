@@ -58,16 +58,16 @@ pub struct State {
     pub pools: Vec<PoolState>,
     /// Exports.
     pub volumes: Vec<VolumeState>,
-    /// The exchange with other hosts, if there is one.
+    /// The cluster of this host, if it is in one.
     #[serde(default)]
-    pub exchange: Option<ExchangeState>,
+    pub cluster: Option<ClusterState>,
 }
 
-/// The exchange of statistics with other hosts.
+/// The cluster as this host knows it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ExchangeState {
-    /// The group of hosts.
-    pub group: String,
+pub struct ClusterState {
+    /// Name of the cluster.
+    pub name: String,
     /// Name of this host in it.
     pub host: String,
     /// Length of a period.
@@ -86,23 +86,23 @@ pub struct ExchangeState {
     /// The error that prevents reading or writing at present.
     pub error: Option<String>,
     /// The last period that was decided.
-    pub round: Option<u64>,
+    pub decided_period: Option<u64>,
     /// Time since the end of the last period that we reported and saw come back.
     pub age_s: Option<f64>,
-    /// Hosts that are read one by one, this one included, by name: all, or those of its section.
-    pub hosts: Vec<HostState>,
-    /// Hosts of the last round, all sections together.
+    /// Members that are read one by one, this host included, by name: all, or those of its shard.
+    pub members: Vec<MemberState>,
+    /// Members in the last period decided, all shards together.
     #[serde(default)]
-    pub hosts_total: u64,
-    /// The section of this host, where the group is divided.
+    pub counted_members: u64,
+    /// The shard of this host, where the cluster is divided.
     #[serde(default)]
-    pub section: Option<String>,
-    /// Sections that reported sums, this host's included.
+    pub shard: Option<String>,
+    /// Shards that reported sums, this host's included.
     #[serde(default)]
-    pub sections: Vec<SectionState>,
+    pub shards: Vec<ShardState>,
     /// Periods decided since the start.
-    pub rounds_total: u64,
-    /// Times that the exchange was lost since the start.
+    pub decided_periods_total: u64,
+    /// Times that the cluster was lost since the start.
     pub lost_total: u64,
     /// Values of other hosts that were ignored, by reason.
     pub ignored_total: BTreeMap<String, u64>,
@@ -112,28 +112,28 @@ pub struct ExchangeState {
     pub received_bytes_total: u64,
 }
 
-/// A host of the exchange.
+/// A member of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct HostState {
+pub struct MemberState {
     /// Name.
     pub name: String,
-    /// `present`, `silent` (its last report counts) or `out` (its share is the others').
+    /// `present`, `suspect` (its last report counts) or `expired` (its share is the others').
     pub presence: String,
     /// Periods since its last report.
-    pub silent_periods: u64,
+    pub missed_periods: u64,
 }
 
-/// A section of the exchange.
+/// A shard of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct SectionState {
-    /// Name: how often the group is halved, and which part it is.
+pub struct ShardState {
+    /// Name: how often the cluster is halved, and which part it is.
     pub name: String,
-    /// `present`, `silent` (its last sum counts) or `out` (its share is the others').
+    /// `present`, `suspect` (its last sum counts) or `expired` (its share is the others').
     pub presence: String,
     /// Periods since its last sum.
-    pub silent_periods: u64,
-    /// Hosts in that sum.
-    pub hosts: u64,
+    pub missed_periods: u64,
+    /// Members in that sum.
+    pub members: u64,
 }
 
 /// How connections are placed on workers.
@@ -201,7 +201,7 @@ pub struct SlotsState {
     /// Name of the method.
     pub method: String,
     /// Together with other hosts; else this pool decides alone.
-    pub exchanged: bool,
+    pub clustered: bool,
     /// All slots together, on all hosts; `null` = no bound.
     pub total: Option<f64>,
     /// All targets could be met if they were so many times as large; up to 1 they are met. `null` without targets, or where

@@ -196,7 +196,7 @@ fn slots_of_tenants(page: &mut Page) {
         tenant: pool.join(Instant::ZERO, Qos::default()),
         target: LatencyTarget::mean(Duration::from_millis(10)),
         figure: Duration::from_micros(12_540),
-        untold: 3,
+        unreported: 3,
         reason: None,
     };
     page.say("without a reason", &explain::missed(&one));

@@ -1,11 +1,11 @@
 //! The policy file and what is said of it: one program, because each costs a link.
 
 mod access;
+mod cluster;
+mod cluster_bytes;
 mod config;
 mod device;
 mod device_disk;
-mod exchange;
-mod exchange_bytes;
 mod explain;
 mod fuzz_smoke;
 mod http;

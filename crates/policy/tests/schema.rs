@@ -106,8 +106,8 @@ fn commented_defaults_are_the_defaults() {
     assert_eq!(full.path_of("disk0", &full.volumes["disk0"]), short.path_of("disk0", &short.volumes["disk0"]));
     (full.server.unix, full.server.control, full.server.default_export) = (None, None, None);
     full.volumes.get_mut("disk0").expect("disk0").path = None;
-    // What is left out is found out: the system's host name, the size of sections, the latency that targets allow.
-    (full.exchange.host, full.exchange.section_size) = (None, None);
+    // What is left out is found out: the system's host name, the size of shards, the latency that targets allow.
+    (full.cluster.host, full.cluster.shard_size) = (None, None);
     full.pools.get_mut("main").expect("main").tuning.slots_latency = None;
     for tenant in full.tenants.values_mut() {
         tenant.latency = None;

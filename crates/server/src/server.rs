@@ -385,11 +385,11 @@ impl Server {
         told.collect()
     }
 
-    /// Shares out the slots of every pool that `group` knows, by what all hosts together did in one period. `ramp`: how much
+    /// Shares out the slots of every pool that `sums` knows, by what all hosts together did in one period. `ramp`: how much
     /// of its part this host takes, 0 to 1.
-    pub fn decide_slots(&self, group: impl Fn(&str) -> Option<Summary>, ramp: f64) {
+    pub fn decide_slots(&self, sums: impl Fn(&str) -> Option<Summary>, ramp: f64) {
         for pool in &self.shared.snapshot().pools {
-            let Some(summary) = group(&pool.name) else { continue };
+            let Some(summary) = sums(&pool.name) else { continue };
             let mut state = pool.lock();
             state.share_slots(true);
             state.set_slot_ramp(ramp);

@@ -10,7 +10,7 @@ use evenkeel_control::limits::{LimitSet, Owner};
 use evenkeel_control::log::Entry;
 use evenkeel_control::pool::slots::Granted;
 use evenkeel_control::pool::target::{Decision, View};
-use evenkeel_control::pool::{Hold, Scheduler, TenantId};
+use evenkeel_control::pool::{Scheduler, TenantId, Throttled};
 use evenkeel_nbd::wire::TransmissionFlags;
 use evenkeel_policy::config::{Engine, Owners, Percentile};
 use evenkeel_policy::decision::DecisionRecord;
@@ -85,7 +85,7 @@ pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration, befo
             because: evenkeel_policy::explain::placement(&decision.reason),
             moves_total: shared.moves.load(Ordering::Relaxed),
         },
-        exchange: None,
+        cluster: None,
         version: env!("CARGO_PKG_VERSION").into(),
         uptime_s: uptime.as_secs_f64(),
         engine: engine.name().into(),
@@ -166,7 +166,7 @@ fn pool(
         latency_target: state.target().map(|view| target(&pool.name, &view, uptime)),
         slots: state.slots().map(|view| SlotsState {
             method: view.config.method.name().into(),
-            exchanged: view.exchanged,
+            clustered: view.clustered,
             total: view.total,
             tightness: view.tightness,
         }),
@@ -210,7 +210,8 @@ fn tenant(
     let counts = Counts::from(&view);
     let (qos, limit, stats) = (*view.qos, LimitState::new(view.limit_iops, view.limit_bytes_per_s), view.stats.clone());
     let (queued, in_flight) = (view.queued as u64, view.in_flight);
-    let (throttle, throttled) = (view.throttle, view.hold.map(|hold| hold_state(&hold, view.slots)));
+    let (throttle, throttled) =
+        (view.throttle, view.throttled.map(|throttled| throttled_state(&throttled, view.slots)));
     let slots = state.slots().is_some().then(|| slots(view.granted));
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
@@ -249,7 +250,7 @@ fn target(pool: &str, view: &View<'_>, uptime: StdDuration) -> LatencyTargetStat
     let now = clock::now();
     let at = |instant| (uptime.as_secs_f64() - now.since(instant).as_secs_f64()).max(0.0);
     let decision = |entry: &Entry<Decision>| {
-        let Decision { reason, mean_delay, held } = &entry.decision;
+        let Decision { reason, mean_delay, throttled } = &entry.decision;
         let (measured, target) = reason.figures();
         DecisionRecord {
             pool: pool.to_owned(),
@@ -258,7 +259,7 @@ fn target(pool: &str, view: &View<'_>, uptime: StdDuration) -> LatencyTargetStat
             measured: measured.map(|measured| measured.as_millis_f64()),
             target: target.map(|target| target.as_millis_f64()),
             set: Some(mean_delay.as_millis_f64()),
-            throttled: (*held).into(),
+            throttled: (*throttled).into(),
             ..DecisionRecord::of(entry, at)
         }
     };
@@ -290,13 +291,13 @@ fn slots(granted: &Granted) -> TenantSlotsState {
     }
 }
 
-fn hold_state(hold: &Hold, slots: &LimitSet) -> ThrottledState {
-    let (owner, slots) = slots.binding().unwrap_or((Owner::Response, hold.slots));
+fn throttled_state(throttled: &Throttled, slots: &LimitSet) -> ThrottledState {
+    let (owner, slots) = slots.binding().unwrap_or((Owner::Response, throttled.slots));
     ThrottledState {
         slots,
         slots_owner: owner.name().into(),
-        delay_ms: hold.delay.as_millis_f64(),
-        because: explain::throttled(&hold.reason),
+        delay_ms: throttled.delay.as_millis_f64(),
+        because: explain::throttled(&throttled.reason),
     }
 }
 

@@ -60,7 +60,7 @@ impl Placed {
             let backlog = Duration::from_nanos((among / messages * (busy.as_nanos() as f64 / messages)) as u64);
             let each = Duration::from_nanos((busy.as_nanos() as f64 / messages) as u64);
             let busy = busy.as_secs_f64() / interval.as_secs_f64();
-            self.placement.tell(worker, Usage { busy: busy.min(1.0), backlog, each });
+            self.placement.observe_worker(worker, Usage { busy: busy.min(1.0), backlog, each });
             busy
         };
         (0..).zip(&mut self.worked).map(usage).collect()

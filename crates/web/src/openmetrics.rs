@@ -5,7 +5,7 @@ use std::fmt;
 
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use evenkeel_policy::state::{ExchangeState, LatencyState};
+use evenkeel_policy::state::{ClusterState, LatencyState};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
@@ -54,7 +54,7 @@ pub struct Description {
 /// HELP texts of figures that server and agent have.
 pub(crate) mod help {
     pub(crate) const SLOTS: &str = "Slots on all hosts; absent: unbounded.";
-    pub(crate) const EXCHANGED: &str = "1 if agreed with other hosts.";
+    pub(crate) const CLUSTERED: &str = "1 if agreed with other hosts.";
     pub(crate) const SCALE: &str =
         "Factor at which all latency targets could be met; up to 1 they are. Absent without targets, or above 10.";
     pub(crate) const UNACHIEVABLE: &str = "1 while it cannot be met beside the others.";
@@ -300,63 +300,63 @@ fn plain(openmetrics: &str) -> String {
     text
 }
 
-const EXCHANGE: Table<ExchangeState> = Table {
+const CLUSTER: Table<ClusterState> = Table {
     labels: &[],
     metrics: &[
-        gauge("exchange_connected", "1 while changes come from etcd.", None, |e| whether(e.connected)),
-        gauge("exchange_lost", "1 while this host decides alone.", None, |e| whether(e.status == "lost")),
-        counter("exchange_losses", "Times that the exchange was lost.", None, |e| e.lost_total),
-        gauge("exchange_ramp_ratio", "Part of its share that a new host takes.", None, |e| Some(e.ramp)),
-        gauge("exchange_period", "Length of a period.", SECONDS, |e| Some(e.period_s)),
-        gauge("exchange_age", "Time since the last period whose report came back.", SECONDS, |e| e.age_s),
-        counter("exchange_rounds", "Periods decided.", None, |e| e.rounds_total),
-        gauge("exchange_counted_hosts", "Hosts of the last period, in all sections.", None, |e| some(e.hosts_total)),
-        counter("exchange_sent", "Sent to etcd.", BYTES, |e| e.sent_bytes_total),
-        counter("exchange_received", "Received from etcd.", BYTES, |e| e.received_bytes_total),
+        gauge("cluster_connected", "1 while changes come from etcd.", None, |e| whether(e.connected)),
+        gauge("cluster_lost", "1 while this host decides alone.", None, |e| whether(e.status == "lost")),
+        counter("cluster_losses", "Times that the cluster was lost.", None, |e| e.lost_total),
+        gauge("cluster_ramp_ratio", "Part of its share that a new host takes.", None, |e| Some(e.ramp)),
+        gauge("cluster_period", "Length of a period.", SECONDS, |e| Some(e.period_s)),
+        gauge("cluster_age", "Time since the last period whose report came back.", SECONDS, |e| e.age_s),
+        counter("cluster_decided_periods", "Periods decided.", None, |e| e.decided_periods_total),
+        gauge("cluster_counted_members", "Members of the last period, in all shards.", None, |e| some(e.counted_members)),
+        counter("cluster_sent", "Sent to etcd.", BYTES, |e| e.sent_bytes_total),
+        counter("cluster_received", "Received from etcd.", BYTES, |e| e.received_bytes_total),
     ],
 };
 
-const HOSTS: Family = Family {
-    name: "exchange_hosts",
-    help: "Hosts read one by one, this one included.",
+const MEMBERS: Family = Family {
+    name: "cluster_members",
+    help: "Members read one by one, this host included.",
     unit: None,
     metric_type: MetricType::Gauge,
     labels: &["presence"],
 };
 
-const SECTIONS: Family = Family {
-    name: "exchange_sections",
-    help: "Sections that reported sums.",
+const SHARDS: Family = Family {
+    name: "cluster_shards",
+    help: "Shards that reported sums.",
     unit: None,
     metric_type: MetricType::Gauge,
     labels: &["presence"],
 };
 
 const IGNORED: Family = Family {
-    name: "exchange_ignored",
+    name: "cluster_ignored",
     help: "Ignored values of other hosts.",
     unit: None,
     metric_type: MetricType::Counter,
     labels: &["reason"],
 };
 
-/// The descriptions of the exchange's metrics.
-pub(crate) fn exchange_described(prefix: &str) -> Vec<Description> {
-    let families = [HOSTS, SECTIONS, IGNORED].map(|family| family.described(prefix));
-    [EXCHANGE.described(prefix), families.concat()].concat()
+/// The descriptions of the cluster's metrics.
+pub(crate) fn cluster_described(prefix: &str) -> Vec<Description> {
+    let families = [MEMBERS, SHARDS, IGNORED].map(|family| family.described(prefix));
+    [CLUSTER.described(prefix), families.concat()].concat()
 }
 
-/// Writes the state of the exchange between hosts, if there is one.
-pub(crate) fn exchange(encoder: &mut DescriptorEncoder<'_>, state: Option<&ExchangeState>) -> fmt::Result {
-    each(encoder, &EXCHANGE, &state.map(|state| (Vec::new(), state)).into_iter().collect::<Vec<_>>())?;
-    let hosts = state
-        .iter()
-        .flat_map(|state| by_presence(|presence| state.hosts.iter().filter(|host| host.presence == presence).count()));
-    family(encoder, &HOSTS, hosts)?;
-    let sections = state.iter().flat_map(|state| {
-        by_presence(|presence| state.sections.iter().filter(|section| section.presence == presence).count())
+/// Writes the state of the cluster, if this host is in one.
+pub(crate) fn cluster(encoder: &mut DescriptorEncoder<'_>, state: Option<&ClusterState>) -> fmt::Result {
+    each(encoder, &CLUSTER, &state.map(|state| (Vec::new(), state)).into_iter().collect::<Vec<_>>())?;
+    let members = state.iter().flat_map(|state| {
+        by_presence(|presence| state.members.iter().filter(|member| member.presence == presence).count())
     });
-    family(encoder, &SECTIONS, sections)?;
+    family(encoder, &MEMBERS, members)?;
+    let shards = state.iter().flat_map(|state| {
+        by_presence(|presence| state.shards.iter().filter(|shard| shard.presence == presence).count())
+    });
+    family(encoder, &SHARDS, shards)?;
     let ignored = state.iter().flat_map(|state| {
         state.ignored_total.iter().map(|(reason, &count)| (vec![reason.as_str().into()], count as f64))
     });
@@ -364,7 +364,7 @@ pub(crate) fn exchange(encoder: &mut DescriptorEncoder<'_>, state: Option<&Excha
 }
 
 fn by_presence(count: impl Fn(&str) -> usize) -> [(Values<'static>, f64); 3] {
-    ["present", "silent", "out"].map(|presence| (vec![presence.into()], count(presence) as f64))
+    ["present", "suspect", "expired"].map(|presence| (vec![presence.into()], count(presence) as f64))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! etcd by its own JSON gateway: what the exchange needs of it and no more.
+//! etcd by its own JSON gateway: the few calls that the cluster needs.
 //!
 //! A client with gRPC would bring a protocol compiler or generated code and an HTTP/2 stack for six calls. The gateway is
 //! part of every etcd since 3.4 under `/v3/`, and HTTP/1.1 is in the program already, for its own API.
@@ -16,7 +16,7 @@ mod http;
 use http::{Connection, Lines, Refusal, unlike};
 pub(crate) use http::{Error, Traffic};
 
-/// Keys of one snapshot; a group is far smaller.
+/// Keys of one snapshot; a cluster that is not divided is far smaller.
 const MAX_KEYS: u32 = 1_024;
 
 /// A connection to one etcd server.

@@ -364,8 +364,8 @@ impl Placement {
     /// How busy a worker was since its last report; goes with what was observed of its connections, whose loads then only say
     /// which part of it each is. Where no worker ever reports, loads are taken as they are, and a worker as busy as they say.
     /// Workers that do not exist are ignored. O(1).
-    pub fn tell(&mut self, worker: u32, usage: Usage) {
-        self.usages.tell(worker, usage);
+    pub fn observe_worker(&mut self, worker: u32, usage: Usage) {
+        self.usages.observe(worker, usage);
     }
 
     /// There are `workers` workers (at least one) from now on. Connections of those that are gone move; where there are

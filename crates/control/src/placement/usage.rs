@@ -64,7 +64,7 @@ impl Usages {
         self.told.resize(workers, Told::default());
     }
 
-    pub(super) fn tell(&mut self, worker: u32, usage: Usage) {
+    pub(super) fn observe(&mut self, worker: u32, usage: Usage) {
         let Some(told) = self.told.get_mut(worker as usize) else { return };
         let busy = usage.busy.clamp(0.0, 1.0);
         let weight = busy.max(IDLE);

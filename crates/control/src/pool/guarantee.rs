@@ -196,7 +196,7 @@ impl Guaranteed {
     }
 
     /// Its last request has left.
-    pub(super) fn rests(&mut self, now: Instant) {
+    pub(super) fn sleeps(&mut self, now: Instant) {
         self.idle_since.get_or_insert(now);
     }
 
@@ -214,7 +214,7 @@ impl Guaranteed {
     fn demand(&mut self, now: Instant, length: Duration) -> Demand {
         if self.idle_since.is_some() {
             self.wakes(now);
-            self.rests(now);
+            self.sleeps(now);
         }
         let idle = core::mem::take(&mut self.idle);
         match idle.as_secs_f64() <= IDLE_AT_MOST * length.as_secs_f64() {
@@ -411,7 +411,7 @@ impl<R> Pool<R> {
                 Scope::Of(direction) => self.queue.client_len_of(tenant.client, direction),
             };
             if waiting == 0 {
-                guarantee.rests(now);
+                guarantee.sleeps(now);
             }
         }
         tenant.guaranteed = guaranteed;

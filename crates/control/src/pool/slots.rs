@@ -111,7 +111,7 @@ pub struct Missed {
     /// Its figure in the last second that exceeded it.
     pub figure: Duration,
     /// Seconds that exceeded it before that one and were not reported.
-    pub untold: u64,
+    pub unreported: u64,
     /// Why the tenant has no more slots.
     pub reason: Option<Reason>,
 }
@@ -156,13 +156,13 @@ pub(super) struct Slots {
     next_tick: Instant,
     window_began: Instant,
     /// True if other hosts have a say.
-    exchanged: bool,
+    clustered: bool,
     /// How much of their shares tenants get, from none (their least) to 1.
     ramp: f64,
     /// Bound on the requests of all tenants together.
     together: u64,
     /// The summary for other hosts.
-    untold: Option<Summary>,
+    summary: Option<Summary>,
     total: Option<f64>,
     tightness: Option<f64>,
     workloads: Vec<Workload>,
@@ -182,12 +182,12 @@ impl Slots {
 pub struct View<'a> {
     /// The settings.
     pub config: &'a Config,
-    /// All slots of the group together; `None`: no bound.
+    /// All slots of the cluster together; `None`: no bound.
     pub total: Option<f64>,
     /// By how much all targets could be scaled and still be met; `None` without targets, or where ten times would not do.
     pub tightness: Option<f64>,
     /// True if other hosts have a say.
-    pub exchanged: bool,
+    pub clustered: bool,
 }
 
 impl<R> Pool<R> {
@@ -209,23 +209,23 @@ impl<R> Pool<R> {
     /// For a device that is shared with pools of other hosts: whether their figures are heard, which [`Pool::decide_slots`] will
     /// bring. Periods then end when [`Pool::take_summary`] is called.
     ///
-    /// While they are not, the pool decides alone, at first as if it knew nothing: what the group had together is not its own,
+    /// While they are not, the pool decides alone, at first as if it knew nothing: what the cluster had together is not its own,
     /// and it takes no more than the latency that it measures lets it take. Fixed totals and their shares stay as they are.
     /// Not to be called where no other host has a say.
-    pub fn share_slots(&mut self, exchanged: bool) {
+    pub fn share_slots(&mut self, clustered: bool) {
         let Some(slots) = &mut self.slots else { return };
-        if slots.exchanged && !exchanged {
+        if slots.clustered && !clustered {
             slots.ramp = 1.0;
         }
-        if exchanged && !slots.exchanged {
+        if clustered && !slots.clustered {
             slots.controller.forget();
         }
-        slots.exchanged = exchanged;
-        slots.controller.set_alone(!exchanged);
+        slots.clustered = clustered;
+        slots.controller.set_alone(!clustered);
     }
 
     /// How much of their shares tenants get, 0 (the least that every tenant has) to 1: a host that joins takes its part in steps,
-    /// while the others make room.
+    /// while the others free it.
     pub fn set_slot_ramp(&mut self, ramp: f64) {
         if let Some(slots) = &mut self.slots {
             slots.ramp = ramp.clamp(0.0, 1.0);
@@ -247,7 +247,7 @@ impl<R> Pool<R> {
             tenant.granted.tell(now, id)
         });
         if let (None, Some(slots)) = (&missed, &mut self.slots) {
-            // The seconds that are not told now are when the next one is missed.
+            // The seconds that are not reported now are when the next one is missed.
             slots.has_missed = false;
         }
         missed
@@ -256,16 +256,16 @@ impl<R> Pool<R> {
     /// The tenants' summary of the last period for the other hosts; once for each period. Where other hosts have a say,
     /// the period ends now.
     pub fn take_summary(&mut self, now: Instant) -> Option<Summary> {
-        if self.slots.as_ref()?.exchanged {
+        if self.slots.as_ref()?.clustered {
             self.end_period(now);
         }
-        self.slots.as_mut()?.untold.take()
+        self.slots.as_mut()?.summary.take()
     }
 
     /// The slot controller, for a look at its state.
     pub fn slots(&self) -> Option<View<'_>> {
         let slots = self.slots.as_deref()?;
-        Some(View { config: &slots.config, total: slots.total, tightness: slots.tightness, exchanged: slots.exchanged })
+        Some(View { config: &slots.config, total: slots.total, tightness: slots.tightness, clustered: slots.clustered })
     }
 
     /// Begins, changes or ends with the pool's settings.
@@ -283,10 +283,10 @@ impl<R> Pool<R> {
                 began: now,
                 next_tick: now + config.period,
                 window_began: now,
-                exchanged: self.slots.as_ref().is_some_and(|slots| slots.exchanged),
+                clustered: self.slots.as_ref().is_some_and(|slots| slots.clustered),
                 ramp: 1.0,
                 together: u64::MAX,
-                untold: None,
+                summary: None,
                 total: None,
                 tightness: None,
                 workloads: Vec::new(),
@@ -314,7 +314,7 @@ impl<R> Pool<R> {
     /// When that is next.
     #[inline]
     pub(super) fn slots_due(&self) -> Instant {
-        let own = self.slots.as_ref().filter(|slots| !slots.exchanged);
+        let own = self.slots.as_ref().filter(|slots| !slots.clustered);
         own.map_or(Instant::FAR_FUTURE, |slots| slots.next_tick)
     }
 
@@ -345,19 +345,19 @@ impl<R> Pool<R> {
             });
         }
         let summary = slots.controller.observe(&slots.workloads);
-        let alone = (!slots.exchanged).then(|| summary.clone());
-        slots.untold = Some(summary.clone());
+        let alone = (!slots.clustered).then(|| summary.clone());
+        slots.summary = Some(summary.clone());
         self.slots = Some(slots);
         if let Some(summary) = alone {
             self.decide_slots(now, &summary);
         }
     }
 
-    /// Shares slots out, knowing what the whole group did in the last period: the sum of the summaries of all its pools, this
+    /// Shares slots out, knowing what the whole cluster did in the last period: the sum of the summaries of all its pools, this
     /// one's included.
-    pub fn decide_slots(&mut self, now: Instant, group: &Summary) {
+    pub fn decide_slots(&mut self, now: Instant, cluster: &Summary) {
         let Some(mut slots) = self.slots.take() else { return };
-        let plan = slots.controller.tick(group);
+        let plan = slots.controller.tick(cluster);
         (slots.total, slots.tightness) = (plan.total, plan.tightness);
         let bounded = plan.shares.iter().any(|share| share.slots.is_some());
         slots.together = plan.total.filter(|_| !bounded).map_or(u64::MAX, |total| total as u64);
@@ -467,6 +467,6 @@ impl Granted {
         let (told, at) = self.told;
         let target = self.target.filter(|_| self.violated > told && (told == 0 || now.since(at) >= TOLD_EVERY))?;
         self.told = (self.violated, now);
-        Some(Missed { tenant, target, figure: self.figure, untold: self.violated - told - 1, reason: self.reason })
+        Some(Missed { tenant, target, figure: self.figure, unreported: self.violated - told - 1, reason: self.reason })
     }
 }

@@ -4,7 +4,7 @@
 //! it, from arrival to completion, of reads of tenants that are not noisy: a tenant that loads the device so much that
 //! it could be throttled waits behind itself, and taking that for a grievance would throttle it ever more.
 //!
-//! The delay that the controller decides is acted on in `rests`.
+//! The delay that the controller decides is acted on in `throttles`.
 
 use alloc::vec::Vec;
 
@@ -74,12 +74,12 @@ pub struct Decision {
     /// Mean delay of those throttled, weighted by load.
     pub mean_delay: Duration,
     /// How many were throttled.
-    pub held: u32,
+    pub throttled: u32,
 }
 
 impl Decided for Decision {
     fn is_renewed_by(&self, newer: &Self) -> bool {
-        self.reason.name() == newer.reason.name() && self.held == newer.held
+        self.reason.name() == newer.reason.name() && self.throttled == newer.throttled
     }
 
     fn figure(&self) -> Option<f64> {
@@ -208,8 +208,8 @@ impl Target {
         self.delays.clear();
         self.delays.extend_from_slice(decision.delays);
         let (reason, mean_delay) = (decision.reason, decision.mean_delay);
-        let held = self.delays.len() as u32;
-        (reason, self.records.record(now, Decision { reason, mean_delay, held }))
+        let throttled = self.delays.len() as u32;
+        (reason, self.records.record(now, Decision { reason, mean_delay, throttled }))
     }
 
     /// How a client is throttled by the newest decision, if it is.

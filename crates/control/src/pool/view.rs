@@ -2,7 +2,7 @@
 
 use super::guarantee::{self, Guaranteed, Scope};
 use super::slots::Granted;
-use super::{Hold, Pool, TenantId};
+use super::{Pool, TenantId, Throttled};
 use crate::histogram::Histogram;
 use crate::limits::LimitSet;
 use crate::mclock::Qos;
@@ -56,7 +56,7 @@ pub struct TenantView<'a> {
     /// The order in which it is throttled for the pool's target.
     pub throttle: Throttle,
     /// How it is throttled for the pool's target, if it is.
-    pub hold: Option<Hold>,
+    pub throttled: Option<Throttled>,
     /// Its latency target and what the slot controller makes of it.
     pub granted: &'a Granted,
     guaranteed: &'a [Guaranteed],
@@ -87,7 +87,7 @@ impl<R> Pool<R> {
             in_flight: tenant.in_flight,
             stats: &tenant.stats,
             throttle: tenant.throttle,
-            hold: tenant.hold,
+            throttled: tenant.throttled,
             granted: &tenant.granted,
             guaranteed: &tenant.guaranteed,
         })

@@ -36,8 +36,8 @@ impl Method {
         }
     }
 
-    /// True if a host needs to hear of the others: the others of these need nothing but their own figures.
-    pub const fn needs_exchange(self) -> bool {
+    /// True if a host needs the summaries of the others: the others of these need nothing but their own figures.
+    pub const fn needs_cluster(self) -> bool {
         matches!(self, Self::Drg | Self::Needs)
     }
 }

@@ -15,9 +15,9 @@
 //! | [`Method::Needs`] | ours: all targets met with equal margins; where that cannot be done each what it needs, up to one level for all; without a target within reach as many as each likes |
 //!
 //! **Decentralised.** Every host calls [`Controller::observe`] with what its own workloads did in period k and sends the others
-//! the [`Summary`] that comes back. When the summaries of all hosts are there, each adds them up in the same order and
+//! the [`Summary`] that comes back. When the summaries of all members are there, each adds them up in the same order and
 //! calls [`Controller::tick`] with the sum: from the same sum all hosts draw the same conclusions, each takes its part, and
-//! the parts add up. No host leads, and what is exchanged does not grow with the number of workloads. A host that is alone
+//! the parts add up. No host leads, and what is sent does not grow with the number of workloads. A host that is alone
 //! passes its own summary on.
 
 use alloc::vec::Vec;
@@ -51,7 +51,7 @@ const WORTH_A_TARGET: f64 = 0.15;
 /// For how long there is a bound after the last workload with a target has asked for something: as long as what was seen of the
 /// device counts.
 const TARGET_LASTS: Duration = Duration::from_secs(30);
-/// A group that changes by more than this part is another one: who has left may still load the device.
+/// A cluster that changes by more than this part is another one: who has left may still load the device.
 const OTHERS: f64 = 0.05;
 /// Latency that PARDA, and a host that is alone, aims at where nothing has a target and none is configured.
 const WITHOUT_TARGETS_S: f64 = 0.02;
@@ -148,7 +148,7 @@ pub struct Share {
 /// The plan until the next decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Plan<'a> {
-    /// All slots of the group together; `None`: no bound.
+    /// All slots of the cluster together; `None`: no bound.
     pub total: Option<f64>,
     /// By how much all targets could be scaled and still be met: up to 1 they are met. `None`: not even ten times.
     pub tightness: Option<f64>,
@@ -182,17 +182,17 @@ struct Known {
 pub struct Controller {
     config: Config,
     known: Vec<Known>,
-    /// The host's own part of the group.
+    /// The host's own part of the cluster.
     own: Summary,
     total: f64,
     aim_s: f64,
-    /// Latency of the device for the whole group, lately.
+    /// Latency of the device for the whole cluster, lately.
     latency_s: Option<f64>,
     /// The assumed target of those that have none, in seconds.
     no_target_s: f64,
     tightness: Option<f64>,
     knee: Knee,
-    /// The elasticity of throughput by what the group knows; 1 while alone.
+    /// The elasticity of throughput by what the cluster knows; 1 while alone.
     elasticity: f64,
     /// True if more of that is seen than assumed.
     is_sure: bool,
@@ -236,7 +236,7 @@ impl Controller {
         &self.config
     }
 
-    /// True if nothing is heard of the others that load the device. Then it forgets how many slots the group has
+    /// True if nothing is heard of the others that load the device. Then it forgets how many slots the cluster has
     /// together, and finds out anew how many the device can take, from the least, by latency alone: what the others do
     /// cannot be told apart from what the device does. What is known of its workloads stays, and so do fixed totals.
     pub fn set_alone(&mut self, alone: bool) {
@@ -246,7 +246,7 @@ impl Controller {
         self.alone = alone;
     }
 
-    /// Begins from the least, as one who joins others: what it did by itself is not what the group does.
+    /// Begins from the least, as one who joins others: what it did by itself is not what the cluster does.
     pub fn forget(&mut self) {
         if !matches!(self.config.method, Method::Rwd | Method::SfqD) {
             self.total = self.config.least;
@@ -275,14 +275,14 @@ impl Controller {
         &self.own
     }
 
-    /// Decides from what the whole group did, this host's part included.
-    pub fn tick(&mut self, group: &Summary) -> Plan<'_> {
-        let latency = group.device_latency_s();
+    /// Decides from what the whole cluster did, this host's part included.
+    pub fn tick(&mut self, cluster: &Summary) -> Plan<'_> {
+        let latency = cluster.device_latency_s();
         if let Some(latency) = latency {
             let before = self.latency_s.unwrap_or(latency);
             self.latency_s = Some(before + NEWEST * (latency - before));
         }
-        self.aim_s = match (self.config.latency, group.smallest_target) {
+        self.aim_s = match (self.config.latency, cluster.smallest_target) {
             (Some(latency), _) => latency.as_secs_f64(),
             (None, Some(target)) => target.as_secs_f64() * PART_OF_TARGET,
             (None, None) => WITHOUT_TARGETS_S,
@@ -294,29 +294,29 @@ impl Controller {
                 self.share(|_| (None, 0.0, Reason::Unbounded));
             }
             Method::Rwd => {
-                let (all, weights) = (self.total, group.weight);
+                let (all, weights) = (self.total, cluster.weight);
                 self.share(|known| (Some(all * known.workload.weight / weights), 0.0, Reason::ByWeight));
             }
             Method::Parda => {
-                self.parda(group);
+                self.parda(cluster);
                 total = None;
             }
             Method::Drg => {
-                self.drg(group);
+                self.drg(cluster);
                 total = Some(self.total);
             }
-            Method::Needs if !self.is_bounded(group) => {
-                self.learn(group, false);
+            Method::Needs if !self.is_bounded(cluster) => {
+                self.learn(cluster, false);
                 // Where a target appears, the total begins with what is in use.
-                self.total = group.used.clamp(self.config.least, self.config.most);
+                self.total = cluster.used.clamp(self.config.least, self.config.most);
                 self.share(|known| (None, 0.0, known.unachievable().unwrap_or(Reason::Unbounded)));
                 total = None;
             }
             Method::Needs => {
-                self.learn(group, true);
-                self.needs(group);
+                self.learn(cluster, true);
+                self.needs(cluster);
                 total = Some(self.total);
-                tightness = self.tightness.filter(|_| group.smallest_target.is_some());
+                tightness = self.tightness.filter(|_| cluster.smallest_target.is_some());
             }
         }
         Plan { total, tightness, shares: &self.shares }
@@ -333,10 +333,10 @@ impl Controller {
     }
 
     /// A window each, by the latency that all see together.
-    fn parda(&mut self, group: &Summary) {
+    fn parda(&mut self, cluster: &Summary) {
         let (aim_s, most) = (self.aim_s, self.config.most);
         let latency_s = self.latency_s.unwrap_or(aim_s);
-        let mean_weight = if group.workloads > 0.0 { group.active_weight / group.workloads } else { 1.0 };
+        let mean_weight = if cluster.workloads > 0.0 { cluster.active_weight / cluster.workloads } else { 1.0 };
         for known in &mut self.known {
             known.follow_latency(aim_s, latency_s, mean_weight, most);
         }
@@ -344,11 +344,11 @@ impl Controller {
     }
 
     /// As published: the total by (4.2), split by need, smallest first, the rest handed out.
-    fn drg(&mut self, group: &Summary) {
+    fn drg(&mut self, cluster: &Summary) {
         let active = || self.known.iter().filter(|known| known.workload.report.completed > 0);
         let (count, sum) = active().fold((0.0, 0.0), |(count, sum), known| (count + 1.0, sum + known.published_s()));
         if count > 0.0 {
-            self.total = fast::total(group.used, self.aim_s, sum / count, self.config.least, self.config.most);
+            self.total = fast::total(cluster.used, self.aim_s, sum / count, self.config.least, self.config.most);
         }
         let (aim_s, window_s) = (self.aim_s, self.config.period.as_secs_f64());
         let need = |known: &Known| {
@@ -373,68 +373,68 @@ impl Controller {
     /// True if there is anything to bound slots for: without a latency that is to be met and without targets that
     /// count, fewer slots would cost throughput and bring nothing. A host that is alone does not know the others'
     /// targets.
-    fn is_bounded(&self, group: &Summary) -> bool {
-        group.targets > 0.0 || self.config.latency.is_some() || self.alone
+    fn is_bounded(&self, cluster: &Summary) -> bool {
+        cluster.targets > 0.0 || self.config.latency.is_some() || self.alone
     }
 
     /// Learns of the device from the period, in which slots were bounded or not.
-    fn learn(&mut self, group: &Summary, bounded: bool) {
-        if (group.weight - self.weight).abs() > OTHERS * self.weight {
+    fn learn(&mut self, cluster: &Summary, bounded: bool) {
+        if (cluster.weight - self.weight).abs() > OTHERS * self.weight {
             self.knee = Knee::default();
         }
-        self.weight = group.weight;
+        self.weight = cluster.weight;
         // While the device has less to do than it may, its latency says nothing of what more slots would do.
-        if !self.alone && (!bounded || group.queued > 0.0) {
-            self.knee.learn(self.config.period, group.used, group.completed);
+        if !self.alone && (!bounded || cluster.queued > 0.0) {
+            self.knee.learn(self.config.period, cluster.used, cluster.completed);
         }
-        self.elasticity = if self.alone { 1.0 } else { Knee::together(group.known, group.elasticity) };
-        self.is_sure = !self.alone && group.known > knee::DOUBT;
+        self.elasticity = if self.alone { 1.0 } else { Knee::together(cluster.known, cluster.elasticity) };
+        self.is_sure = !self.alone && cluster.known > knee::DOUBT;
     }
 
     /// The total goes where the latency is what targets leave the device.
-    fn follow_device(&mut self, group: &Summary) {
+    fn follow_device(&mut self, cluster: &Summary) {
         // While those with a target are idle, the total stays what it is.
-        let aims = group.smallest_target.is_some() || self.config.latency.is_some() || self.alone;
-        if group.completed <= 0.0 || !aims {
+        let aims = cluster.smallest_target.is_some() || self.config.latency.is_some() || self.alone;
+        if cluster.completed <= 0.0 || !aims {
             return;
         }
-        let factor = match (self.config.latency, group.smallest_target) {
-            (None, Some(_)) if group.device_part > 0.0 => {
+        let factor = match (self.config.latency, cluster.smallest_target) {
+            (None, Some(_)) if cluster.device_part > 0.0 => {
                 let most = self.tightness.unwrap_or(MOST_OF_TARGET).clamp(PART_OF_TARGET, MOST_OF_TARGET);
                 let worth = (self.elasticity / WORTH_A_TARGET).min(1.0);
-                (PART_BEYOND_KNEE + worth * (most - PART_BEYOND_KNEE)) / group.device_part
+                (PART_BEYOND_KNEE + worth * (most - PART_BEYOND_KNEE)) / cluster.device_part
             }
             // Little's law tells what the latency will be while those inside have not all come out yet.
-            _ => self.aim_s / (group.used * self.config.period.as_secs_f64() / group.completed).max(1e-9),
+            _ => self.aim_s / (cluster.used * self.config.period.as_secs_f64() / cluster.completed).max(1e-9),
         };
         // The least that a workload has and does not use loads nothing.
-        let total = (group.used * factor + group.unused).clamp(self.config.least, self.config.most);
+        let total = (cluster.used * factor + cluster.unused).clamp(self.config.least, self.config.most);
         if total < self.total {
             self.total += DOWN * (total - self.total);
-        } else if group.queued > 0.0 {
+        } else if cluster.queued > 0.0 {
             self.total += UP * (total - self.total);
         }
     }
 
-    fn needs(&mut self, group: &Summary) {
-        self.follow_device(group);
+    fn needs(&mut self, cluster: &Summary) {
+        self.follow_device(cluster);
         // Every workload has the least; what is left is shared by need.
-        let least = LEAST.min(0.5 * self.total / group.workloads.max(1.0));
-        let total = self.total - least * group.workloads;
+        let least = LEAST.min(0.5 * self.total / cluster.workloads.max(1.0));
+        let total = self.total - least * cluster.workloads;
         let (horizon_s, no_target_s) = (self.horizon_s(), self.no_target_s);
-        if let Some(target) = group.smallest_target {
+        if let Some(target) = cluster.smallest_target {
             self.no_target_s = target.as_secs_f64() * WITHOUT_TARGET;
         }
-        let fit = group.fit(total);
+        let fit = cluster.fit(total);
         self.tightness = fit.map(|fit| fit.scale());
-        let met = fit.filter(|fit| fit.place <= summary::OWN || group.smallest_target.is_none());
-        let level = group.level(total);
+        let met = fit.filter(|fit| fit.place <= summary::OWN || cluster.smallest_target.is_none());
+        let level = cluster.level(total);
         let achievable_at = self.tightness;
         self.share(|known| {
             let weight = known.workload.weight;
             if known.workload.report.is_idle() {
                 // It takes nothing from the others while it is.
-                return (Some(least + total * weight / (group.active_weight + weight)), 0.0, Reason::Idle);
+                return (Some(least + total * weight / (cluster.active_weight + weight)), 0.0, Reason::Idle);
             }
             let at = |place: usize| known.need(scale(place), no_target_s, horizon_s);
             let need = at(summary::OWN);
@@ -442,7 +442,7 @@ impl Controller {
                 Some(fit) => {
                     let more = match fit.place.checked_sub(1) {
                         Some(before) => at(before) * (1.0 - fit.part) + at(fit.place) * fit.part,
-                        None => at(0) + fit.left * weight / group.active_weight,
+                        None => at(0) + fit.left * weight / cluster.active_weight,
                     };
                     (more, Reason::EqualMargin { tightness: fit.scale() })
                 }

@@ -165,7 +165,7 @@ fn a_throughput_guarantee_is_above_a_latency_target() {
     bench.pool.reconfigure(bench.now, config);
     bench.run(10_000);
     let view = bench.pool.tenant(tenant).expect("is there");
-    assert!(view.hold.is_none(), "{:?}", view.hold);
+    assert!(view.throttled.is_none(), "{:?}", view.throttled);
     let guarantee = view.guarantee(Scope::All).expect("was guaranteed something");
     let by_target =
         guarantee.records.iter().filter(|record| record.decision.binding == Binding::Limit(Owner::Response)).count();

@@ -92,8 +92,8 @@ pub(crate) fn troubles(state: &State) -> Vec<String> {
             ));
         }
     }
-    if let Some(exchange) = state.exchange.as_ref().filter(|exchange| exchange.status != "shared") {
-        troubles.push(format!("exchange {}: {}", exchange.status, exchange.because));
+    if let Some(cluster) = state.cluster.as_ref().filter(|cluster| cluster.status != "shared") {
+        troubles.push(format!("cluster {}: {}", cluster.status, cluster.because));
     }
     troubles
 }
@@ -131,7 +131,7 @@ pub(crate) fn pool_facts(pool: &PoolState) -> Vec<(&'static str, String)> {
     }
     if let Some(slots) = &pool.slots {
         let total = slots.total.map_or_else(|| "without bound".into(), |total| format!("{total:.1}"));
-        let with = if slots.exchanged { "with other hosts" } else { "alone" };
+        let with = if slots.clustered { "with other hosts" } else { "alone" };
         facts.push(("slots", format!("{total}, by {}, {with}", slots.method)));
     }
     facts

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use crate::control::{self, Certificates, PATIENCE, Site, path};
 use crate::output;
 
-mod exchange;
+mod cluster;
 mod hold;
 mod run;
 pub(crate) mod show;

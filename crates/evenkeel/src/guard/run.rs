@@ -1,4 +1,4 @@
-//! `evenkeel guard run`: the agent's loop with its signals, its API and its exchange with other hosts.
+//! `evenkeel guard run`: the agent's loop with its signals, its API and its cluster.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use evenkeel_net::tls::Renewable;
 use evenkeel_server::Paced;
 use signal_hook::consts::SIGHUP;
 
-use super::exchange::SharedArrays;
+use super::cluster::SharedArrays;
 use crate::output;
 use crate::serve::log_changes;
 use crate::serve::systemd::{self, Condition, Watchdog};
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
             .context("cannot serve the API")?;
     }
 
-    let exchange = start_exchange(&config, &shared)?;
+    let cluster = start_cluster(&config, &shared)?;
 
     let stop = Arc::new(AtomicBool::new(false));
     let (stopping, stopped) = (Arc::clone(&stop), thread::current());
@@ -111,8 +111,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     });
     systemd::notify(Condition::Stopping);
     tracing::info!("stopping: putting everything back");
-    if let Some(exchange) = exchange {
-        exchange.stop();
+    if let Some(cluster) = cluster {
+        cluster.stop();
     }
     Ok(host.stop()?)
 }
@@ -126,22 +126,22 @@ fn reread(path: &Path, policies: &Policies) {
 }
 
 /// Has the slots of arrays decided together with other hosts, where there are any.
-fn start_exchange(
+fn start_cluster(
     config: &Config,
     shared: &Arc<Mutex<Shared>>,
 ) -> anyhow::Result<Option<Arc<evenkeel_cluster::Handle>>> {
     if config.arrays.is_empty() {
         return Ok(None);
     }
-    if config.exchange.etcd.is_empty() {
+    if config.cluster.etcd.is_empty() {
         tracing::warn!(
-            "no [exchange] is configured: slots of arrays follow the latency that this host measures, without regard to the latency targets of others"
+            "no [cluster] is configured: slots of arrays follow the latency that this host measures, without regard to the latency targets of others"
         );
         return Ok(None);
     }
-    let settings = evenkeel_cluster::Settings::of_this_host(&config.exchange)?;
+    let settings = evenkeel_cluster::Settings::of_this_host(&config.cluster)?;
     let handle = Arc::new(evenkeel_cluster::start(settings, SharedArrays(Arc::clone(shared)))?);
     let shown = Arc::clone(&handle);
-    lock(shared).exchange = Some(Box::new(move || shown.state()));
+    lock(shared).cluster = Some(Box::new(move || shown.state()));
     Ok(Some(handle))
 }

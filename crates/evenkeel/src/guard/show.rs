@@ -91,9 +91,9 @@ pub(super) fn state(state: &State) -> String {
             let _ = writeln!(text, "note: {note}");
         }
     }
-    if let Some(exchange) = &state.exchange {
-        let hosts: Vec<&str> = exchange.hosts.iter().map(|host| host.name.as_str()).collect();
-        let _ = writeln!(text, "\nexchange {}: {} ({})", exchange.status, exchange.because, hosts.join(", "));
+    if let Some(cluster) = &state.cluster {
+        let members: Vec<&str> = cluster.members.iter().map(|member| member.name.as_str()).collect();
+        let _ = writeln!(text, "\ncluster {}: {} ({})", cluster.status, cluster.because, members.join(", "));
     }
     let osds: Vec<_> = state.osds().map(|(pool, at)| osd(pool, at)).collect();
     if !osds.is_empty() {
@@ -136,7 +136,7 @@ fn array(pool: &PoolState, array: &QueueDepthState) -> String {
     let mut text = String::new();
     let total =
         array.total_slots.map_or_else(|| "no bound on all slots".into(), |all| counted_figure(all, "slot") + " in all");
-    let with = if array.exchanged { "decided with other hosts" } else { "decided by this host alone" };
+    let with = if array.clustered { "decided with other hosts" } else { "decided by this host alone" };
     let _ = writeln!(text, "\n{}: {total} by {}, {with} every {} s", pool.name, pool.method, array.period_s);
     let head = ["volume", "target ms", "latency ms", "in the array ms", "used", "needed", "slots", "queue", "because"];
     let figure = |figure: Option<f64>| figure.map_or_else(|| "-".into(), |figure| format!("{figure:.1}"));

@@ -62,7 +62,7 @@ pub(crate) const PAGES: &[Page] = &pages![
     "reference/check.md",
     "reference/cli.md",
     "reference/config.md",
-    "reference/exchange.md",
+    "reference/cluster.md",
     "reference/failures.md",
     "reference/performance.md",
     "reference/protocol.md",

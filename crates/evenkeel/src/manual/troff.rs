@@ -95,7 +95,7 @@ const SYNOPSIS: [&str; 3] = [
 ];
 const DESCRIPTION: &str = "\
 A TOML file with the policy ([tenants], [pools]) and the tables of a host: [server] and [volumes] for evenkeel serve, \
-[agent] for evenkeel guard, [exchange] for both. All hosts may have the same file.
+[agent] for evenkeel guard, [cluster] for both. All hosts may have the same file.
 
 evenkeel config example and evenkeel guard config example print every key with its default. evenkeel check FILE prints \
 every error with line, key and cure, and the enforcement point of each setting on this host.

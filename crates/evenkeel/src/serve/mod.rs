@@ -85,9 +85,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     };
     let signals = signals::receive()?;
 
-    let exchange = &loaded.config.exchange;
-    let exchange =
-        (!exchange.etcd.is_empty()).then(|| evenkeel_cluster::Settings::of_this_host(exchange)).transpose()?;
+    let cluster = &loaded.config.cluster;
+    let cluster = (!cluster.etcd.is_empty()).then(|| evenkeel_cluster::Settings::of_this_host(cluster)).transpose()?;
     let own_files = source.own_files(&settings.data_dir);
     let inherited = std::mem::take(&mut sockets.nbd);
     let start = Start { inherited, seed: seed(), own_files, ..Start::default() };
@@ -98,8 +97,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let status_address = status.as_ref().and_then(|listener| listener.local_addr().ok());
     let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes));
     evenkeel_web::spawn(Arc::clone(&manager), status, control).context("cannot serve status and control")?;
-    if let Some(settings) = exchange {
-        manager.exchange_with(evenkeel_cluster::start(settings, ServedPools(Arc::clone(&manager)))?);
+    if let Some(settings) = cluster {
+        manager.join_cluster(evenkeel_cluster::start(settings, ServedPools(Arc::clone(&manager)))?);
     }
 
     let reload = {
@@ -225,7 +224,7 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
                 systemd::notify(Condition::Stopping);
                 let (stopper, handle) = (Arc::clone(manager), handle.clone());
                 let stop = move || {
-                    stopper.leave_exchange();
+                    stopper.leave_cluster();
                     let stopped = stopper.server().shutdown();
                     handle.close();
                     stopped

@@ -1,24 +1,24 @@
-//! The pools of this server as they take part in the exchange.
+//! The pools of this server as they take part in the cluster.
 
 use std::sync::Arc;
 
-use evenkeel_cluster::{Member, sums};
-use evenkeel_control::exchange::Round;
-use evenkeel_control::exchange::fleet::Said;
-use evenkeel_policy::exchange::{PoolRecord, Pools};
+use evenkeel_cluster::{Participant, sums};
+use evenkeel_control::cluster::View;
+use evenkeel_control::cluster::sharding::Contribution;
+use evenkeel_policy::cluster::{PoolRecord, Pools};
 use evenkeel_web::serve::Manager;
 
 /// See the module's documentation.
 pub(super) struct ServedPools(pub(super) Arc<Manager>);
 
-impl Member for ServedPools {
+impl Participant for ServedPools {
     fn report(&mut self) -> Pools {
         let summaries = self.0.server().slot_summaries();
         summaries.iter().map(|(name, summary)| (name.clone(), PoolRecord::from(summary))).collect()
     }
 
-    fn decide(&mut self, round: &Round<'_, Said<Pools>>, ramp: f64) {
-        let sums = sums(round);
+    fn decide(&mut self, view: &View<'_, Contribution<Pools>>, ramp: f64) {
+        let sums = sums(view);
         self.0.server().decide_slots(|pool| sums.get(pool).cloned(), ramp);
     }
 

@@ -55,8 +55,8 @@ fn troubles(state: &State) -> Vec<String> {
     if let Some(error) = &state.last_error {
         troubles.push(format!("{}, the last: {error}", counted(state.errors_total, "error")));
     }
-    if let Some(exchange) = state.exchange.as_ref().filter(|exchange| exchange.status != "shared") {
-        troubles.push(format!("exchange {}: {}", exchange.status, exchange.because));
+    if let Some(cluster) = state.cluster.as_ref().filter(|cluster| cluster.status != "shared") {
+        troubles.push(format!("cluster {}: {}", cluster.status, cluster.because));
     }
     for (pool, at) in state.cgroups() {
         let trouble = at.cache.as_ref().and_then(|cache| cache.trouble.as_ref());

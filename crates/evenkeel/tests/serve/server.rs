@@ -174,15 +174,15 @@ pub(crate) struct Answer {
 
 /// One request over TCP.
 pub(crate) fn http(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
-    exchange(TcpStream::connect(address).expect("the status address"), address, method, path, headers, body)
+    request_on(TcpStream::connect(address).expect("the status address"), address, method, path, headers, body)
 }
 
 /// One request over the control socket.
 pub(crate) fn control(socket: &Path, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
-    exchange(UnixStream::connect(socket).expect("the control socket"), "localhost", method, path, headers, body)
+    request_on(UnixStream::connect(socket).expect("the control socket"), "localhost", method, path, headers, body)
 }
 
-fn exchange(
+fn request_on(
     mut stream: impl Read + Write,
     host: &str,
     method: &str,

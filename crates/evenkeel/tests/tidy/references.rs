@@ -114,7 +114,7 @@ fn key(text: &str) -> Option<String> {
     let text =
         text.strip_prefix('[').map_or_else(|| text.to_owned(), |table| table.replacen("] ", ".", 1).replace(']', ""));
     let mut parts = text.split('.');
-    let tables = ["server", "pools", "tenants", "volumes", "agent", "exchange"];
+    let tables = ["server", "pools", "tenants", "volumes", "agent", "cluster"];
     let is_key = tables.contains(&parts.next()?) && text.contains('.');
     let plain = text.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c));
     let file = ["toml", "rs"].contains(&text.rsplit('.').next()?);

@@ -3,7 +3,7 @@
 use super::{read, shipped, short};
 
 /// Phrases that have a standard word: of a metaphor, or a subject without a name.
-const REJECTED: [(&str, &str); 38] = [
+const REJECTED: [(&str, &str); 42] = [
     ("held back", "throttled"),
     ("hold back", "throttle"),
     ("holds back", "throttles"),
@@ -40,6 +40,10 @@ const REJECTED: [(&str, &str); 38] = [
     ("anyone", "a client, a tenant, a process"),
     ("everyone", "all clients, all tenants, all processes"),
     ("whoever", "the client, the tenant or the process that"),
+    ("the exchange", "the cluster"),
+    ("an exchange", "a cluster"),
+    ("silent host", "suspect member"),
+    ("silent member", "suspect member"),
     ("is told", "receives, learns, gets the answer"),
     ("are told", "receive, learn, get the answer"),
 ];

@@ -148,7 +148,7 @@ impl IoMax {
     ///
     /// # Errors
     /// [`Error::File`].
-    pub fn look(&mut self) -> Result<Option<Limits>, Error> {
+    pub fn read(&mut self) -> Result<Option<Limits>, Error> {
         self.found = row(&self.path, self.device)?;
         if self.found.is_some_and(|found| self.ours.is_some_and(|ours| ours != found)) {
             self.foreign = true;
@@ -178,7 +178,7 @@ pub fn set_all(journal: &mut Journal, rows: &mut [(&mut IoMax, Limits)]) -> Resu
     for (row, wanted) in rows.iter_mut() {
         let found = match row.found.take() {
             Some(found) => Ok(Some(found)),
-            None => row.look().inspect(|_| row.found = None),
+            None => row.read().inspect(|_| row.found = None),
         };
         results.push(match found {
             Err(error) => Err(error),

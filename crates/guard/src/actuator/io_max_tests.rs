@@ -145,7 +145,7 @@ fn a_group_that_is_gone_takes_its_limits_along() {
 fn limits_that_were_not_guaranteed_stay() {
     let mut group = Group::new("beside", "253:0 rbps=50 wbps=60 riops=max wiops=9\n");
     let mut row = group.row();
-    assert_eq!(row.look().unwrap().unwrap().wiops, Some(9));
+    assert_eq!(row.read().unwrap().unwrap().wiops, Some(9));
     assert_eq!(group.set(&mut row, reads(100)), Change::Made);
     assert_eq!(group.content(), "253:0 rbps=100 wbps=60 riops=max wiops=9");
 }

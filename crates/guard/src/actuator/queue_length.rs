@@ -55,8 +55,8 @@ impl QueueLength {
         self.changes
     }
 
-    /// Places of all hardware queues together, as far as is known.
-    pub fn places(&self) -> u64 {
+    /// Slots of all hardware queues together, as far as is known.
+    pub fn slots(&self) -> u64 {
         u64::from(self.value.unwrap_or(0)) * u64::from(self.queue.queues.get())
     }
 
@@ -69,7 +69,7 @@ impl QueueLength {
     ///
     /// # Errors
     /// [`Error::File`], also when it holds no number.
-    pub fn look(&mut self) -> Result<(), Error> {
+    pub fn read(&mut self) -> Result<(), Error> {
         let text = read_file(&self.queue.path)?;
         let found = text.trim().parse().map_err(|_| Error::File {
             doing: "understand",

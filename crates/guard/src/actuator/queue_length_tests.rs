@@ -39,7 +39,7 @@ impl Disk {
 
     /// A look, and a change.
     fn set(&mut self, length: &mut QueueLength, slots: f64) -> bool {
-        length.look().unwrap();
+        length.read().unwrap();
         length.set(&mut self.journal, slots).unwrap()
     }
 }
@@ -77,9 +77,9 @@ fn slots_are_shared_between_hardware_queues_of_four_requests_at_least() {
     let mut disk = Disk::new("hardware", "128");
     let mut length = disk.length(Knob::Requests, 4);
     assert!(disk.set(&mut length, 64.0));
-    assert_eq!((disk.value().as_str(), length.places()), ("16", 64));
+    assert_eq!((disk.value().as_str(), length.slots()), ("16", 64));
     assert!(disk.set(&mut length, 3.0));
-    assert_eq!((disk.value().as_str(), length.places()), ("4", 16));
+    assert_eq!((disk.value().as_str(), length.slots()), ("4", 16));
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_disk_that_is_gone_takes_its_setting_along() {
     let mut length = disk.length(Knob::QueueDepth, 1);
     assert!(disk.set(&mut length, 4.0));
     std::fs::remove_file(disk.path()).unwrap();
-    assert!(!length.is_there() && length.look().is_err());
+    assert!(!length.is_there() && length.read().is_err());
     length.forget(&mut disk.journal).unwrap();
     assert!(disk.journal.is_clear());
 }
@@ -136,6 +136,6 @@ fn a_disk_that_is_gone_takes_its_setting_along() {
 fn what_is_no_number_is_told() {
     let disk = Disk::new("odd", "simple");
     let mut length = disk.length(Knob::QueueDepth, 1);
-    let told = length.look().unwrap_err().to_string();
+    let told = length.read().unwrap_err().to_string();
     assert!(told.contains("queue_depth") && told.contains("simple"), "{told}");
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_control::slots;
-use evenkeel_policy::config::{Exchange, Latency, Slots};
+use evenkeel_policy::config::{Cluster, Latency, Slots};
 use evenkeel_policy::is_name;
 use evenkeel_policy::units::Duration;
 
@@ -17,7 +17,7 @@ const PERIOD: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(6
 pub struct ArrayConfig {
     /// How slots are shared out.
     pub method: Slots,
-    /// How often is decided where there is no exchange; with one its period counts.
+    /// Control interval without a cluster; in one its period counts.
     pub period: Duration,
     /// Mean latency of the array that is aimed at; none: what the latency targets allow.
     pub latency: Option<Duration>,
@@ -47,8 +47,8 @@ impl ArrayConfig {
     pub(super) const DEFAULT_PERIOD: Duration = Duration::from_secs(1);
 
     /// The controller's settings.
-    pub fn controller(&self, exchange: &Exchange) -> slots::Config {
-        let period = if exchange.etcd.is_empty() { self.period } else { exchange.period };
+    pub fn controller(&self, cluster: &Cluster) -> slots::Config {
+        let period = if cluster.etcd.is_empty() { self.period } else { cluster.period };
         self.method.control(period, self.latency, self.most)
     }
 
@@ -57,7 +57,7 @@ impl ArrayConfig {
         &self,
         name: &str,
         interval: Duration,
-        exchange: &Exchange,
+        cluster: &Cluster,
     ) -> Vec<(&'static [&'static str], String)> {
         let mut faults: Vec<(&'static [&'static str], String)> = Vec::new();
         if !is_name(name) {
@@ -65,9 +65,9 @@ impl ArrayConfig {
             faults.push((&[], message.to_owned()));
         }
         match self.method {
-            Slots::Drg if !exchange.etcd.is_empty() => faults.push((
+            Slots::Drg if !cluster.etcd.is_empty() => faults.push((
                 &["tuning", "slots"],
-                "must be \"needs\", \"rwd\" or \"parda\" with [exchange]: \"drg\" knows the volumes of one host only"
+                "must be \"needs\", \"rwd\" or \"parda\" with [cluster]: \"drg\" knows the volumes of one host only"
                     .into(),
             )),
             _ => {}
@@ -76,7 +76,7 @@ impl ArrayConfig {
         if !(shortest.max(interval)..=longest).contains(&self.period) {
             let message = format!("is {}; write \"{shortest}\" to \"{longest}\", at least agent.interval", self.period);
             faults.push((&["tuning", "slots_period"], message));
-        } else if let Err(invalid) = self.controller(exchange).validate() {
+        } else if let Err(invalid) = self.controller(cluster).validate() {
             let key: &[&str] =
                 if invalid.setting == "latency" { &["tuning", "slots_latency"] } else { &["tuning", "slots_most"] };
             faults.push((key, format!("must be {}", invalid.must_be)));

@@ -14,12 +14,12 @@ use std::sync::Arc;
 
 use evenkeel_control::throughput;
 use evenkeel_policy::check::Problem;
+use evenkeel_policy::cluster::MAX_POOLS;
 use evenkeel_policy::config::{
     DEFAULT_TENANT, Enforcement, Guarantee, Latency, Match, Of, Percentile, Pool, Slots, Status, Tenant, Throttle, Who,
 };
 use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::{Precedence, Row, latency, listed, settings as settings_of, throttled};
-use evenkeel_policy::exchange::MAX_POOLS;
 use evenkeel_policy::tenant::fits;
 use evenkeel_policy::units::{Bytes, Duration};
 use evenkeel_policy::{Severity, budget_that_hangs, policy_findings, rate_that_hangs};
@@ -47,8 +47,8 @@ pub(super) struct Lowered {
 
 /// The settings of the loops for a policy and this host's part.
 pub(super) fn lower(file: File, document: &Document<'_>, abilities: Abilities) -> Lowered {
-    let File { agent, pools, tenants, exchange, volumes, .. } = file;
-    let config = Config { agent, exchange, ..Config::default() };
+    let File { agent, pools, tenants, cluster, volumes, .. } = file;
+    let config = Config { agent, cluster, ..Config::default() };
     let lowered = Lowered { config, faults: Vec::new(), doubts: Vec::new() };
     let mut lowering = Lowering {
         pools: &pools,
@@ -69,7 +69,7 @@ pub(super) fn lower(file: File, document: &Document<'_>, abilities: Abilities) -
         lowering.groups(name, pool);
         lowering.packets(name, pool, abilities);
     }
-    lowering.exchange();
+    lowering.cluster();
     pools.iter().for_each(|(name, pool)| lowering.note_pool(name, pool));
     tenants.iter().for_each(|(name, tenant)| lowering.note_tenant(name, tenant));
     lowering.lowered
@@ -222,13 +222,13 @@ impl<'f> Lowering<'f, '_> {
         }
     }
 
-    fn exchange(&mut self) {
-        let (exchange, interval) = (self.lowered.config.exchange.clone(), self.lowered.config.agent.interval);
-        for (key, message) in exchange.faults() {
-            self.fault(&["exchange", key], message);
+    fn cluster(&mut self) {
+        let (cluster, interval) = (self.lowered.config.cluster.clone(), self.lowered.config.agent.interval);
+        for (key, message) in cluster.faults() {
+            self.fault(&["cluster", key], message);
         }
-        if !exchange.etcd.is_empty() && exchange.period < interval {
-            self.fault(&["exchange", "period"], format!("must be at least agent.interval ({interval})"));
+        if !cluster.etcd.is_empty() && cluster.period < interval {
+            self.fault(&["cluster", "period"], format!("must be at least agent.interval ({interval})"));
         }
         if self.lowered.config.arrays.len() > MAX_POOLS {
             let message = format!("with slots are more than the {MAX_POOLS} that a host may report to others");
@@ -347,8 +347,8 @@ impl<'f> Lowering<'f, '_> {
             most: tuning.slots_most,
             volumes,
         };
-        let (interval, exchange) = (self.lowered.config.agent.interval, self.lowered.config.exchange.clone());
-        for (keys, message) in array.faults(name, interval, &exchange) {
+        let (interval, cluster) = (self.lowered.config.agent.interval, self.lowered.config.cluster.clone());
+        for (keys, message) in array.faults(name, interval, &cluster) {
             self.fault(&[&["pools", name], keys].concat(), message);
         }
         self.lowered.config.arrays.insert(name.to_owned(), array);

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use evenkeel_policy::state::ExchangeState;
+use evenkeel_policy::state::ClusterState;
 
 use crate::Agent;
 use crate::config::Config;
@@ -14,8 +14,8 @@ use crate::loops::record::State;
 /// A map is old when so many new ones should have come since.
 const OLD_MAP: u32 = 3;
 
-/// The state of an exchange with other hosts, when it is asked for.
-type Exchange = Box<dyn Fn() -> ExchangeState + Send>;
+/// Reads the state of the cluster.
+type Cluster = Box<dyn Fn() -> ClusterState + Send>;
 
 /// The state that the loop and the API share.
 pub struct Shared {
@@ -23,8 +23,8 @@ pub struct Shared {
     pub agent: Agent,
     /// The policy in force.
     pub(super) config: Config,
-    /// The exchange with other hosts, if there is one.
-    pub exchange: Option<Exchange>,
+    /// The cluster, if this host is in one.
+    pub cluster: Option<Cluster>,
     pub(super) acting: bool,
     pub(super) acting_reason: String,
     /// When the map that is in use was made, and after which time one ought to be there again, if one is needed.
@@ -47,7 +47,7 @@ impl Shared {
         let mut state = State {
             map_age_s: self.map_due.map(|_| age.as_secs_f64()),
             acting: self.acting,
-            exchange: self.exchange.as_ref().map(|exchange| exchange()),
+            cluster: self.cluster.as_ref().map(|cluster| cluster()),
             acting_reason: self.acting_reason.clone(),
             late_ticks_total: self.late_ticks,
             errors_total: self.errors,

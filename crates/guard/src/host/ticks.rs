@@ -86,7 +86,7 @@ impl Host {
         let shared = Shared {
             agent,
             config: config.clone(),
-            exchange: None,
+            cluster: None,
             acting: actor.is_acting(),
             acting_reason: actor.explain(),
             map_at: Instant::now(),

@@ -1,8 +1,8 @@
 //! Measures the volumes of an array over a period, from the kernel's statistics of their disks.
 //!
 //! The statistics add up the time that requests took, from when the block layer took them up. By Little's law that sum over
-//! an interval is how many there were in the mean. As many as the queue has places were inside the array; the others waited
-//! for a place at this host. Where waiting does not show ([`Knob::shows_waiting`](crate::sensor::queue::Knob)), full queues
+//! an interval is how many there were in the mean. As many as the queue has slots were in flight in the array; the others waited
+//! for a slot at this host. Where waiting does not show ([`Knob::shows_waiting`](crate::sensor::queue::Knob)), full queues
 //! are all that is known of it.
 
 use evenkeel_control::Duration;
@@ -15,9 +15,9 @@ const FULL: f64 = 0.9;
 /// Where waiting does not show, full queues are taken to throttle this part of their length.
 const TAKEN_TO_WAIT: f64 = 0.25;
 
-/// The places of a volume's queues.
+/// The slots of a volume's queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct QueueSlots {
     /// So many there are in all.
     pub all: u64,
     /// True if the time that requests wait for one shows in the statistics.
@@ -31,53 +31,53 @@ pub struct Meter {
     completed: u64,
     bytes: u64,
     time: Duration,
-    /// Request-seconds inside the array, and waiting at this host.
-    inside_s: f64,
+    /// Request-seconds in flight in the array, and queued at this host.
+    in_flight_s: f64,
     waiting_s: f64,
-    /// The most inside at once that was seen.
-    most_inside: u64,
-    /// Waiting at the end of the period before, and inside then.
+    /// The most in flight at once that was seen.
+    most_in_flight: u64,
+    /// Queued at the end of the period before, and in flight then.
     before: (u64, u64),
 }
 
 impl Meter {
-    /// Takes in what the disks did in an interval, while their queues had `places`.
-    pub fn observe(&mut self, sample: &Sample, places: Places) {
+    /// Takes in what the disks did in an interval, while their queues had `queue`.
+    pub fn observe(&mut self, sample: &Sample, queue: QueueSlots) {
         let all = sample.reads.plus(sample.writes);
         let seconds = sample.interval.as_secs_f64();
         if seconds <= 0.0 {
             return;
         }
-        // What is inside and has not come out yet tells nothing of its time.
+        // Requests in flight say nothing of their time yet.
         let there = (all.time.as_secs_f64() / seconds).max(sample.in_flight as f64);
-        let inside = there.min(places.all as f64);
+        let in_flight = there.min(queue.all as f64);
         self.length = self.length + sample.interval;
         self.completed += all.completed;
         self.bytes = self.bytes.saturating_add(all.bytes);
         self.time = self.time + all.time;
-        self.inside_s += inside * seconds;
-        self.waiting_s += if places.shows_waiting { (there - inside) * seconds } else { 0.0 };
-        self.most_inside = self.most_inside.max(sample.in_flight);
+        self.in_flight_s += in_flight * seconds;
+        self.waiting_s += if queue.shows_waiting { (there - in_flight) * seconds } else { 0.0 };
+        self.most_in_flight = self.most_in_flight.max(sample.in_flight);
     }
 
-    /// The work since the last call; `places` are those of the end of the period.
-    pub fn end_period(&mut self, places: Places) -> Report {
+    /// The work since the last call; `queue` are those of the end of the period.
+    pub fn end_period(&mut self, queue: QueueSlots) -> Report {
         let seconds = self.length.as_secs_f64();
         let mean = |sum: f64| if seconds > 0.0 { sum / seconds } else { 0.0 };
         let shown = mean(self.waiting_s);
-        let full = self.most_inside as f64 >= FULL * places.all as f64 && places.all > 0;
-        let queued = match places.shows_waiting {
+        let full = self.most_in_flight as f64 >= FULL * queue.all as f64 && queue.all > 0;
+        let queued = match queue.shows_waiting {
             true => shown.round() as u64,
-            false if full => ((TAKEN_TO_WAIT * places.all as f64) as u64).max(1),
+            false if full => ((TAKEN_TO_WAIT * queue.all as f64) as u64).max(1),
             false => 0,
         };
-        let inside = mean(self.inside_s).round() as u64;
+        let in_flight = mean(self.in_flight_s).round() as u64;
         let rate = mean(self.completed as f64);
         // A request in a queue of constant length has waited half of its time.
         let waited = if rate > 0.0 { shown * shown / rate / 2.0 } else { shown * seconds };
-        let (queued_before, inside_before) = self.before;
-        let arrived = (self.completed + queued + inside).saturating_sub(queued_before + inside_before);
-        let inside_time = of_seconds(self.inside_s);
+        let (queued_before, in_flight_before) = self.before;
+        let arrived = (self.completed + queued + in_flight).saturating_sub(queued_before + in_flight_before);
+        let in_flight_time = of_seconds(self.in_flight_s);
         let report = Report {
             length: self.length,
             arrived,
@@ -85,11 +85,11 @@ impl Meter {
             bytes: self.bytes,
             queued,
             waited: of_seconds(waited),
-            occupied: inside_time,
-            device_time: inside_time.min(self.time),
+            occupied: in_flight_time,
+            device_time: in_flight_time.min(self.time),
             latency: self.time,
         };
-        *self = Self { before: (queued, inside), ..Self::default() };
+        *self = Self { before: (queued, in_flight), ..Self::default() };
         report
     }
 }
@@ -103,8 +103,8 @@ mod tests {
     use super::*;
     use crate::sensor::diskstats::Flow;
 
-    const SHOWN: Places = Places { all: 8, shows_waiting: true };
-    const HIDDEN: Places = Places { all: 8, shows_waiting: false };
+    const SHOWN: QueueSlots = QueueSlots { all: 8, shows_waiting: true };
+    const HIDDEN: QueueSlots = QueueSlots { all: 8, shows_waiting: false };
 
     /// `completed` requests of `each_ms` in 100 ms.
     fn sample(completed: u64, each_ms: u64, in_flight: u64) -> Sample {
@@ -112,15 +112,15 @@ mod tests {
         Sample { interval: Duration::from_millis(100), reads, writes: Flow::default(), in_flight }
     }
 
-    fn period(sample: Sample, places: Places) -> Report {
+    fn period(sample: Sample, queue: QueueSlots) -> Report {
         let mut meter = Meter::default();
-        (0..10).for_each(|_| meter.observe(&sample, places));
-        meter.end_period(places)
+        (0..10).for_each(|_| meter.observe(&sample, queue));
+        meter.end_period(queue)
     }
 
     #[test]
     fn more_than_there_are_places_for_wait_at_this_host() {
-        // 40 in 100 ms, 50 ms each: 20 are there, 8 inside, 12 wait.
+        // 40 in 100 ms, 50 ms each: 20 are there, 8 in flight, 12 wait.
         let report = period(sample(40, 50, 8), SHOWN);
         assert_eq!((report.completed, report.queued), (400, 12));
         assert!((report.used() - 8.0).abs() < 1e-6, "{report:?}");
@@ -134,8 +134,8 @@ mod tests {
 
     #[test]
     fn with_places_for_all_no_request_waits() {
-        for places in [SHOWN, HIDDEN] {
-            let report = period(sample(40, 10, 4), places);
+        for queue in [SHOWN, HIDDEN] {
+            let report = period(sample(40, 10, 4), queue);
             assert_eq!((report.queued, report.waited), (0, Duration::ZERO));
             let [device_s, all_s] = [report.device_latency_s(), report.latency_s()].map(Option::unwrap_or_default);
             assert!((device_s - all_s).abs() < 1e-9, "{report:?}");

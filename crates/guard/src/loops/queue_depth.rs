@@ -8,13 +8,13 @@
 use evenkeel_control::log::{Decided, Log, Newest};
 use evenkeel_control::slots::{Controller, InvalidConfig, Reason, Report, Summary, Workload, WorkloadId};
 use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::config::Cluster;
 use evenkeel_policy::config::Enforcement;
-use evenkeel_policy::config::Exchange;
 use evenkeel_policy::decision::{DecisionRecord, Unit, seconds};
 use evenkeel_policy::explain;
 use evenkeel_policy::state::TenantSlotsState;
 
-use super::meter::{Meter, Places};
+use super::meter::{Meter, QueueSlots};
 use super::record::{QueueDepthState, VolumeState};
 use super::{Due, MAX_RECORDS};
 use crate::config::{ArrayConfig, ArrayVolume};
@@ -27,7 +27,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 struct Decision {
     volume: usize,
-    exchanged: bool,
+    clustered: bool,
     reason: Reason,
     latency_s: Option<f64>,
     slots: Option<f64>,
@@ -35,7 +35,7 @@ struct Decision {
 
 impl Decided for Decision {
     fn is_renewed_by(&self, newer: &Self) -> bool {
-        self.exchanged == newer.exchanged && self.reason.name() == newer.reason.name()
+        self.clustered == newer.clustered && self.reason.name() == newer.reason.name()
     }
 
     fn figure(&self) -> Option<f64> {
@@ -49,7 +49,7 @@ struct Volume {
     name: String,
     config: ArrayVolume,
     meter: Meter,
-    places: Places,
+    queue: QueueSlots,
     report: Report,
     slots: Option<f64>,
     need: f64,
@@ -72,11 +72,11 @@ pub struct Array {
     due: Due,
     begun: bool,
     /// True if other hosts have a say.
-    exchanged: bool,
+    clustered: bool,
     /// How much of its share this host takes, 0 to 1.
     ramp: f64,
     /// The summary that has not been reported to other hosts yet.
-    untold: Option<Summary>,
+    summary: Option<Summary>,
     total: Option<f64>,
     tightness: Option<f64>,
     /// True if something was decided since [`Array::take_slots`].
@@ -89,19 +89,19 @@ impl Array {
     ///
     /// # Errors
     /// A setting that the controller refuses; a configuration that was read has none.
-    pub fn new(name: &str, config: &ArrayConfig, exchange: &Exchange) -> Result<Self, InvalidConfig> {
+    pub fn new(name: &str, config: &ArrayConfig, cluster: &Cluster) -> Result<Self, InvalidConfig> {
         let volumes = config.volumes.iter().map(|(name, config)| Volume::new(name, config)).collect();
         Ok(Self {
             name: name.to_owned(),
             config: config.clone(),
-            controller: Controller::new(&config.controller(exchange))?,
+            controller: Controller::new(&config.controller(cluster))?,
             volumes,
             workloads: Vec::new(),
             due: Due::default(),
             begun: false,
-            exchanged: false,
+            clustered: false,
             ramp: 1.0,
-            untold: None,
+            summary: None,
             total: None,
             tightness: None,
             decided: false,
@@ -119,12 +119,12 @@ impl Array {
         &self.config
     }
 
-    /// Takes in what the disks of a volume (by its place in the configuration) did, while their queues had `places`.
-    pub fn observe(&mut self, volume: usize, sample: Option<&Sample>, places: Places) {
+    /// Takes in what the disks of a volume (by its place in the configuration) did, while their queues had `queue`.
+    pub fn observe(&mut self, volume: usize, sample: Option<&Sample>, queue: QueueSlots) {
         let Some(volume) = self.volumes.get_mut(volume) else { return };
-        volume.places = places;
+        volume.queue = queue;
         if let Some(sample) = sample {
-            volume.meter.observe(sample, places);
+            volume.meter.observe(sample, queue);
         }
     }
 
@@ -137,32 +137,32 @@ impl Array {
         if !std::mem::replace(&mut self.begun, true) {
             return false;
         }
-        if !self.exchanged {
+        if !self.clustered {
             let own = self.end_period().clone();
             self.share(now, &own);
-            self.untold = Some(own);
+            self.summary = Some(own);
         }
         true
     }
 
     /// This host's summary for the others, once for each period. Where they have a say, the period ends now.
     pub fn take_summary(&mut self) -> Option<Summary> {
-        if self.exchanged { Some(self.end_period().clone()) } else { self.untold.take() }
+        if self.clustered { Some(self.end_period().clone()) } else { self.summary.take() }
     }
 
     /// Shares slots out by what all hosts together did, this one included. `ramp`: how much of its share this host takes.
-    pub fn decide(&mut self, now: Instant, group: &Summary, ramp: f64) {
-        if !self.exchanged {
+    pub fn decide(&mut self, now: Instant, cluster: &Summary, ramp: f64) {
+        if !self.clustered {
             self.controller.forget();
         }
-        (self.exchanged, self.ramp) = (true, ramp.clamp(0.0, 1.0));
+        (self.clustered, self.ramp) = (true, ramp.clamp(0.0, 1.0));
         self.controller.set_alone(false);
-        self.share(now, group);
+        self.share(now, cluster);
     }
 
     /// No other host has a say any more: it is found out anew what the array can take.
     pub fn alone(&mut self) {
-        if std::mem::take(&mut self.exchanged) {
+        if std::mem::take(&mut self.clustered) {
             self.ramp = 1.0;
         }
         self.controller.set_alone(true);
@@ -177,7 +177,7 @@ impl Array {
     fn end_period(&mut self) -> &Summary {
         self.workloads.clear();
         for (volume, id) in self.volumes.iter_mut().zip(0..) {
-            volume.report = volume.meter.end_period(volume.places);
+            volume.report = volume.meter.end_period(volume.queue);
             volume.judge();
             let mean_bytes = volume.report.bytes as f64 / volume.report.completed.max(1) as f64;
             self.workloads.push(Workload {
@@ -191,8 +191,8 @@ impl Array {
         self.controller.observe(&self.workloads)
     }
 
-    fn share(&mut self, now: Instant, group: &Summary) {
-        let plan = self.controller.tick(group);
+    fn share(&mut self, now: Instant, cluster: &Summary) {
+        let plan = self.controller.tick(cluster);
         (self.total, self.tightness, self.decided) = (plan.total, plan.tightness, true);
         for share in plan.shares {
             let Some(volume) = usize::try_from(share.id.0).ok().and_then(|at| self.volumes.get_mut(at)) else {
@@ -208,8 +208,8 @@ impl Array {
     fn record(&mut self, now: Instant) {
         for (at, volume) in self.volumes.iter_mut().enumerate() {
             let Some(reason) = volume.reason else { continue };
-            let (exchanged, latency_s, slots) = (self.exchanged, volume.report.latency_s(), volume.slots);
-            let decision = Decision { volume: at, exchanged, reason, latency_s, slots };
+            let (clustered, latency_s, slots) = (self.clustered, volume.report.latency_s(), volume.slots);
+            let decision = Decision { volume: at, clustered, reason, latency_s, slots };
             self.decisions.record_of(&mut volume.newest, now, decision);
         }
     }
@@ -223,7 +223,7 @@ impl Array {
     pub fn state(&self) -> QueueDepthState {
         QueueDepthState {
             period_s: self.controller.config().period.as_secs_f64(),
-            exchanged: self.exchanged,
+            clustered: self.clustered,
             total_slots: self.total,
             tightness: self.tightness,
             volumes: self.volumes.iter().map(Volume::state).collect(),
@@ -233,10 +233,10 @@ impl Array {
     /// Its decisions, oldest first.
     pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
         self.decisions.iter().filter_map(|entry| {
-            let Decision { volume, exchanged, reason, latency_s, slots } = &entry.decision;
+            let Decision { volume, clustered, reason, latency_s, slots } = &entry.decision;
             let volume = self.volumes.get(*volume)?;
             let because = explain::slots(reason, volume.config.latency.is_some());
-            let with = if *exchanged { "decided with other hosts" } else { "decided by this host alone" };
+            let with = if *clustered { "decided with other hosts" } else { "decided by this host alone" };
             Some(DecisionRecord {
                 point: Enforcement::QueueDepth,
                 pool: self.name.clone(),
@@ -260,7 +260,7 @@ impl Volume {
             name: name.to_owned(),
             config: config.clone(),
             meter: Meter::default(),
-            places: Places::default(),
+            queue: QueueSlots::default(),
             report: Report::default(),
             slots: None,
             need: 0.0,

@@ -2,11 +2,11 @@ use super::*;
 use crate::config::{Abilities, Config};
 use crate::sensor::diskstats::Flow;
 
-const PLACES: Places = Places { all: 64, shows_waiting: true };
+const QUEUE: QueueSlots = QueueSlots { all: 64, shows_waiting: true };
 
 fn array(text: &str) -> Array {
     let config = Config::parse(text, "test", Abilities { tracepoints: false }).unwrap();
-    Array::new("san", &config.arrays["san"], &config.exchange).unwrap()
+    Array::new("san", &config.arrays["san"], &config.cluster).unwrap()
 }
 
 fn sample(completed: u64, each_ms: u64) -> Sample {
@@ -18,7 +18,7 @@ fn sample(completed: u64, each_ms: u64) -> Sample {
 fn second(array: &mut Array, now: &mut Instant, sample: &Sample) -> Option<Vec<f64>> {
     for _ in 0..10 {
         *now += Duration::from_millis(100);
-        array.observe(0, Some(sample), PLACES);
+        array.observe(0, Some(sample), QUEUE);
         array.tick(*now);
     }
     array.take_slots().map(Iterator::collect)
@@ -39,7 +39,7 @@ fn targets_are_judged_by_seconds_and_reasons_are_kept() {
     let state = array.state();
     let slots = &state.volumes[0].slots;
     assert_eq!((slots.windows_total, slots.violated_total), (3, 1));
-    assert_eq!((array.method(), state.period_s, state.exchanged), ("needs", 1.0, false));
+    assert_eq!((array.method(), state.period_s, state.clustered), ("needs", 1.0, false));
     let times: u64 = array.records().map(|record| record.times).sum();
     assert_eq!(times, 3);
     assert!(array.records().all(|record| !record.because.is_empty() && record.tenant == "db"));
@@ -77,10 +77,10 @@ fn a_host_that_joins_takes_its_share_in_steps() {
     let mut now = Instant::ZERO;
     second(&mut array, &mut now, &sample(10, 5));
     second(&mut array, &mut now, &sample(10, 5));
-    let mut group = array.take_summary().unwrap();
-    group.weight *= 2.0;
+    let mut cluster = array.take_summary().unwrap();
+    cluster.weight *= 2.0;
     for (ramp, slots) in [(0.0, 1.0), (0.5, 3.0), (1.0, 6.0)] {
-        array.decide(now, &group, ramp);
+        array.decide(now, &cluster, ramp);
         assert_eq!(array.take_slots().map(Iterator::collect), Some(vec![slots]));
     }
     // While others have a say, it does not decide by itself, and its periods end when it is asked.

@@ -4,7 +4,7 @@
 
 use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::decision::Unit;
-use evenkeel_policy::state::{ExchangeState, TenantSlotsState};
+use evenkeel_policy::state::{ClusterState, TenantSlotsState};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -41,9 +41,9 @@ pub struct State {
     pub map_age_s: Option<f64>,
     /// The pools enforced here, by enforcement point.
     pub pools: Vec<PoolState>,
-    /// How the exchange with other hosts goes, if there is one.
+    /// The cluster, if this host is in one.
     #[serde(default)]
-    pub exchange: Option<ExchangeState>,
+    pub cluster: Option<ClusterState>,
     /// The uncertain parts of the map of clients and devices.
     pub notes: Vec<Note>,
 }
@@ -259,7 +259,7 @@ pub struct QueueDepthState {
     /// How often is decided.
     pub period_s: f64,
     /// True if other hosts have a say at present.
-    pub exchanged: bool,
+    pub clustered: bool,
     /// All slots together, on all hosts; `null` = no bound, or nothing decided yet.
     pub total_slots: Option<f64>,
     /// By how much all targets could be scaled and still be met; `null` without targets, or where ten times would not do.

@@ -255,7 +255,7 @@ impl Cgroup {
                     .map_err(|fault| fault.in_file(group.stat.path())),
             };
             let usage = tick.errors.take(usage);
-            let limits = match group.row.look() {
+            let limits = match group.row.read() {
                 Ok(None) => {
                     gone.push(at);
                     continue;

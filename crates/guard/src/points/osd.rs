@@ -183,7 +183,7 @@ impl Osd {
 
     fn counters(&mut self) -> Result<(Counters, i32), admin_socket::Error> {
         let questions = [&*self.questions[0], &*self.questions[1]];
-        let pid = self.socket.exchange(questions, &mut self.answers)?;
+        let pid = self.socket.ask_all(questions, &mut self.answers)?;
         let [store, bytes] = &self.answers;
         let store = self.socket.understand(PERF_DUMP, store, |text| {
             let store: sensor::Store = sensor::parse(text, sensor::STORE)?;

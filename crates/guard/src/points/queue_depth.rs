@@ -2,7 +2,7 @@
 
 use evenkeel_control::Instant;
 use evenkeel_control::slots::{InvalidConfig, Summary};
-use evenkeel_policy::config::Exchange;
+use evenkeel_policy::config::Cluster;
 use evenkeel_policy::decision::DecisionRecord;
 
 use super::{Errors, Tick};
@@ -10,7 +10,7 @@ use crate::actuator::QueueLength;
 use crate::config::ArrayConfig;
 use crate::discovery::Roots;
 use crate::journal::Journal;
-use crate::loops::meter::Places;
+use crate::loops::meter::QueueSlots;
 use crate::loops::queue_depth::Array;
 use crate::loops::record::{At, PoolState, QueueState};
 use crate::sensor::diskstats::{DeviceNumber, Reading, Sample, Tracker};
@@ -42,9 +42,9 @@ impl QueueDepth {
     ///
     /// # Errors
     /// A setting that its controller refuses; a configuration that was read has none.
-    pub fn new(name: &str, config: &ArrayConfig, exchange: &Exchange, roots: &Roots) -> Result<Self, InvalidConfig> {
+    pub fn new(name: &str, config: &ArrayConfig, cluster: &Cluster, roots: &Roots) -> Result<Self, InvalidConfig> {
         Ok(Self {
-            array: Array::new(name, config, exchange)?,
+            array: Array::new(name, config, cluster)?,
             roots: roots.clone(),
             volumes: config.volumes.values().map(|_| Vec::new()).collect(),
             inherited: Vec::new(),
@@ -138,7 +138,7 @@ impl QueueDepth {
             }
             for path in paths.iter_mut() {
                 let foreign = path.length.foreign().is_some();
-                tick.errors.take(path.length.look());
+                tick.errors.take(path.length.read());
                 if let (false, Some(found)) = (foreign, path.length.foreign()) {
                     let queue = path.length.queue();
                     tracing::warn!(
@@ -167,7 +167,7 @@ impl QueueDepth {
                 };
                 together = Some(together.map_or(sample, |sum| sum.plus(&sample)));
             }
-            self.array.observe(at, together.as_ref(), places(paths));
+            self.array.observe(at, together.as_ref(), queue_slots(paths));
         }
     }
 
@@ -227,9 +227,9 @@ impl Path {
     }
 }
 
-fn places(paths: &[Path]) -> Places {
-    Places {
-        all: paths.iter().map(|path| path.length.places()).sum(),
+fn queue_slots(paths: &[Path]) -> QueueSlots {
+    QueueSlots {
+        all: paths.iter().map(|path| path.length.slots()).sum(),
         shows_waiting: paths.iter().all(|path| path.length.queue().knob.shows_waiting()),
     }
 }

@@ -143,12 +143,12 @@ fn without_load_and_targets_everything_stays_or_comes_back() {
 }
 
 #[test]
-fn two_hosts_that_exchange_what_they_do_meet_the_target_of_one() {
+fn two_hosts_of_a_cluster_meet_the_target_of_one() {
     // The same load as above, with each volume on a host of its own; both see one array.
-    let mut both = Host::new("exchange", &DISKS, CONFIG);
+    let mut both = Host::new("cluster", &DISKS, CONFIG);
     let own = |volume: &str, config: &str| {
         let text = format!(
-            "[exchange]\netcd = [\"http://etcd:2379\"]\n[pools.san]\ntuning.slots = \"needs\"\n[tenants.{volume}]\n{config}\n"
+            "[cluster]\netcd = [\"http://etcd:2379\"]\n[pools.san]\ntuning.slots = \"needs\"\n[tenants.{volume}]\n{config}\n"
         );
         let config = Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap();
         Agent::open(&config, &Roots::under(&both.root), std::path::Path::new("none")).unwrap()
@@ -177,12 +177,12 @@ fn two_hosts_that_exchange_what_they_do_meet_the_target_of_one() {
     }
     assert!(both.latency_ms(DATABASE) < 20.0, "{:?}", state(&hosts[1]));
     assert!(both.depth("no-backup") < 16.0);
-    assert!(hosts.iter().all(|host| state(host).exchanged));
+    assert!(hosts.iter().all(|host| state(host).clustered));
     let totals: Vec<Option<f64>> = hosts.iter().map(|host| state(host).total_slots).collect();
     assert_eq!(totals[0], totals[1]);
     // Alone the host with the target begins at the least, and finds out for itself.
     hosts[1].alone();
-    assert!(!state(&hosts[1]).exchanged && state(&hosts[0]).exchanged);
+    assert!(!state(&hosts[1]).clustered && state(&hosts[0]).clustered);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The queues of arrays that hosts share, and the exchange with these hosts.
+//! The queues of arrays that hosts share, and the cluster of these hosts.
 
 use evenkeel_policy::figures::counted;
 
@@ -53,7 +53,7 @@ fn length(queue: &Queue) -> Result<String, String> {
     Ok(format!("{disk}: {} {now}{each}, kept within {least} to {now}", knob.name()))
 }
 
-/// The finding about one address of etcd: how many hosts are there, or why it does not answer.
+/// The finding about one address of etcd: how many members are there, or why it does not answer.
 pub fn judge_etcd(endpoint: &str, answer: &Result<u64, String>) -> Finding {
     let finding = |presence, evidence, lost: &str, cure| Finding {
         part: endpoint.to_owned(),
@@ -64,14 +64,14 @@ pub fn judge_etcd(endpoint: &str, answer: &Result<u64, String>) -> Finding {
         cure,
     };
     match answer {
-        Ok(hosts) => {
-            finding(Presence::Present, format!("it answers, and knows {}", counted(*hosts, "host")), "", String::new())
+        Ok(members) => {
+            finding(Presence::Present, format!("it answers, and knows {}", counted(*members, "member")), "", String::new())
         }
         Err(why) => finding(
             Presence::Missing,
             "it was asked".into(),
             "without any etcd each host decides alone, by the latency that it measures",
-            format!("start etcd or correct exchange.etcd: {why}"),
+            format!("start etcd or correct cluster.etcd: {why}"),
         ),
     }
 }

@@ -108,7 +108,7 @@ fn all(config: &Config, host: &Preflight, map: &Map, roots: &Roots, groups: &Pat
             part(QueueDepth, Some(&volume.device), Presence::Missing, &format!("{array}/{name}"));
         }
     }
-    for endpoint in &config.exchange.etcd {
+    for endpoint in &config.cluster.etcd {
         part(QueueDepth, None, Presence::Unsuitable, &endpoint.to_string());
     }
     let attached: &[&str] =

@@ -203,9 +203,9 @@ fn one_for_both(stage: &Stage, [database, backup]: &[Disk; 2]) -> Result<Guard> 
 
 /// One agent for each disk, as on two hosts.
 fn one_for_each(stage: &Stage, disks: &[Disk; 2]) -> Result<[Guard; 2]> {
-    let exchange = |place: Place| format!("[exchange]\netcd = [\"{ETCD}\"]\nhost = \"{}\"\n", place.name);
+    let cluster = |place: Place| format!("[cluster]\netcd = [\"{ETCD}\"]\nhost = \"{}\"\n", place.name);
     let start = |place: Place, disk: &Disk| {
-        Guard::start(&stage.binary, place, &(volumes([(place.name, disk)]) + &exchange(place)))
+        Guard::start(&stage.binary, place, &(volumes([(place.name, disk)]) + &cluster(place)))
     };
     Ok([start(HOSTS[0], &disks[0])?, start(HOSTS[1], &disks[1])?])
 }
@@ -225,8 +225,8 @@ const REST: Duration = Duration::from_millis(400);
 fn agree(agents: &[Guard; 2], status: &str) -> Result<()> {
     let is_so = |agent: &Guard| {
         let state = agent.state().ok()?;
-        let exchanged = state["pools"][0]["exchanged"] == (status == "shared");
-        (state["exchange"]["status"] == status && exchanged).then_some(())
+        let clustered = state["pools"][0]["clustered"] == (status == "shared");
+        (state["cluster"]["status"] == status && clustered).then_some(())
     };
     let all_are = || {
         std::thread::sleep(REST);

@@ -172,7 +172,7 @@ impl Worker {
             stats.busy.store((sum / f64::from(count)).to_bits(), Ordering::Relaxed);
         }
         let mut placement = shared.placement();
-        placement.tell(here, usage);
+        placement.observe_worker(here, usage);
         let decides = here == 0 && !self.draining;
         // As regular as the beginnings are, which do not depend on how many connections there are.
         let Some(decision) = decides.then(|| placement.tick(self.house.begun_at)).flatten() else { return };

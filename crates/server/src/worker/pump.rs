@@ -154,7 +154,7 @@ impl Worker {
             };
             if let Some(missed) = missed_target {
                 let (tenant, because) = (name_of(missed.tenant), explain::missed(&missed));
-                let not_logged = missed.untold;
+                let not_logged = missed.unreported;
                 tracing::warn!(pool = pool.name, tenant, not_logged, "latency target missed: {because}");
             }
             if let Some((id, of, reason, missed, because)) = guaranteed {

@@ -18,7 +18,7 @@ pub struct Hosts {
     /// The host whose tenants meet no control of ours, if there is one.
     pub unmanaged: Option<usize>,
     /// When hosts do not hear of each other, if there is such a time.
-    pub silence: Option<(Instant, Instant)>,
+    pub partition: Option<(Instant, Instant)>,
 }
 
 impl Hosts {
@@ -99,18 +99,18 @@ impl<R> Pools<R> {
     }
 
     /// A period of the slots is over: hosts tell each other what they did, and each decides.
-    pub(super) fn exchange(&mut self, now: Instant) {
-        let heard = !self.hosts.silence.is_some_and(|(from, until)| (from..until).contains(&now));
+    pub(super) fn coordinate(&mut self, now: Instant) {
+        let heard = !self.hosts.partition.is_some_and(|(from, until)| (from..until).contains(&now));
         self.share(heard);
-        let mut group = Summary::default();
+        let mut cluster = Summary::default();
         for pool in self.managed() {
             pool.tick_controllers(now);
             if let Some(summary) = pool.take_summary(now) {
-                group.add(&summary);
+                cluster.add(&summary);
             }
         }
         if heard && self.managed().count() > 1 {
-            self.managed().for_each(|pool| pool.decide_slots(now, &group));
+            self.managed().for_each(|pool| pool.decide_slots(now, &cluster));
         }
     }
 }

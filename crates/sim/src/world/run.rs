@@ -223,7 +223,7 @@ impl<'a, D: Machine> World<'a, D> {
                 Due::Event(Event::Change(index)) => self.change(now, index),
                 Due::Event(Event::Sample) => self.sample(now),
                 Due::Event(Event::Period(length)) => {
-                    self.pools.exchange(now);
+                    self.pools.coordinate(now);
                     self.queue.push(now + length, Event::Period(length));
                 }
                 Due::Event(event) => self.workers(now, &event),

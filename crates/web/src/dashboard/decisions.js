@@ -46,7 +46,7 @@ export class Decisions {
     const placement = state.placement;
     const placed = STAYS.has(placement.reason) ? "connections stay" : placement.reason;
     this.#stands("", "placement", placed, placement.because, now, placement.moves_total);
-    if (state.exchange) this.#stands("", "exchange", state.exchange.status, state.exchange.because, now);
+    if (state.cluster) this.#stands("", "cluster", state.cluster.status, state.cluster.because, now);
     this.begun = true;
     if (this.all.length > KEPT) this.all.splice(0, this.all.length - KEPT);
   }

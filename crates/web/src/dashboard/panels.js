@@ -1,4 +1,4 @@
-// Everything that is shown in tables and lists: tenants, workers, volumes, connections, other hosts, settings.
+// Everything that is shown in tables and lists: tenants, workers, volumes, connections, the cluster, settings.
 
 import { isMissed, percentiles, VERDICTS } from "./feed.js";
 import { byId, keyed, make, mark, say } from "./dom.js";
@@ -147,17 +147,17 @@ function clientTable() {
   });
 }
 
-function hostTable() {
-  return new PagedTable(byId("hosts"), {
-    caption: "Hosts of the exchange",
+function memberTable() {
+  return new PagedTable(byId("members"), {
+    caption: "Members of the cluster",
     sort: "name",
     size: 10,
     key: (row) => row.name,
     match: (row) => row.name,
     columns: [
-      { key: "name", title: "Host", order: first((row) => row.name), text: (row) => row.name },
+      { key: "name", title: "Member", order: first((row) => row.name), text: (row) => row.name },
       { key: "presence", title: "Presence", order: first((row) => row.presence), text: (row) => row.presence },
-      { key: "silent", title: "Silent periods", numeric: true, order: largest((row) => row.silent_periods), text: (row) => count(row.silent_periods) },
+      { key: "missed", title: "Missed periods", numeric: true, order: largest((row) => row.missed_periods), text: (row) => count(row.missed_periods) },
     ],
   });
 }
@@ -174,7 +174,7 @@ export function troubles(state) {
   for (const volume of state.volumes) {
     if (trouble(volume) && found.length < 8) found.push(`Volume ${volume.name}: ${trouble(volume)}.`);
   }
-  if (state.exchange && state.exchange.status !== "shared") found.push(`Exchange ${state.exchange.status}: ${state.exchange.because}.`);
+  if (state.cluster && state.cluster.status !== "shared") found.push(`Cluster ${state.cluster.status}: ${state.cluster.because}.`);
   return found;
 }
 
@@ -183,7 +183,7 @@ export class Panels {
     this.workers = workerTable();
     this.volumes = volumeTable();
     this.clients = clientTable();
-    this.hosts = hostTable();
+    this.members = memberTable();
     this.workerPaces = new Paces();
     this.clientPaces = new Paces();
   }
@@ -193,12 +193,12 @@ export class Panels {
     this.volumes.show(state.volumes);
     const { method, because, moves_total: moves } = state.placement;
     say(byId("placement"), `Placement by ${method}: ${because}; ${plural(moves, "connection")} moved so far.`);
-    const exchange = state.exchange;
-    byId("exchange-panel").hidden = !exchange;
-    if (exchange) {
-      const ago = exchange.age_s === null ? "" : `, last report ${span(exchange.age_s)} ago`;
-      say(byId("exchange"), `${exchange.status}: ${exchange.because}. Group ${exchange.group}, this host is ${exchange.host}; period ${exchange.period_s} s, round ${exchange.round ?? NONE}${ago}; takes ${percent(exchange.ramp)} of its share; ${plural(exchange.hosts_total || exchange.hosts.length, "host")}${exchange.section ? ` in ${exchange.sections.length} sections, its own is ${exchange.section}` : ""}. ${exchange.connected ? `Connected to ${exchange.endpoint ?? NONE}` : "Not connected"}${exchange.error ? `: ${exchange.error}` : ""}.`);
-      this.hosts.show(exchange.hosts);
+    const cluster = state.cluster;
+    byId("cluster-panel").hidden = !cluster;
+    if (cluster) {
+      const ago = cluster.age_s === null ? "" : `, last report ${span(cluster.age_s)} ago`;
+      say(byId("cluster"), `${cluster.status}: ${cluster.because}. Cluster ${cluster.name}, this host is ${cluster.host}; period ${cluster.period_s} s, last decided ${cluster.decided_period ?? NONE}${ago}; takes ${percent(cluster.ramp)} of its share; ${plural(cluster.counted_members || cluster.members.length, "member")}${cluster.shard ? ` in ${cluster.shards.length} shards, its own is ${cluster.shard}` : ""}. ${cluster.connected ? `Connected to ${cluster.endpoint ?? NONE}` : "Not connected"}${cluster.error ? `: ${cluster.error}` : ""}.`);
+      this.members.show(cluster.members);
     }
   }
 
@@ -219,7 +219,7 @@ function poolFacts(pool) {
   ];
   if (admission.target_reason && admission.target_reason !== admission.reason) facts.push(["why admission target", admission.target_reason]);
   if (target) facts.push(["latency target", `${target.percentile} of reads below ${target.target_ms} ms, ${target.measured_ms === null ? "nothing measured yet" : `last ${ms(target.measured_ms)} ms`}`]);
-  if (slots) facts.push(["slots", `${slots.total === null ? "without bound" : slots.total.toFixed(1)}, by ${slots.method}, ${slots.exchanged ? "with other hosts" : "alone"}`]);
+  if (slots) facts.push(["slots", `${slots.total === null ? "without bound" : slots.total.toFixed(1)}, by ${slots.method}, ${slots.clustered ? "with other hosts" : "alone"}`]);
   return facts;
 }
 

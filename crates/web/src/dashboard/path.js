@@ -107,7 +107,7 @@ function stages(state, pool, subject) {
       figure: own ? `${count(own.used)} of ${own.granted === null ? "any" : count(own.granted)}` : slots.total === null ? "no bound" : `${count(slots.total)} in all`,
       waits: cause === "slots",
       notes: [own ? `needs ${count(own.need)}` : slots.tightness === null ? "" : `targets need ${percent(slots.tightness)} of what there is`,
-        slots.exchanged ? `exchange: ${state.exchange?.status ?? "?"}` : "this host alone"],
+        slots.clustered ? `cluster: ${state.cluster?.status ?? "?"}` : "this host alone"],
     });
   }
   const limit = pool.raw.limit;

@@ -15,7 +15,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
 use crate::openmetrics::{
-    self, BYTES, Description, Family, Row, SECONDS, Table, Values, counter, each, exchange, exchange_described, family,
+    self, BYTES, Description, Family, Row, SECONDS, Table, Values, counter, each, cluster, cluster_described, family,
     gauge, help, ms, some, whether,
 };
 
@@ -144,7 +144,7 @@ const QUEUE_DEPTH: Table<QueueDepthState> = Table {
     labels: &["pool"],
     metrics: &[
         gauge("slots", help::SLOTS, None, |a| a.total_slots),
-        gauge("slots_exchanged", help::EXCHANGED, None, |a| whether(a.exchanged)),
+        gauge("slots_clustered", help::CLUSTERED, None, |a| whether(a.clustered)),
         gauge("latency_target_scale_ratio", help::SCALE, None, |a| a.tightness),
     ],
 };
@@ -218,7 +218,7 @@ pub(crate) fn described() -> Vec<Description> {
         VOLUME.described(PREFIX),
         QUEUE.described(PREFIX),
         OSD.described(PREFIX),
-        exchange_described(PREFIX),
+        cluster_described(PREFIX),
         AGENT.described(PREFIX),
         BUILD.described(PREFIX),
     ]
@@ -230,7 +230,7 @@ impl Collector for Snapshot {
         let (state, encoder) = (&self.0, &mut encoder);
         family(encoder, &BUILD, [(vec![state.version.as_str().into()], 1.0)].into_iter())?;
         each(encoder, &AGENT, &[(Vec::new(), state)])?;
-        exchange(encoder, state.exchange.as_ref())?;
+        cluster(encoder, state.cluster.as_ref())?;
         let pools = rows(&Vec::new(), &state.pools, |pool| &pool.name);
         let at_packets: Vec<_> =
             pools.iter().filter(|(_, pool)| pool.point() == Enforcement::Packets).cloned().collect();

@@ -68,15 +68,15 @@ pub struct Manager {
     pace: Paced<Asker>,
     /// Held while a change is made, so that changes come one after the other.
     fixed_volumes: Mutex<BTreeSet<String>>,
-    /// The exchange with other hosts, if this one takes part in it.
-    exchange: OnceLock<evenkeel_cluster::Handle>,
+    /// The cluster, if this host is in one.
+    cluster: OnceLock<evenkeel_cluster::Handle>,
 }
 
 impl Manager {
     /// Of a server, its configuration, and the names of the volumes that its file defines.
     pub fn new(server: Server, source: Source, fixed_volumes: BTreeSet<String>) -> Self {
         let (pace, fixed_volumes) = (Paced::default(), Mutex::new(fixed_volumes));
-        Self { server, source, pace, fixed_volumes, exchange: OnceLock::new() }
+        Self { server, source, pace, fixed_volumes, cluster: OnceLock::new() }
     }
 
     /// The server itself.
@@ -85,23 +85,22 @@ impl Manager {
     }
 
     pub(super) fn state(&self) -> State {
-        State { exchange: self.exchange.get().map(evenkeel_cluster::Handle::state), ..self.server.state() }
+        State { cluster: self.cluster.get().map(evenkeel_cluster::Handle::state), ..self.server.state() }
     }
 
     pub(super) fn clients(&self) -> Clients {
         self.server.clients()
     }
 
-    /// This server takes part in an exchange, from its start to its end.
-    pub fn exchange_with(&self, exchange: evenkeel_cluster::Handle) {
-        // It is started once.
-        let _ = self.exchange.set(exchange);
+    /// Joins a cluster, once, when the server starts.
+    pub fn join_cluster(&self, cluster: evenkeel_cluster::Handle) {
+        let _ = self.cluster.set(cluster);
     }
 
-    /// Says good-bye to other hosts, if there are any.
-    pub fn leave_exchange(&self) {
-        if let Some(exchange) = self.exchange.get() {
-            exchange.stop();
+    /// Leaves the cluster, if this host is in one.
+    pub fn leave_cluster(&self) {
+        if let Some(cluster) = self.cluster.get() {
+            cluster.stop();
         }
     }
 
@@ -124,8 +123,8 @@ impl Manager {
         let warnings = new_warnings(&before, &loaded.config)?;
         let applied = self.server.reload(loaded.config)?;
         audit::log(by, "configuration", &*before, &*self.config());
-        if let Some(exchange) = self.exchange.get() {
-            exchange.resize(self.config().exchange.sizes());
+        if let Some(cluster) = self.cluster.get() {
+            cluster.resize(self.config().cluster.sizes());
         }
         *fixed_volumes = loaded.fixed_volumes;
         // All of them are in the log already.

@@ -18,7 +18,7 @@ use prometheus_client::registry::Unit;
 
 use super::manager::Manager;
 use crate::openmetrics::{
-    BYTES, Description, Family, Row, SECONDS, Table, answer, counter, each, exchange, exchange_described, family,
+    BYTES, Description, Family, Row, SECONDS, Table, answer, counter, each, cluster, cluster_described, family,
     gauge, help, histogram, ms, some, time, whether,
 };
 
@@ -120,7 +120,7 @@ const POOL_SLOTS: Table<SlotsState> = Table {
     labels: &["pool"],
     metrics: &[
         gauge("pool_slots", help::SLOTS, None, |s| s.total),
-        gauge("pool_slots_exchanged", help::EXCHANGED, None, |s| whether(s.exchanged)),
+        gauge("pool_slots_clustered", help::CLUSTERED, None, |s| whether(s.clustered)),
         gauge("pool_latency_target_scale_ratio", help::SCALE, None, |s| s.tightness),
     ],
 };
@@ -257,7 +257,7 @@ pub(crate) fn described() -> Vec<Description> {
         POOL_SLOTS.described(PREFIX),
         VOLUME.described(PREFIX),
         REMOTE.described(PREFIX),
-        exchange_described(PREFIX),
+        cluster_described(PREFIX),
         REFUSED.described(PREFIX),
         WORKER.described(PREFIX),
         SERVER.described(PREFIX),
@@ -283,7 +283,7 @@ impl Collector for Snapshot {
         let volumes: Vec<_> = volumes.collect();
         each(encoder, &VOLUME, &volumes)?;
         each(encoder, &REMOTE, &part(&volumes, |volume| volume.remote.as_ref()))?;
-        exchange(encoder, state.exchange.as_ref())?;
+        cluster(encoder, state.cluster.as_ref())?;
         tenants(encoder, &state.pools)
     }
 }

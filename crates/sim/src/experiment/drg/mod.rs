@@ -152,7 +152,7 @@ impl Case {
             capacity: 8 * (DiskParams::cheetah9lp().capacity_bytes >> 20 << 20),
             workloads: (0..NAMES.len()).map(workload).collect(),
             slots,
-            silence: (self == Self::Loss).then_some((event, end)),
+            partition: (self == Self::Loss).then_some((event, end)),
             lead: LEAD,
             duration: Duration::from_secs(SECONDS),
         }

@@ -53,7 +53,7 @@ pub struct Setup {
     /// How slots are shared out.
     pub slots: slots::Config,
     /// When hosts do not hear of each other.
-    pub silence: Option<(Instant, Instant)>,
+    pub partition: Option<(Instant, Instant)>,
     /// How long it runs before it counts.
     pub lead: Duration,
     /// How long after that.
@@ -100,7 +100,7 @@ pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
         ..world.pool
     };
     let of = setup.workloads.iter().map(|workload| workload.host).collect();
-    let hosts = Hosts { of, unmanaged: None, silence: setup.silence };
+    let hosts = Hosts { of, unmanaged: None, partition: setup.partition };
     let from = Instant::ZERO + setup.lead;
     let count = (setup.duration.as_nanos() / WINDOW.as_nanos()) as usize;
     let mut seconds = vec![vec![Second::default(); count]; setup.workloads.len()];

@@ -1,6 +1,6 @@
 //! First, do no harm: slots against doing nothing, on hosts that share a device.
 //!
-//! A case has the device and the tenants of [`super::draw`], on one to three hosts that exchange figures, and in a quarter of
+//! A case has the device and the tenants of [`super::draw`], on one to three hosts that send each other figures, and in a quarter of
 //! the cases tenants on one more host, which has no control. Half of the cases have latency targets, for means and 99th
 //! percentiles, from a quarter to ten times what the tenant has without control, so that some are met without control and
 //! some cannot be met. Cases with targets are compared with the better of no control and fixed totals by weight: whichever
@@ -62,7 +62,7 @@ impl Case {
         let mut of: Vec<usize> = setup.tenants.iter().map(|_| below(count)).collect();
         // A host without control alone is no case.
         of[0] = 0;
-        let mut case = Self { seed, setup, hosts: Hosts { of, unmanaged, silence: None } };
+        let mut case = Self { seed, setup, hosts: Hosts { of, unmanaged, partition: None } };
         let pilot = case.run(None, seed);
         settle(&mut case.setup, &pilot)?;
         if random.next_below(2) == 0 {

@@ -1,0 +1,29 @@
+//! The interface to a participant: whose statistics are reported, and by whom slots are decided.
+
+use std::collections::BTreeMap;
+
+use evenkeel_control::cluster::View;
+use evenkeel_control::cluster::sharding::Contribution;
+use evenkeel_control::slots::Summary;
+use evenkeel_policy::cluster::{self, PoolRecord, Pools};
+
+/// The pools of this host: they report and decide.
+pub trait Participant: Send + 'static {
+    /// The tenants' report since the last call.
+    fn report(&mut self) -> Pools;
+    /// All members' reports of one period, or all shards' sums. `ramp`: how much of its share this host takes, 0 to 1.
+    fn decide(&mut self, view: &View<'_, Contribution<Pools>>, ramp: f64);
+    /// The cluster is lost: this host is on its own until the next call of [`Participant::decide`].
+    fn alone(&mut self);
+}
+
+/// The sums of all members by pool, added up in the order of their names, so that they are the same everywhere.
+pub fn sums<'a>(view: &View<'a, Contribution<Pools>>) -> BTreeMap<&'a str, Summary> {
+    cluster::together(view.members.iter().map(|member| &member.report.content.content))
+}
+
+/// The joint report of hosts or shards, as it is published.
+pub(crate) fn together(parts: &mut dyn Iterator<Item = &Pools>) -> Pools {
+    let sums = cluster::together(parts);
+    sums.iter().map(|(name, sum)| ((*name).to_owned(), PoolRecord::from(sum))).collect()
+}

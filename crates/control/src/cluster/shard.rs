@@ -1,0 +1,159 @@
+//! Shards: parts of a cluster that the others know by one sum.
+//!
+//! A shard is a range of the hashes of hosts' names: all of them halved `bits` times. Hosts may halve differently, because
+//! they have other settings or see the cluster grow at another time. Shards that overlap then contain each other, and of
+//! those only the larger one counts ([`cover`]): every host is in exactly one that does.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::RangeInclusive;
+use core::str::FromStr;
+
+/// The finest division: 4,096 shards.
+pub const MAX_BITS: u8 = 12;
+/// Bits of a hash.
+const HASH_BITS: u8 = 16;
+
+/// The hash of a host's name: the same everywhere, and even over names that differ little.
+pub fn hash(host: &str) -> u16 {
+    // FNV-1a, and the last steps of SplitMix64, because the high bits of the former change little with the last letters.
+    let hash = host
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((hash ^ (hash >> 31)) >> (64 - HASH_BITS)) as u16
+}
+
+/// A shard, or the whole cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Shard {
+    bits: u8,
+    index: u16,
+}
+
+impl Shard {
+    /// All hosts.
+    pub const WHOLE: Self = Self { bits: 0, index: 0 };
+
+    /// The shard of a host where the cluster is halved `bits` times, at most [`MAX_BITS`].
+    pub fn of(host: &str, bits: u8) -> Self {
+        let bits = bits.min(MAX_BITS);
+        let index = if bits == 0 { 0 } else { hash(host) >> (HASH_BITS - bits) };
+        Self { bits, index }
+    }
+
+    /// How often the cluster is halved.
+    pub fn bits(&self) -> u8 {
+        self.bits
+    }
+
+    /// The hashes of its hosts' names.
+    pub fn hashes(&self) -> RangeInclusive<u16> {
+        let width = 1u32 << (HASH_BITS - self.bits);
+        let first = u32::from(self.index) * width;
+        first as u16..=(first + (width - 1)) as u16
+    }
+
+    /// True if a host is in it.
+    pub fn holds(&self, host: &str) -> bool {
+        Self::of(host, self.bits) == *self
+    }
+
+    /// Larger shards that contain it, the whole first.
+    pub fn within(&self) -> impl Iterator<Item = Self> + use<> {
+        let Self { bits, index } = *self;
+        (0..bits).map(move |fewer| Self { bits: fewer, index: index >> (bits - fewer) })
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{:03x}", self.bits, self.index)
+    }
+}
+
+/// A text that names no shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoShard;
+
+impl FromStr for Shard {
+    type Err = NoShard;
+
+    /// As it is displayed, and no other way: a shard has one name.
+    fn from_str(text: &str) -> Result<Self, NoShard> {
+        let (bits, index) = text.split_once('-').ok_or(NoShard)?;
+        if !(1..=2).contains(&bits.len()) || index.len() != 3 || index.bytes().any(|b| b.is_ascii_uppercase()) {
+            return Err(NoShard);
+        }
+        let bits: u8 = bits.parse().ok().filter(|bits| *bits <= MAX_BITS).ok_or(NoShard)?;
+        let index = u16::from_str_radix(index, 16).map_err(|_| NoShard)?;
+        let shard = Self { bits, index };
+        let named_so = u32::from(index) < 1 << bits && alloc::format!("{shard}") == text;
+        named_so.then_some(shard).ok_or(NoShard)
+    }
+}
+
+/// The sizes at which a cluster is divided, and into which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Clusters of up to so many members are not divided.
+    pub above: u64,
+    /// Members of a shard, at most, in the mean; `None`: as many as there are shards, so that a host reads the least.
+    pub most: Option<u64>,
+}
+
+impl Sizes {
+    /// How often a cluster of so many members is to be halved.
+    pub fn bits(&self, hosts: u64) -> u8 {
+        if hosts <= self.above {
+            return 0;
+        }
+        let enough = |bits: u8| match self.most {
+            Some(most) => hosts <= most.max(1) << bits,
+            None => hosts <= 1 << (2 * bits),
+        };
+        (1..MAX_BITS).find(|&bits| enough(bits)).unwrap_or(MAX_BITS)
+    }
+
+    /// The same for a cluster that is halved `now` times: shards unite again only when it has become smaller by a fifth.
+    pub fn bits_after(&self, now: u8, hosts: u64) -> u8 {
+        let (more, fewer) = (self.bits(hosts), self.bits(hosts.saturating_add(hosts / 4)));
+        if more > now { more } else { fewer.min(now) }
+    }
+}
+
+/// The state of a shard in a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Which.
+    pub shard: Shard,
+    /// Periods since its newest sum; 0 = that is of this period.
+    pub age: u64,
+    /// Members that are in its sum.
+    pub members: u64,
+}
+
+/// Which of the shards count, so that no host counts twice: of those that overlap, the larger one, because it contains
+/// the smaller one. But a suspect one does not count any more when those within it have sums of as many members.
+pub fn cover(shards: &[Seen]) -> BTreeSet<Shard> {
+    let current: BTreeSet<Shard> = shards.iter().filter(|seen| seen.age == 0).map(|seen| seen.shard).collect();
+    let mut counts: BTreeSet<Shard> =
+        current.iter().filter(|shard| !shard.within().any(|larger| current.contains(&larger))).copied().collect();
+    let mut replaced: BTreeMap<Shard, u64> = BTreeMap::new();
+    for seen in shards.iter().filter(|seen| counts.contains(&seen.shard)) {
+        for larger in seen.shard.within() {
+            *replaced.entry(larger).or_default() += seen.members;
+        }
+    }
+    let mut suspects: Vec<&Seen> = shards.iter().filter(|seen| seen.age > 0).collect();
+    suspects.sort_by_key(|seen| seen.shard);
+    for seen in suspects {
+        let covered = counts.contains(&seen.shard) || seen.shard.within().any(|larger| counts.contains(&larger));
+        if !covered && replaced.get(&seen.shard).is_none_or(|&members| members < seen.members) {
+            counts.insert(seen.shard);
+        }
+    }
+    counts.iter().filter(|shard| !shard.within().any(|larger| counts.contains(&larger))).copied().collect()
+}

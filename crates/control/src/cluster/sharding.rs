@@ -1,0 +1,324 @@
+//! Clusters of any size: hosts read each other one by one, or, in a large cluster, their own shard's hosts and of the
+//! other shards one sum each.
+//!
+//! Two [`Membership`]s of the same kind, one over the other: in the first one hosts report, in the second one shards. When
+//! the hosts of a shard have reported period k, one of them adds up what they reported and publishes the sum. From
+//! then on all decide from the sums alone, their own shard's included as it was published, so that all decide from the
+//! same. No host is elected: the first by name of those that reported is the first to publish, the next one does it a
+//! quarter of a period later if nothing has come, and so on; of one period the first sum that is written counts.
+
+use alloc::borrow::ToOwned;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+use super::shard::{Seen, Shard, Sizes, cover};
+use super::{Config, Fault, Membership, Presence, Report, SKEW_PERIODS, Status, View};
+use crate::{Duration, Instant, InvalidConfig};
+
+/// Shards that are kept track of: as many as there can be, so that a change of how finely a cluster is divided fits too.
+const MAX_SHARDS: usize = 2 << super::shard::MAX_BITS;
+/// Half periods for which a sum is waited for: those for which a host is, and one for the sum's own way.
+const SUM_LATE: u64 = 5;
+/// Decisions in a row that have to find a cluster too finely divided before it is divided more coarsely.
+const SMALLER_FOR: u32 = 10;
+
+/// A host's or shard's part of the cluster's statistics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contribution<C> {
+    /// How often its hosts halve the cluster.
+    pub bits: u8,
+    /// How many members it speaks for.
+    pub members: u64,
+    /// Statistics.
+    pub content: C,
+}
+
+/// A sum to be published.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sum<C> {
+    /// Of which shard.
+    pub shard: Shard,
+    /// Of which period.
+    pub period: u64,
+    /// It is the last one: no host is left that would publish another.
+    pub leaving: bool,
+    /// How many members, and their statistics together.
+    pub contribution: Contribution<C>,
+}
+
+/// How statistics add up; the same parts in the same order have to give the same sum everywhere.
+pub type Together<C> = fn(&mut dyn Iterator<Item = &C>) -> C;
+
+/// All hosts that share a device, however many.
+#[derive(Clone, Debug)]
+pub struct Cluster<C> {
+    own: String,
+    sizes: Sizes,
+    together: Together<C>,
+    members: Membership<Contribution<C>>,
+    shards: Membership<Contribution<C>>,
+    shard: Shard,
+    /// The period since which sums of shards decide, if they do.
+    divided: Option<u64>,
+    /// A sum that this host publishes if no other has by then.
+    unpublished: Option<(Instant, Sum<C>)>,
+    decided: Option<u64>,
+    /// Members of the last view.
+    size: u64,
+    wanted: u8,
+    smaller_for: u32,
+}
+
+impl<C: Clone + PartialEq> Cluster<C> {
+    /// Nothing known yet; not divided. `own` is the name of this host, `incarnation` which life of it this is.
+    ///
+    /// # Errors
+    /// When a setting is out of range.
+    pub fn new(
+        config: Config,
+        sizes: Sizes,
+        together: Together<C>,
+        own: &str,
+        incarnation: u64,
+    ) -> Result<Self, InvalidConfig> {
+        let above = Config { max_members: MAX_SHARDS, late: SUM_LATE, ..config };
+        Ok(Self {
+            own: own.to_owned(),
+            sizes,
+            together,
+            members: Membership::new(config, own, incarnation)?,
+            // Of a shard there is only one life, whichever host speaks for it.
+            shards: Membership::new(above, &Shard::WHOLE.to_string(), 0)?,
+            shard: Shard::WHOLE,
+            divided: None,
+            unpublished: None,
+            decided: None,
+            size: 0,
+            wanted: 0,
+            smaller_for: 0,
+        })
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &Config {
+        self.members.config()
+    }
+
+    /// Other sizes from now on.
+    pub fn set_sizes(&mut self, sizes: Sizes) {
+        self.sizes = sizes;
+        if self.size > 0 {
+            self.wanted = sizes.bits_after(self.shard.bits(), self.size);
+        }
+    }
+
+    /// The shard whose hosts are read one by one.
+    pub fn shard(&self) -> Shard {
+        self.shard
+    }
+
+    /// The shard whose hosts should be: call [`Cluster::divide`] once they are all known.
+    pub fn wanted(&self) -> Shard {
+        Shard::of(&self.own, self.wanted)
+    }
+
+    /// From now on the hosts of `shard` are read one by one, in which this host is; others are forgotten.
+    pub fn divide(&mut self, now: Instant, shard: Shard) {
+        if shard == self.shard {
+            return;
+        }
+        let last_sum = self.last_sum(now);
+        self.members.retain(|host| shard.holds(host));
+        self.shards.rename(&shard.to_string());
+        self.shard = shard;
+        (self.wanted, self.smaller_for) = (shard.bits(), 0);
+        self.divided = (shard.bits() > 0).then(|| self.config().period_at(now));
+        self.unpublished = last_sum.map(|sum| (now, sum));
+    }
+
+    /// True if sums of shards decide.
+    pub fn is_divided(&self) -> bool {
+        self.divided.is_some()
+    }
+
+    /// Members of the last view, all shards together.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Takes a host's report in; see [`Membership::observe`]. Those of other shards are left out, without a word.
+    ///
+    /// # Errors
+    /// Why the report was ignored.
+    pub fn observe(&mut self, now: Instant, host: &str, report: Report<Contribution<C>>) -> Result<(), Fault> {
+        if self.shard.holds(host) { self.members.observe(now, host, report) } else { Ok(()) }
+    }
+
+    /// Takes a shard's sum in, one's own included, when it has come back.
+    ///
+    /// # Errors
+    /// Why it was ignored.
+    pub fn observe_sum(&mut self, now: Instant, sum: Sum<C>) -> Result<(), Fault> {
+        let Sum { shard, period, leaving, contribution } = sum;
+        // Shards do not join step by step; their hosts do.
+        let report = Report { incarnation: 0, period, joined: 0, leaving, content: contribution };
+        self.shards.observe(now, &shard.to_string(), report)
+    }
+
+    /// The lease of a host has ended. That of a shard's sum says nothing: another host publishes the next one.
+    pub fn lease_ended(&mut self, host: &str) {
+        self.members.lease_ended(host);
+    }
+
+    /// The next view to decide from, each period once: of hosts, or of shards where the cluster is divided. Ask after each
+    /// report, and at [`Cluster::deadline`].
+    pub fn poll(&mut self, now: Instant) -> Option<View<'_, Contribution<C>>> {
+        let current = self.config().period_at(now);
+        if self.decided.is_some_and(|decided| decided > current.saturating_add(SKEW_PERIODS)) {
+            self.decided = None;
+        }
+        while let Some(period) = self.members.poll(now) {
+            let view = self.members.view(period);
+            let members = view.members.len() as u64;
+            // A host that reads all others one by one goes by the sums as soon as another does not.
+            let divided = self.shard.bits() > 0 || view.members.iter().any(|member| member.report.content.bits > 0);
+            if divided {
+                self.divided = self.divided.or(Some(current));
+                self.add_up(now, period);
+            } else {
+                self.divided = None;
+                if self.next(period, members) {
+                    return Some(self.members.view(period));
+                }
+            }
+        }
+        while let Some(period) = self.shards.poll(now) {
+            let (counts, members) = self.covered(period);
+            if self.divided.is_some() && self.next(period, members) {
+                let mut view = self.shards.view(period);
+                view.members.retain(|member| counts.binary_search(&member.host.to_owned()).is_ok());
+                return Some(view);
+            }
+        }
+        None
+    }
+
+    /// A sum to be published now, because no other host has published it.
+    pub fn to_publish(&mut self, now: Instant) -> Option<Sum<C>> {
+        let (_, sum) = self.unpublished.take_if(|(at, _)| *at <= now)?;
+        let published = self.shards.newest(&sum.shard.to_string()).is_some_and(|newest| newest >= sum.period);
+        (sum.leaving || !published).then_some(sum)
+    }
+
+    /// The last sum of our shard, if this host is the last one in it that would publish one.
+    pub fn last_sum(&self, now: Instant) -> Option<Sum<C>> {
+        let newest = self.shards.newest(&self.shard.to_string())?;
+        let period = self.config().period_at(now);
+        let recent = period.saturating_sub(newest) <= 1 + SKEW_PERIODS + self.config().lease;
+        let view = self.members.view(period);
+        let others = self.publishers(&view).any(|host| host != self.own);
+        let nothing = Contribution { bits: self.shard.bits(), members: 1, content: (self.together)(&mut [].iter()) };
+        (recent && !others).then(|| Sum { shard: self.shard, period, leaving: true, contribution: nothing })
+    }
+
+    /// When to ask again even if nothing comes.
+    pub fn deadline(&self, now: Instant) -> Instant {
+        let unpublished = self.unpublished.as_ref().map_or(Instant::FAR_FUTURE, |(at, _)| *at);
+        unpublished.min(self.members.deadline(now)).min(self.shards.deadline(now))
+    }
+
+    /// Status of this host: as well as both its own reports and its shard's sums come back.
+    pub fn status(&self, now: Instant) -> Status {
+        let host = self.members.status(now);
+        let Some(since) = self.divided else { return host };
+        let shard = match self.shards.status(now) {
+            // Before the first sum there is the time that it takes to miss one.
+            Status::Lost => {
+                let missed = self.config().period_at(now).saturating_sub(since);
+                if missed >= self.config().lease { Status::Lost } else { Status::Holding { missed } }
+            }
+            other => other,
+        };
+        match (host, shard) {
+            (Status::Lost, _) | (_, Status::Lost) => Status::Lost,
+            (Status::Holding { missed: a }, Status::Holding { missed: b }) => Status::Holding { missed: a.max(b) },
+            (holding @ Status::Holding { .. }, _) | (_, holding @ Status::Holding { .. }) => holding,
+            (shared @ Status::Shared { .. }, Status::Shared { .. }) => shared,
+        }
+    }
+
+    /// The last of our own reports that came back.
+    pub fn last_own(&self) -> Option<u64> {
+        self.members.last_own()
+    }
+
+    /// The members that are read one by one, by name, with presence.
+    pub fn members(&self, now: Instant) -> impl Iterator<Item = (&str, Presence)> {
+        self.members.known(now).map(|(name, _, presence)| (name, presence))
+    }
+
+    /// The shards, by name, with presence and members.
+    pub fn shards(&self, now: Instant) -> impl Iterator<Item = (&str, Presence, u64)> {
+        let members = |name| self.shards.last(name).map_or(0, |report| report.content.members);
+        self.shards.known(now).map(move |(name, _, presence)| (name, presence, members(name)))
+    }
+
+    /// True if a period is one to decide, and not decided by the other kind of view already; what follows from its
+    /// size.
+    fn next(&mut self, period: u64, members: u64) -> bool {
+        if self.decided.is_some_and(|decided| decided >= period) {
+            return false;
+        }
+        (self.decided, self.size) = (Some(period), members);
+        let (now, wanted) = (self.shard.bits(), self.sizes.bits_after(self.shard.bits(), members));
+        self.smaller_for = if wanted < now { self.smaller_for + 1 } else { 0 };
+        if wanted > now || self.smaller_for >= SMALLER_FOR {
+            self.wanted = wanted;
+        }
+        true
+    }
+
+    /// Hosts of our shard that publish its sum, in the order in which they do.
+    fn publishers<'a>(&self, view: &View<'a, Contribution<C>>) -> impl Iterator<Item = &'a str> {
+        let bits = self.shard.bits();
+        let publishes = move |member: &&super::Member<'a, Contribution<C>>| {
+            member.age <= SKEW_PERIODS && member.report.content.bits == bits
+        };
+        let publishers: Vec<&'a str> = view.members.iter().filter(publishes).map(|member| member.host).collect();
+        publishers.into_iter()
+    }
+
+    /// Our shard's sum of a period, to be published when it is our turn.
+    fn add_up(&mut self, now: Instant, period: u64) {
+        if self.members.status(now) == Status::Lost {
+            return;
+        }
+        let view = self.members.view(period);
+        let present = |host: &&str| view.members.iter().any(|member| member.host == *host && member.age == 0);
+        let publishers: Vec<&str> = self.publishers(&view).filter(present).collect();
+        let turn = publishers.iter().position(|host| *host == self.own).unwrap_or(publishers.len());
+        let quarter = self.config().period.as_nanos() / 4;
+        let at = now + Duration::from_nanos(quarter.saturating_mul(turn as u64));
+        let contribution = Contribution {
+            bits: self.shard.bits(),
+            members: view.members.len() as u64,
+            content: (self.together)(&mut view.members.iter().map(|member| &member.report.content.content)),
+        };
+        self.unpublished = Some((at, Sum { shard: self.shard, period, leaving: false, contribution }));
+    }
+
+    /// Names of the shards that count in a view, in order, and how many members they have.
+    fn covered(&self, period: u64) -> (Vec<String>, u64) {
+        let view = self.shards.view(period);
+        let seen = view.members.iter().filter_map(|member| {
+            let shard = member.host.parse().ok()?;
+            Some(Seen { shard, age: member.age, members: member.report.content.members })
+        });
+        let seen: Vec<Seen> = seen.collect();
+        let counts = cover(&seen);
+        let members = seen.iter().filter(|seen| counts.contains(&seen.shard)).map(|seen| seen.members).sum();
+        let mut names: Vec<String> = counts.iter().map(Shard::to_string).collect();
+        names.sort();
+        (names, members)
+    }
+}

@@ -1,0 +1,275 @@
+//! How a tenant is throttled for a target: its slots are delayed.
+//!
+//! A tenant that is throttled may have as many requests in flight as it had when that began, and after each of
+//! them its slot stays empty for a while. That is the plant for which packet delays were designed: so much in
+//! circulation, which comes back `delay` later. By Little's law `slots` requests that take R each pass at
+//! `slots / (R + delay)`, whether the tenant has four requests waiting or four thousand; a little delay already empties
+//! the device a little; and a device that becomes faster gives more without a decision. A limit in bytes
+//! per second has none of that: above what the device can do it does nothing, below it the queue of the device runs empty.
+//!
+//! Reservations win: what one is owed passes without a slot.
+
+use alloc::boxed::Box;
+use alloc::collections::BinaryHeap;
+use core::cmp::Reverse;
+
+use super::target::{self, Target};
+use super::{Pool, Scheduler, Tenant};
+use crate::limits::Owner;
+use crate::response::{ClientId, ClientReason, ClientSample, Reason, Throttle, loud_from};
+use crate::time::{Duration, Instant};
+
+/// How a tenant is throttled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Throttled {
+    /// Requests it may have in flight, delayed slots included.
+    pub slots: u64,
+    /// Requests that it had in flight when it was not throttled.
+    pub usual: u64,
+    /// How long a slot stays empty after a request.
+    pub delay: Duration,
+    /// Why so long.
+    pub reason: ClientReason,
+}
+
+/// A slot that is delayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Delay {
+    due: Instant,
+    /// The tenant's index and generation.
+    index: u32,
+    generation: u32,
+    /// When its request left.
+    since: Instant,
+}
+
+/// All slots that are delayed, the first that ends first.
+#[derive(Debug, Default)]
+pub(super) struct Delays(BinaryHeap<Reverse<Delay>>);
+
+impl Delays {
+    /// A slot of this tenant is delayed from now on.
+    pub(super) fn begin(&mut self, now: Instant, index: u32, generation: u32, delay: Duration) {
+        self.0.push(Reverse(Delay { due: now + delay, index, generation, since: now }));
+    }
+
+    /// When the next delay ends.
+    #[inline]
+    pub(super) fn next(&self) -> Instant {
+        self.0.peek().map_or(Instant::FAR_FUTURE, |Reverse(delay)| delay.due)
+    }
+
+    /// A delay that has ended: index and generation of its tenant.
+    pub(super) fn end(&mut self, now: Instant) -> Option<(u32, u32)> {
+        if self.next() > now {
+            return None;
+        }
+        self.0.pop().map(|Reverse(delay)| (delay.index, delay.generation))
+    }
+
+    /// Other lengths, also for delays that have begun; those for which `delay` has none are over.
+    pub(super) fn change(&mut self, delay: impl Fn(u32, u32) -> Option<Duration>) {
+        let lengthened = |Reverse(old): Reverse<Delay>| {
+            let length = delay(old.index, old.generation)?;
+            Some(Reverse(Delay { due: old.since + length, ..old }))
+        };
+        self.0 = core::mem::take(&mut self.0).into_iter().filter_map(lengthened).collect();
+    }
+}
+
+/// Fewer slots through which as much passes, so that half of them are delayed: slots that are delayed for long come back as
+/// the burst as which they left.
+fn fewer(slots: u64, delay: Duration, latency: Duration) -> (u64, Duration) {
+    let (delay, latency) = (delay.as_nanos(), latency.as_nanos());
+    let busy = (2 * latency).saturating_mul(slots).div_ceil((latency + delay).max(1)).clamp(1, slots.max(1));
+    let cycle = u128::from(latency + delay) * u128::from(busy) / u128::from(slots.max(1));
+    (busy, Duration::from_nanos((cycle as u64).saturating_sub(latency)))
+}
+
+/// A tenant's figures for the target at the end of its last interval.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    /// Payload bytes since the pool began: those that count as load, and all.
+    moved: u64,
+    all: u64,
+    /// Bytes per second in the interval, were the tenant not throttled; 0 if it did nothing that a throttle slows.
+    freed: f64,
+    /// Time that requests spent in the back end, together.
+    device_time: Duration,
+    /// Requests that have left the back end, in all; how long those of the interval took in it, on average.
+    served: u64,
+    latency: Duration,
+    /// Requests in flight in the interval, on average.
+    requests: u64,
+    /// Reads in the interval: how many, and their latencies together.
+    reads: u64,
+    sum: Duration,
+}
+
+impl Seen {
+    /// A read has completed.
+    #[inline]
+    pub(super) fn read(&mut self, response_time: Duration) {
+        self.reads += 1;
+        self.sum = self.sum + response_time;
+    }
+}
+
+impl<R> Pool<R> {
+    /// Brings the target in line with the settings; what does not change goes on.
+    pub(super) fn set_target(&mut self, now: Instant) {
+        let wanted = self.config.target.filter(|_| self.config.scheduler == Scheduler::Mclock);
+        let goes_on = match (&mut self.target, &wanted) {
+            (None, None) => true,
+            (Some(target), Some(wanted)) => target.config() == wanted || target.adopt(wanted),
+            _ => false,
+        };
+        self.apply_care(now);
+        if goes_on {
+            return;
+        }
+        self.target = wanted.and_then(|config| Target::new(now, &config).ok().map(Box::new));
+        for index in 0..self.tenants.len() as u32 {
+            self.set_throttled(now, index, None);
+            let tenant = &mut self.tenants[index as usize];
+            tenant.counts = true;
+            tenant.seen.moved = wanted.map_or(0, |config| tenant.moved(config.load));
+            tenant.seen.all = tenant.moved(target::Load::All);
+            tenant.seen.device_time = tenant.stats.device_latency.sum();
+            tenant.seen.served = tenant.stats.device_latency.count();
+        }
+        self.delays = Delays::default();
+    }
+
+    /// Ends delays that are over, and decides anew when it is time.
+    #[inline]
+    pub(super) fn tick_target(&mut self, now: Instant) {
+        let Some(target) = &self.target else { return };
+        if now >= target.next_tick() {
+            self.decide_target(now);
+        }
+        while let Some((index, generation)) = self.delays.end(now) {
+            let tenant = &mut self.tenants[index as usize];
+            if tenant.generation == generation {
+                tenant.delayed = tenant.delayed.saturating_sub(1);
+                self.apply_slots(now, index);
+            }
+        }
+    }
+
+    /// When [`Self::tick_target`] is next due while requests are throttled.
+    #[inline]
+    pub(super) fn target_due(&self) -> Instant {
+        self.target.as_ref().map_or(Instant::FAR_FUTURE, |target| target.next_tick().min(self.delays.next()))
+    }
+
+    fn decide_target(&mut self, now: Instant) {
+        let Some(mut target) = self.target.take() else { return };
+        if let Some(length) = target.close_interval(now, self.in_flight) {
+            let load = target.config().load;
+            let (samples, loads) = target.samples();
+            loads.clear();
+            for (index, tenant) in (0u32..).zip(&mut self.tenants).filter(|(_, tenant)| tenant.live) {
+                let per_s = |bytes: u64| bytes as f64 / length.as_secs_f64();
+                let (moved, all) = (tenant.moved(load), tenant.moved(target::Load::All));
+                let device_time = tenant.stats.device_latency.sum();
+                let spent = device_time.as_nanos().saturating_sub(tenant.seen.device_time.as_nanos());
+                let all_bytes_per_s = per_s(all.saturating_sub(tenant.seen.all));
+                // A tenant with all its slots in the device all the time would have so many times the load.
+                let slots = tenant.throttled.map_or(0, |throttled| throttled.usual.saturating_mul(length.as_nanos()));
+                let freed = all_bytes_per_s * (slots as f64 / spent.max(1) as f64).max(1.0);
+                loads.push(freed);
+                tenant.seen.freed = if moved > tenant.seen.moved { freed } else { 0.0 };
+                // A guarantee is the tenant's limit as well, so that every throttle would break it.
+                let throttle = if tenant.guaranteed.is_empty() { tenant.throttle } else { Throttle::Never };
+                let bytes_per_s = per_s(moved.saturating_sub(tenant.seen.moved));
+                let client = client(index, tenant.generation);
+                // What is owed passes without a slot.
+                let paid = f64::INFINITY;
+                samples.push(ClientSample { client, throttle, bytes_per_s, all_bytes_per_s, paid });
+                let served = tenant.stats.device_latency.count();
+                if let Some(latency) = spent.checked_div(served.saturating_sub(tenant.seen.served)) {
+                    let before = tenant.seen.latency.as_nanos();
+                    tenant.seen.latency =
+                        Duration::from_nanos(if before == 0 { latency } else { (9 * before + latency) / 10 });
+                }
+                let requests = spent.div_ceil(length.as_nanos());
+                tenant.seen = Seen { moved, all, device_time, served, requests, ..tenant.seen };
+            }
+            let loud = loud_from(loads);
+            let (mut reads, mut sum) = (0, Duration::ZERO);
+            for tenant in self.tenants.iter_mut().filter(|tenant| tenant.live) {
+                let (own, own_sum) = (core::mem::take(&mut tenant.seen.reads), core::mem::take(&mut tenant.seen.sum));
+                // A tenant that became loud in this interval is not known as such yet.
+                if tenant.throttle == Throttle::Never || tenant.seen.freed < loud {
+                    (reads, sum) = (reads + own, sum + own_sum);
+                }
+            }
+            target.observe(now, reads, sum);
+        }
+        let (reason, is_new) = target.decide(now);
+        if is_new {
+            self.target_decided = Some(reason);
+        }
+        let max_delay = target.config().response.max_delay;
+        let mut changed = false;
+        for index in 0..self.tenants.len() as u32 {
+            let tenant = &mut self.tenants[index as usize];
+            if !tenant.live {
+                continue;
+            }
+            let client = client(index, tenant.generation);
+            tenant.counts = target.counts(client);
+            let queued = self.queue.client_len(tenant.client) as u64;
+            let throttled = target.delay(client).map(|wanted| {
+                let slots = tenant.throttled.map_or_else(|| tenant.usual_slots(&reason), |throttled| throttled.usual);
+                // The last of the queue waits for as many requests and delays as there are requests for each slot.
+                let (latency, most) = (tenant.seen.latency.as_nanos(), max_delay.as_nanos());
+                let slots = slots.max(latency.saturating_mul(queued).div_ceil(most));
+                let most = (most.saturating_mul(slots) / queued.max(slots)).saturating_sub(latency.min(most / 2));
+                let delay = wanted.delay.min(Duration::from_nanos(most));
+                let reason = if delay < wanted.delay { ClientReason::LongestWait } else { wanted.reason };
+                let (usual, (slots, delay)) = (slots, fewer(slots, delay, tenant.seen.latency));
+                Throttled { slots, usual, delay, reason }
+            });
+            if throttled != tenant.throttled {
+                changed = true;
+                self.set_throttled(now, index, throttled);
+            }
+        }
+        if changed {
+            let tenants = &self.tenants;
+            self.delays.change(|index, generation| {
+                let tenant = tenants.get(index as usize).filter(|tenant| tenant.generation == generation)?;
+                tenant.throttled.map(|throttled| throttled.delay)
+            });
+        }
+        self.target = Some(target);
+    }
+
+    /// Throttles a tenant otherwise than before, or releases it.
+    fn set_throttled(&mut self, now: Instant, index: u32, throttled: Option<Throttled>) {
+        let tenant = &mut self.tenants[index as usize];
+        if let (Some(before), None) = (tenant.throttled, throttled) {
+            tenant.usual_before = before.usual;
+            tenant.delayed = 0;
+        }
+        tenant.throttled = throttled;
+        tenant.slots.set(Owner::Response, throttled.map(|throttled| throttled.slots));
+        self.apply_slots(now, index);
+    }
+}
+
+impl Tenant {
+    /// As many requests as it has in flight when it is not throttled.
+    fn usual_slots(&self, reason: &Reason) -> u64 {
+        // A burst that is known is throttled before it has filled the device again.
+        let before = if matches!(reason, Reason::KnownBurst { .. }) { self.usual_before } else { 0 };
+        self.in_flight.max(self.seen.requests).max(before).max(1)
+    }
+}
+
+/// A tenant in the controller's words; in order of index.
+fn client(index: u32, generation: u32) -> ClientId {
+    ClientId(u64::from(index) << 32 | u64::from(generation))
+}

@@ -1,0 +1,172 @@
+//! The cluster of hosts that share a device: its settings, and the report of a host to the others.
+
+use std::fmt;
+use std::str::FromStr;
+
+use evenkeel_control::cluster as control;
+use evenkeel_control::cluster::shard::Sizes;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::names::{is_name, unusable_name};
+use crate::units::{Duration, UnitError, as_text};
+
+mod record;
+
+pub use record::{
+    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, PoolRecord, Pools, Record, TooLarge,
+    Unreadable, VERSION, received_bytes, together,
+};
+
+/// No etcd cluster has more members that serve clients.
+const MAX_ENDPOINTS: usize = 16;
+/// Shorter periods measure nothing but noise and keep etcd's disk busy; longer ones decide too late.
+const PERIOD_RANGE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
+/// A host without a report for longer is not coming back soon.
+const MAX_LEASE_PERIODS: u64 = 600;
+/// Hosts that read each other one by one: more than these, with some to spare where a shard has more than the mean, are
+/// not kept track of.
+const MAX_TOGETHER: u64 = 200;
+
+/// The cluster of hosts whose pools are one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cluster {
+    /// Up to 16 addresses of one etcd, "http://10.0.0.1:2379"; no TLS.
+    pub etcd: Vec<Endpoint>,
+    /// The cluster.
+    pub name: String,
+    /// Unique name in the cluster. Default: host name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Control interval, 100 ms to 1 min; the same in the whole cluster.
+    pub period: Duration,
+    /// How long a suspect host keeps its share, 2 to 600 periods; the same in the whole cluster.
+    pub lease: Duration,
+    /// Larger clusters are divided; 1 to 200.
+    pub shards_above: u64,
+    /// Mean members of a shard, 1 to 200. Default: found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard_size: Option<u64>,
+}
+
+impl Default for Cluster {
+    fn default() -> Self {
+        Self {
+            etcd: Vec::new(),
+            name: "main".into(),
+            host: None,
+            period: Duration::from_millis(1_000),
+            lease: Duration::from_millis(3_000),
+            shards_above: 100,
+            shard_size: None,
+        }
+    }
+}
+
+impl Cluster {
+    /// The settings in whole periods; what is left of the lease beyond them does not count.
+    pub fn control(&self) -> control::Config {
+        let lease = self.lease.as_nanos() / self.period.as_nanos().max(1);
+        control::Config { lease, ..control::Config::new(self.period) }
+    }
+
+    /// The sizes at which the cluster is divided, and into which.
+    pub fn sizes(&self) -> Sizes {
+        Sizes { above: self.shards_above, most: self.shard_size }
+    }
+
+    /// The lease in etcd: whole seconds, not shorter than our own, at least the two that etcd grants.
+    pub fn lease_seconds(&self) -> u64 {
+        self.lease.as_nanos().div_ceil(1_000_000_000).max(2)
+    }
+
+    /// The faults: keys of `[cluster]`, and what would be right.
+    pub fn faults(&self) -> Vec<(&'static str, String)> {
+        let mut faults = Vec::new();
+        if self.etcd.len() > MAX_ENDPOINTS {
+            let message = format!("has {} addresses; {MAX_ENDPOINTS} of one etcd cluster are enough", self.etcd.len());
+            faults.push(("etcd", message));
+        }
+        for (key, name) in [("name", Some(&self.name)), ("host", self.host.as_ref())] {
+            if let Some(name) = name.filter(|name| !is_name(name)) {
+                faults.push((key, unusable_name(name)));
+            }
+        }
+        let [shortest, longest] = PERIOD_RANGE;
+        if !(shortest..=longest).contains(&self.period) {
+            faults.push(("period", format!("{} is out of range; use \"{shortest}\" to \"{longest}\"", self.period)));
+        }
+        if !(2..=MAX_LEASE_PERIODS).contains(&self.control().lease) {
+            faults.push(("lease", format!("must be 2 to {MAX_LEASE_PERIODS} periods of {}", self.period)));
+        }
+        for (key, members) in [("shards_above", Some(self.shards_above)), ("shard_size", self.shard_size)] {
+            if members.is_some_and(|members| !(1..=MAX_TOGETHER).contains(&members)) {
+                faults.push((key, format!("must be 1 to {MAX_TOGETHER} members")));
+            }
+        }
+        faults
+    }
+}
+
+/// The address of an etcd server: `"http://10.0.0.1:2379"`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    host: String,
+    port: u16,
+}
+
+impl Endpoint {
+    /// Name or address, without the brackets of IPv6.
+    pub fn host(&self) -> &str {
+        self.host.trim_start_matches('[').trim_end_matches(']')
+    }
+
+    /// TCP port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Host and port as in a URL.
+    pub fn authority(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let wrong = |why: &str| UnitError::new(format!("{text:?} {why}; write for example \"http://10.0.0.1:2379\""));
+        if text.starts_with("https://") {
+            return Err(wrong("asks for TLS, which is not built in yet: use a network you trust"));
+        }
+        let rest = text.strip_prefix("http://").ok_or_else(|| wrong("is not the address of an etcd server"))?;
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let (host, port) = rest.rsplit_once(':').ok_or_else(|| wrong("has no port"))?;
+        let port = port.parse().ok().filter(|&port| port > 0).ok_or_else(|| wrong("has no usable port"))?;
+        let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let usable = match in_brackets {
+            Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => {
+                let allowed = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+                !host.is_empty() && host.len() <= 253 && host.chars().all(allowed)
+            }
+        };
+        if !usable {
+            return Err(wrong("has no usable host name or address"));
+        }
+        Ok(Self { host: host.into(), port })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}:{}", self.host, self.port)
+    }
+}
+
+as_text!(Endpoint, "the address of an etcd server such as \"http://10.0.0.1:2379\"", None, {
+    "type": "string",
+    "pattern": "^http://"
+});

@@ -1,0 +1,288 @@
+//! The cluster: its settings, and records read with suspicion.
+
+use std::collections::BTreeMap;
+
+use evenkeel_policy::Config;
+use evenkeel_policy::change::plan;
+use evenkeel_policy::cluster::{
+    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, PoolRecord, Record, TooLarge, Unreadable,
+    VERSION,
+};
+use evenkeel_policy::config::Cluster;
+use proptest::prelude::*;
+
+fn config(text: &str) -> Config {
+    Config::parse(text, "test").unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn complaints(text: &str) -> String {
+    Config::parse(text, "test").expect_err("refused").to_string()
+}
+
+/// A pool with every figure in use. `figure`: what each of them is.
+fn full(figure: f64) -> PoolRecord {
+    PoolRecord {
+        tenants: figure,
+        active_weight: figure,
+        weight: figure,
+        used: figure,
+        unused: figure,
+        targets: figure,
+        completed: figure,
+        device_s: figure,
+        device_part: figure,
+        queued: figure,
+        known: figure,
+        elasticity: figure,
+        smallest_target_us: Some(u64::MAX),
+        needs: vec![figure; 25],
+        classes: (0..48).map(|class| (class, figure, figure)).collect(),
+    }
+}
+
+fn record(pools: BTreeMap<String, PoolRecord>) -> Record {
+    Record {
+        v: VERSION,
+        incarnation: u64::MAX,
+        period: u64::MAX,
+        joined: u64::MAX,
+        period_us: u64::MAX,
+        leaving: true,
+        bits: 12,
+        members: 1,
+        pools,
+    }
+}
+
+#[test]
+fn settings_are_complete_and_checked_with_place_and_cure() {
+    assert_eq!(config("").cluster, Cluster::default());
+    let read = config("[cluster]\netcd = [\"http://10.0.0.1:2379\", \"http://[fd00::1]:2379/\"]\nperiod = \"500ms\"\n")
+        .cluster;
+    assert_eq!(
+        read.etcd.iter().map(|e| (e.host(), e.port())).collect::<Vec<_>>(),
+        [("10.0.0.1", 2379), ("fd00::1", 2379)]
+    );
+    assert_eq!(read.etcd[1].to_string(), "http://[fd00::1]:2379");
+    assert_eq!((read.control().lease, read.lease_seconds()), (6, 3));
+    for (text, wanted) in [
+        ("[cluster]\netcd = [\"10.0.0.1:2379\"]", "test:2:"),
+        ("[cluster]\netcd = [\"https://etcd:2379\"]", "TLS, which is not built in yet"),
+        ("[cluster]\netcd = [\"http://etcd\"]", "has no port"),
+        ("[cluster]\netcd = [\"http://:2379\"]", "no usable host name"),
+        ("[cluster]\netcd = [\"http://a b:2379\"]", "no usable host name"),
+        ("[cluster]\nname = \"a/b\"", "test:2:1: cluster.name: \"a/b\" is not a usable name"),
+        ("[cluster]\nhost = \"\"", "cluster.host: \"\" is not a usable name"),
+        ("[cluster]\nperiod = \"10ms\"", "cluster.period: 10ms is out of range; use \"100ms\" to \"1m\""),
+        ("[cluster]\nlease = \"1s\"", "cluster.lease: must be 2 to 600 periods of 1s"),
+        ("[cluster]\nshards_above = 0", "cluster.shards_above: must be 1 to 200 members"),
+        ("[cluster]\nshard_size = 201", "cluster.shard_size: must be 1 to 200 members"),
+        ("[cluster]\nperiods = \"1s\"", "did you mean \"period\"?"),
+    ] {
+        assert!(complaints(text).contains(wanted), "{text}: {}", complaints(text));
+    }
+}
+
+#[test]
+fn what_differs_between_hosts_takes_a_restart() {
+    let after = config("[cluster]\nhost = \"a\"\nlease = \"5s\"\n");
+    let refusal = plan(&config(""), &after).expect_err("needs a restart").to_string();
+    assert!(refusal.contains("cluster.host") && refusal.contains("cluster.lease"), "{refusal}");
+    assert!(!refusal.contains("cluster.period"), "{refusal}");
+    let changes = plan(&config(""), &config("[cluster]\nshards_above = 50\nshard_size = 10\n")).expect("live");
+    let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
+    assert_eq!(changes, ["cluster.shards_above changed", "cluster.shard_size changed"]);
+}
+
+#[test]
+fn the_largest_record_is_within_the_stated_bound() {
+    let name = |n: usize| format!("{n:a<64}");
+    // The longest figures there are with five digits.
+    let pools = (0..MAX_POOLS).map(|n| (name(n), full(1.2345e-300))).collect();
+    let text = record(pools).text().expect("not too many pools");
+    assert!(text.len() <= MAX_RECORD_BYTES, "{} bytes", text.len());
+    assert!(text.len() > MAX_RECORD_BYTES / 2, "the bound is far too large: {} bytes do", text.len());
+    let pools = (0..=MAX_POOLS).map(|n| (name(n), PoolRecord::default())).collect();
+    assert_eq!(record(pools).text(), Err(TooLarge { pools: MAX_POOLS + 1, most: MAX_POOLS }));
+
+    let sum = |pools: usize| {
+        let pools = (0..pools).map(|n| (name(n), full(1.2345e-300))).collect();
+        Record { members: MAX_MEMBERS, ..record(pools) }.text()
+    };
+    let text = sum(MAX_SUM_POOLS).expect("not too many pools");
+    assert!(text.len() <= MAX_SUM_BYTES && text.len() > MAX_SUM_BYTES / 2, "{} bytes", text.len());
+    assert_eq!(sum(MAX_SUM_POOLS + 1), Err(TooLarge { pools: MAX_SUM_POOLS + 1, most: MAX_SUM_POOLS }));
+    // A host alone may not say as much.
+    let alone = text.replace(&format!("\"members\":{MAX_MEMBERS},"), "");
+    let most = MAX_RECORD_BYTES;
+    assert!(alone.len() > most && Record::parse(alone.as_bytes()).is_err());
+}
+
+#[test]
+fn a_usual_record_is_small() {
+    // Four tenants with targets on one pool: every scale has a need, each tenant a class of its own.
+    let needs = (0..25).map(|n| 137.318_274_6 / f64::from(n + 1)).collect();
+    let classes = vec![(9, 1.0, 0.271_828), (14, 1.0, 1.618_033), (23, 1.0, 7.283_185), (30, 1.0, 31.415_926)];
+    let pool = PoolRecord { needs, classes, completed: 4_711.0, device_s: 37.123_456, used: 37.123_456, ..full(4.0) };
+    let usual = Record {
+        incarnation: 1_795_329_373_123_456_789,
+        period: 1_795_329_373,
+        joined: 1_795_329_000,
+        period_us: 1_000_000,
+        leaving: false,
+        bits: 0,
+        ..record(BTreeMap::from([("main".into(), pool)]))
+    };
+    let text = usual.text().expect("one pool");
+    assert!(text.len() < 620, "{} bytes: {text}", text.len());
+    println!("{} bytes", text.len());
+}
+
+#[test]
+fn what_cannot_be_a_record_is_told_apart() {
+    let parse = |text: &str| Record::parse(text.as_bytes());
+    let start = r#""incarnation":1,"period":5,"joined":5,"period_us":1000000"#;
+    assert!(parse(&format!("{{\"v\":3,{start}}}")).is_ok(), "no pools is a record");
+    assert!(parse(&format!("{{\"v\":3,{start},\"later\":[1]}}")).is_ok(), "more of the same version is ignored");
+    assert_eq!(parse("{\"v\":4,\"all\":\"different\"}"), Err(Unreadable::OtherVersion { version: 4 }));
+    let older = format!("{{\"v\":1,{start},\"pools\":{{\"main\":{{\"goals\":3}}}}}}");
+    assert_eq!(parse(&older), Err(Unreadable::OtherVersion { version: 1 }), "its targets would count as none");
+    let older = format!("{{\"v\":2,{start},\"hosts\":3}}");
+    assert_eq!(parse(&older), Err(Unreadable::OtherVersion { version: 2 }), "its members would count as one");
+    let (bytes, most) = (MAX_SUM_BYTES + 1, MAX_SUM_BYTES);
+    assert_eq!(parse(&" ".repeat(bytes)), Err(Unreadable::TooLong { bytes, most }));
+    for text in [
+        "",
+        "null",
+        "{}",
+        "{\"v\":-1}",
+        &format!("{{\"v\":0,{start}}}"),
+        &format!("{{\"v\":3,{start}"),
+        &format!("{{\"v\":3,{start},\"pools\":{{\"\":{{}}}}}}"),
+        &format!("{{\"v\":3,{start},\"pools\":{{\"main\":{{\"used\":-1}}}}}}"),
+        &format!("{{\"v\":3,{start},\"pools\":{{\"main\":{{\"used\":null}}}}}}"),
+        &format!("{{\"v\":3,{start},\"pools\":{{\"main\":{{\"used\":1e300}}}}}}"),
+        &format!("{{\"v\":3,{start},\"pools\":{{\"main\":{{\"classes\":[[2,1,1],[2,1,1]]}}}}}}"),
+        &format!("{{\"v\":3,{start},\"pools\":{{\"main\":{{\"classes\":[[48,1,1]]}}}}}}"),
+        &format!("{{\"v\":3,{start},\"pools\":{{\"main\":{{\"needs\":[1]}}}}}}"),
+        &format!("{{\"v\":3,{start},\"bits\":13}}"),
+        &format!("{{\"v\":3,{start},\"members\":0}}"),
+        &format!("{{\"v\":3,{start},\"members\":1000001}}"),
+        "{\"v\":3,\"incarnation\":1,\"period\":5,\"joined\":6,\"period_us\":1000000}",
+    ] {
+        assert!(matches!(parse(text), Err(Unreadable::Corrupt(_))), "{text}: {:?}", parse(text));
+    }
+}
+
+#[test]
+fn impossible_figures_are_written_as_the_nearest_possible() {
+    let pool = PoolRecord {
+        used: f64::NAN,
+        queued: f64::INFINITY,
+        weight: -3.0,
+        completed: 1.0 / 3.0,
+        ..PoolRecord::default()
+    };
+    let text = record(BTreeMap::from([("main".into(), pool)])).text().expect("one pool");
+    let read = Record::parse(text.as_bytes()).expect("a record");
+    let main = &read.pools["main"];
+    assert_eq!((main.used, main.queued, main.weight, main.completed), (0.0, 1e15, 0.0, 0.333_33));
+}
+
+fn pool() -> impl Strategy<Value = PoolRecord> {
+    let figure = || prop_oneof![Just(0.0), 0.0..1e6, any::<f64>()];
+    (
+        proptest::collection::vec(figure(), 12),
+        proptest::option::of(any::<u64>()),
+        prop_oneof![Just(Vec::new()), proptest::collection::vec(figure(), 25)],
+        proptest::collection::btree_map(0u16..48, (figure(), figure()), 0..48),
+    )
+        .prop_map(|(sums, smallest_target_us, needs, classes)| PoolRecord {
+            tenants: sums[0],
+            active_weight: sums[1],
+            weight: sums[2],
+            used: sums[3],
+            completed: sums[4],
+            device_s: sums[5],
+            queued: sums[6],
+            device_part: sums[7],
+            known: sums[8],
+            elasticity: sums[9],
+            unused: sums[10],
+            targets: sums[11],
+            smallest_target_us,
+            needs,
+            classes: classes.into_iter().map(|(class, (weight, need))| (class, weight, need)).collect(),
+        })
+}
+
+#[test]
+fn a_summary_comes_back_as_it_was_written() {
+    use evenkeel_control::Duration;
+    use evenkeel_control::slots::{Class, Summary};
+    let mut summary =
+        Summary { workloads: 3.0, weight: 9.0, used: 1.5, completed: 250.0, device_s: 2.5, ..Summary::default() };
+    (summary.queued, summary.active_weight, summary.smallest_target) = (7.0, 8.0, Some(Duration::from_millis(250)));
+    (summary.device_part, summary.known, summary.elasticity) = (0.75, 60.0, 15.0);
+    (summary.unused, summary.targets) = (2.5, 1.0);
+    summary.needs = std::array::from_fn(|n| 100.0 - n as f64);
+    (summary.classes[0], summary.classes[47]) = (Class { weight: 1.0, need: 0.5 }, Class { weight: 2.0, need: 60.25 });
+    let text = record(BTreeMap::from([("main".into(), PoolRecord::from(&summary))])).text().expect("one pool");
+    let read = Record::parse(text.as_bytes()).expect("a record");
+    assert_eq!(Summary::from(&read.pools["main"]), summary);
+    assert_eq!(Summary::from(&PoolRecord::from(&Summary::default())), Summary::default());
+}
+
+proptest! {
+    /// A record can be read, and reading and writing it again changes nothing: all hosts see the same.
+    #[test]
+    fn every_record_can_be_read_and_written_again(
+        numbers: [u64; 3],
+        leaving: bool,
+        pools in proptest::collection::btree_map("[a-z0-9]{1,64}", pool(), 0..4),
+    ) {
+        let [incarnation, period, period_us] = numbers;
+        let record = Record { incarnation, period, joined: period / 2, period_us, leaving, ..record(pools) };
+        let text = record.text().expect("few pools");
+        let read = Record::parse(text.as_bytes()).map_err(|fault| TestCaseError::fail(fault.to_string()))?;
+        prop_assert_eq!((read.incarnation, read.period, read.leaving), (incarnation, period, leaving));
+        prop_assert_eq!(read.text().expect("few pools"), text);
+    }
+
+    /// A text that was cut, changed or made up is refused or read within the bounds; nothing else happens.
+    #[test]
+    fn damaged_text_does_no_harm(
+        pools in proptest::collection::btree_map("[a-z]{1,8}", pool(), 0..3),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+        cut in any::<prop::sample::Index>(),
+        noise in proptest::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let mut text = record(pools).text().expect("few pools").into_bytes();
+        for (place, byte) in damage {
+            let place = place.index(text.len());
+            text[place] = byte;
+        }
+        let cut = cut.index(text.len() + 1);
+        for text in [&text[..], &text[..cut], &noise] {
+            if let Ok(read) = Record::parse(text) {
+                prop_assert!(read.v == VERSION && read.joined <= read.period && read.pools.len() <= MAX_POOLS);
+                let finite = |pool: &PoolRecord| pool.needs.iter().all(|need| need.is_finite() && *need >= 0.0);
+                prop_assert!(read.pools.values().all(finite));
+            }
+        }
+    }
+}
+
+#[test]
+fn methods_that_know_one_host_only_are_refused_beside_others() {
+    for (slots, refused) in [("needs", false), ("rwd", false), ("parda", false), ("drg", true)] {
+        let pool = format!("[pools.main]\ntuning.slots = \"{slots}\"\n");
+        let cluster = "[cluster]\netcd = [\"http://127.0.0.1:2379\"]\n";
+        assert!(Config::parse(&pool, "test").is_ok(), "{slots} alone");
+        let both = Config::parse(&format!("{pool}{cluster}"), "test");
+        assert_eq!(both.is_err(), refused, "{slots}: {both:?}");
+        if let Err(errors) = both {
+            assert!(errors.to_string().contains("must be \"needs\""), "{errors}");
+        }
+    }
+}
