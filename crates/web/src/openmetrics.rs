@@ -310,7 +310,9 @@ const CLUSTER: Table<ClusterState> = Table {
         gauge("cluster_period", "Length of a period.", SECONDS, |e| Some(e.period_s)),
         gauge("cluster_age", "Time since the last period whose report came back.", SECONDS, |e| e.age_s),
         counter("cluster_decided_periods", "Periods decided.", None, |e| e.decided_periods_total),
-        gauge("cluster_counted_members", "Members of the last period, in all shards.", None, |e| some(e.counted_members)),
+        gauge("cluster_counted_members", "Members of the last period, in all shards.", None, |e| {
+            some(e.counted_members)
+        }),
         counter("cluster_sent", "Sent to etcd.", BYTES, |e| e.sent_bytes_total),
         counter("cluster_received", "Received from etcd.", BYTES, |e| e.received_bytes_total),
     ],

@@ -64,9 +64,12 @@ pub fn judge_etcd(endpoint: &str, answer: &Result<u64, String>) -> Finding {
         cure,
     };
     match answer {
-        Ok(members) => {
-            finding(Presence::Present, format!("it answers, and knows {}", counted(*members, "member")), "", String::new())
-        }
+        Ok(members) => finding(
+            Presence::Present,
+            format!("it answers, and knows {}", counted(*members, "member")),
+            "",
+            String::new(),
+        ),
         Err(why) => finding(
             Presence::Missing,
             "it was asked".into(),

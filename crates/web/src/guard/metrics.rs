@@ -15,7 +15,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
 use crate::openmetrics::{
-    self, BYTES, Description, Family, Row, SECONDS, Table, Values, counter, each, cluster, cluster_described, family,
+    self, BYTES, Description, Family, Row, SECONDS, Table, Values, cluster, cluster_described, counter, each, family,
     gauge, help, ms, some, whether,
 };
 

@@ -18,8 +18,8 @@ use prometheus_client::registry::Unit;
 
 use super::manager::Manager;
 use crate::openmetrics::{
-    BYTES, Description, Family, Row, SECONDS, Table, answer, counter, each, cluster, cluster_described, family,
-    gauge, help, histogram, ms, some, time, whether,
+    BYTES, Description, Family, Row, SECONDS, Table, answer, cluster, cluster_described, counter, each, family, gauge,
+    help, histogram, ms, some, time, whether,
 };
 
 const PREFIX: &str = "evenkeel";
