@@ -178,9 +178,9 @@ fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
     etcd.restart();
     wait("both take part again", || [&a, &b].iter().all(|host| shares(&host.state())));
 
-    // One dies without a word, and is out; the other stops in order.
+    // One dies without a word, and expires; the other stops in order.
     b.signal("KILL");
-    wait("it is out", || presence(&a.state()) == [("a", "present"), ("b", "out")]);
+    wait("it has expired", || presence(&a.state()) == [("a", "present"), ("b", "expired")]);
     assert!(load.try_wait().expect("a child").is_none(), "the load ran through all of it");
     let _ = load.kill();
     let _ = load.wait();
