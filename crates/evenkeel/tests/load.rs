@@ -260,7 +260,7 @@ fn every_framing_is_spoken() {
 #[test]
 fn what_a_bad_server_does_is_named() {
     for (fault, words) in [
-        (Fault::Silence, "answered none of"),
+        (Fault::Silence, "answered nothing on a connection with"),
         (Fault::WrongCookie, "not outstanding"),
         (Fault::Garbage, "magic number"),
         (Fault::HangUp, "closed the connection"),

@@ -46,7 +46,7 @@ fn a_volume_without_a_queue_and_etcd_without_an_answer_say_what_is_lost() {
     assert!(found.lost.contains("cannot be throttled") && found.cure.contains("no-such-disk"), "{found:?}");
     let (there, gone) = (judge_etcd("http://a:1", &Ok(3)), judge_etcd("http://a:1", &Err("refused".into())));
     assert_eq!((there.presence, there.lost.as_str()), (Presence::Present, ""));
-    assert!(there.evidence.contains("3 hosts"), "{there:?}");
+    assert!(there.evidence.contains("3 members"), "{there:?}");
     assert_eq!(gone.presence, Presence::Missing);
     assert!(gone.lost.contains("alone") && gone.cure.contains("refused"), "{gone:?}");
 }
