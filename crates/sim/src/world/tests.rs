@@ -301,5 +301,5 @@ fn clients_that_come_and_go_take_their_connections_along() {
     assert!(run.workers.iter().all(|worker| worker.busy > 0.9), "{:?}", run.workers);
     let some = FrontSetup { connections: 0, ..setup.workers.clone().unwrap() };
     let refused = run_quietly(&Setup { workers: Some(some), ..setup }, 1);
-    assert!(matches!(refused, Err(Failure::Setup { what }) if what.contains("no connection")));
+    assert!(matches!(refused, Err(Failure::Setup { what }) if what.contains("connections must be 1 or more")));
 }
