@@ -1,5 +1,5 @@
-//! Clusters that are divided into shards: everybody counted once, by everybody, whoever speaks for a shard; dying, cut
-//! off and joining hosts, clusters that grow, settings that differ.
+//! Clusters that are divided into shards: each member counts each other one once, whichever host publishes a shard's sum;
+//! dying, cut off and joining hosts, clusters that grow, settings that differ.
 
 use std::collections::BTreeMap;
 

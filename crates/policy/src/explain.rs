@@ -55,9 +55,15 @@ fn percent(part: f64) -> String {
     format!("{} %", three(100.0 * part.abs()))
 }
 
-/// A gain as a part of the larger budget's throughput, as a part of the smaller one's: 0.5 is a doubling.
+/// A gain as a part of the larger budget's throughput, as a part of the smaller one's: 0.5 is a doubling. Infinite where the
+/// smaller budget brings nothing.
 fn of_the_smaller(gain: f64) -> f64 {
-    gain / (1.0 - gain).max(0.01)
+    if gain < 1.0 { gain / (1.0 - gain) } else { f64::INFINITY }
+}
+
+/// A gain of throughput, in words where it is no longer an addition.
+fn more_throughput(part: f64) -> String {
+    if part <= 9.0 { format!("{} more throughput", percent(part)) } else { "more than ten times the throughput".into() }
 }
 
 /// A gain or loss of throughput, unless it would be shown as 0 %.
@@ -111,7 +117,7 @@ pub fn latency(reason: &response::Reason, throttles: Throttles) -> String {
             against(measured, target)
         ),
         Reason::TestingEffect { delay } => format!(
-            "reads are still too slow with every noisy {one} throttled by {}, as far as allowed: for some seconds the throttle is released and applied in turn, to measure its effect",
+            "with every noisy {one} throttled by {}, as far as allowed, reads are still not far enough below the target: for some seconds the throttle is released and applied in turn, to measure its effect",
             ms(delay)
         ),
         Reason::Ineffective { delay } => format!(
@@ -161,7 +167,7 @@ pub fn admission(reason: &admission::Reason) -> String {
             "load too light to learn from: requests waited for the budget at {waited} of {completions} completions"
         ),
         Reason::IncreasePays { gain } => {
-            format!("a larger budget brings {} more throughput: increasing the budget", percent(of_the_smaller(gain)))
+            format!("a larger budget brings {}: increasing the budget", more_throughput(of_the_smaller(gain)))
         }
         Reason::IncreaseFutile { gain } => match noticeable(of_the_smaller(gain)) {
             None => "a larger budget would bring no more throughput: keeping the budget".into(),
@@ -170,7 +176,7 @@ pub fn admission(reason: &admission::Reason) -> String {
         },
         Reason::ReductionFree { loss } => match noticeable(loss) {
             None => "a smaller budget loses no throughput: reducing the budget".into(),
-            Some(part) if loss < 0.0 => format!("a smaller budget brings {part} more throughput: reducing the budget"),
+            Some(_) if loss < 0.0 => format!("a smaller budget brings {}: reducing the budget", more_throughput(-loss)),
             Some(part) => format!("a smaller budget loses only {part} of throughput: reducing the budget"),
         },
         Reason::ReductionCosts { loss } => {
