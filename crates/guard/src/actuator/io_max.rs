@@ -166,7 +166,7 @@ impl IoMax {
 }
 
 /// Sets rows, each with what its group is to have; a limit that is `None` is as it was before us. Compares first, with what the last
-/// [`IoMax::look`] found if that was not used yet; what was there before goes to the journal in one piece, before anything is
+/// [`IoMax::read`] found if that was not used yet; what was there before goes to the journal in one piece, before anything is
 /// written.
 ///
 /// # Errors
