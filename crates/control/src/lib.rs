@@ -35,6 +35,7 @@ pub mod mclock;
 pub mod overlay;
 pub mod placement;
 pub mod pool;
+mod price;
 pub mod response;
 pub mod rng;
 mod shape;

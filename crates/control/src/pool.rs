@@ -21,6 +21,7 @@ use alloc::vec::Vec;
 use crate::admission::{self, Admission, Decision};
 use crate::limits::{LimitSet, Owner, rate};
 use crate::mclock::{ClientId, CostModel, Phase, Pull, Qos, Queue, Wish};
+use crate::price::Price;
 use crate::response::{self, Shape, Throttle};
 use crate::slices::Slices;
 use crate::throughput;
@@ -244,6 +245,7 @@ pub struct Pool<R> {
     guarantee_decided: Option<(TenantId, Scope, throughput::Reason)>,
     slots: Option<Box<Slots>>,
     slices: Slices,
+    price: Price,
 }
 
 impl<R> Pool<R> {
@@ -270,6 +272,7 @@ impl<R> Pool<R> {
             guarantee_decided: None,
             slots: None,
             slices: Slices::new(now),
+            price: Price::new(config.base_cost_bytes),
             config,
         };
         pool.set_target(now);
@@ -389,7 +392,11 @@ impl<R> Pool<R> {
 
     /// Changes the pool's settings; what is queued and inside stays.
     pub fn reconfigure(&mut self, now: Instant, config: Config) {
-        self.queue.set_cost_model(config.cost);
+        if config.base_cost_bytes != self.config.base_cost_bytes {
+            self.price = Price::new(config.base_cost_bytes);
+        }
+        let base_bytes = config.cost.base_bytes.max(self.price.beyond(config.base_cost_bytes));
+        self.queue.set_cost_model(now, CostModel { base_bytes, ..config.cost });
         self.limit_iops.set(Owner::Operator, rate(config.limit.iops));
         self.limit_bytes_per_s.set(Owner::Operator, rate(config.limit.bytes_per_s));
         if config.admission != self.config.admission {
@@ -472,7 +479,7 @@ impl<R> Pool<R> {
         if ready > now {
             return Ok(Next::Wait(ready));
         }
-        let base = u64::from(self.config.base_cost_bytes);
+        let base = self.base_cost();
         let (phase, work, queued_at, free_at, entry) = match self.config.scheduler {
             Scheduler::Mclock => {
                 let (admission, tenants) = (&self.admission, &self.tenants);
@@ -574,7 +581,14 @@ impl<R> Pool<R> {
             (Outcome::Done, false) => {
                 let Work { kind, bytes, .. } = ticket.work;
                 self.admission.observe(now, ticket.cost, kind, u64::from(bytes), latency);
+                let busy = self.admission.is_holding_back();
                 self.slices.observe(now, kind, bytes, latency);
+                let configured = self.config.base_cost_bytes;
+                if let Some(change) = self.price.observe(now, busy, bytes, latency, configured) {
+                    self.queue.set_cost_model(now, CostModel { base_bytes: change.base, ..self.config.cost });
+                    self.admission.rescale(now, change);
+                    self.slices.set_price(change.base);
+                }
             }
             // A failure may come back at once: its latency says nothing about the queue.
             (Outcome::Failed | Outcome::Cancelled, false) => self.admission.forget(ticket.cost),
@@ -653,6 +667,12 @@ impl<R> Pool<R> {
             }
             ticket.cost = 0;
         }
+    }
+
+    /// Bytes that a request costs the admission budget beside its own.
+    #[inline]
+    fn base_cost(&self) -> u64 {
+        u64::from(if self.admission.is_elastic() { self.price.base() } else { self.config.base_cost_bytes })
     }
 
     /// Requests waiting here.

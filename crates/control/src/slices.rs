@@ -156,7 +156,9 @@ impl Forming {
 #[derive(Clone, Debug)]
 pub struct Slices {
     bytes: [u32; 2],
-    small: Forming,
+    /// Bytes that take at most so long by the price of a request; 0 if none is known.
+    priced: u32,
+    small: [Forming; 2],
     sliced: [Forming; 2],
     /// The least recent mean of small requests, in nanoseconds.
     floor_ns: f64,
@@ -168,7 +170,8 @@ impl Slices {
     pub fn new(now: Instant) -> Self {
         Self {
             bytes: [FIRST; 2],
-            small: Forming::default(),
+            priced: 0,
+            small: [Forming::default(); 2],
             sliced: [Forming::default(); 2],
             floor_ns: f64::INFINITY,
             window_ends: now + WINDOW,
@@ -178,7 +181,13 @@ impl Slices {
     /// Bytes of a slice of this direction, a power of two from [`LEAST`] to [`MOST`].
     #[inline]
     pub fn bytes(&self, direction: Direction) -> u32 {
-        self.bytes[direction as usize]
+        self.bytes[direction as usize].max(self.priced)
+    }
+
+    /// A request takes the device as long as `base` bytes beside its own, at least.
+    pub(crate) fn set_price(&mut self, base: u32) {
+        let longest = (f64::from(base) * (MULTIPLE - 1.0)).min(f64::from(MOST)) as u32;
+        self.priced = longest.checked_ilog2().map_or(0, |power| 1 << power);
     }
 
     /// The division of a request at `offset`; `None` if it stays whole.
@@ -193,8 +202,8 @@ impl Slices {
     pub fn observe(&mut self, now: Instant, kind: Kind, bytes: u32, latency: Duration) {
         let Some(direction) = kind.direction() else { return };
         if bytes <= SMALL {
-            self.small.add(latency);
-        } else if bytes == self.bytes[direction as usize] {
+            self.small[direction as usize].add(latency);
+        } else if bytes == self.bytes(direction) {
             self.sliced[direction as usize].add(latency);
         }
         if now >= self.window_ends {
@@ -205,12 +214,14 @@ impl Slices {
     #[cold]
     fn decide(&mut self, now: Instant) {
         self.window_ends = now + WINDOW;
-        let small = self.small.take();
+        let [reads, writes] = &mut self.small;
+        let (reads, writes) = (reads.take(), writes.take());
         let sliced = [self.sliced[0].take(), self.sliced[1].take()];
-        let Some(small) = small else { return };
-        self.floor_ns = small.ns.min(self.floor_ns * (1.0 + 1.0 / FADING));
+        // Those of its own direction wait in the same queue as a slice; the fastest ones are to be protected.
+        let (Some(small_reads), Some(small_writes)) = (reads.or(writes), writes.or(reads)) else { return };
+        self.floor_ns = small_reads.ns.min(small_writes.ns).min(self.floor_ns * (1.0 + 1.0 / FADING));
         let allowed = self.floor_ns * (MULTIPLE - 1.0);
-        for (bytes, mean) in self.bytes.iter_mut().zip(sliced) {
+        for ((bytes, mean), small) in self.bytes.iter_mut().zip(sliced).zip([small_reads, small_writes]) {
             let Some(mean) = mean else { continue };
             let (extra, chance) = (mean.ns - small.ns, SURE * libm::sqrt(mean.variance + small.variance));
             if extra - chance > allowed {

@@ -353,6 +353,27 @@ fn a_returning_client_neither_collects_nor_pays_for_the_past() {
     }
 }
 
+/// On a device that sells requests a small one costs nearly as much as a large one; a burst of them still comes before a backlog.
+#[test]
+fn sixteen_small_requests_of_a_returning_client_go_first_however_dear_requests_are() {
+    let mut queue = Queue::new(CostModel { base_bytes: 1 << 20, write_percent: 100 });
+    let (light, heavy) = (queue.join(Instant::ZERO, weight(1)), queue.join(Instant::ZERO, weight(1)));
+    let at = |step: u64| Instant::from_nanos(step * 1_000_000);
+    for step in 0..200 {
+        queue.push(at(step), heavy, Work::new(Kind::Write, 65_536), ()).unwrap();
+        if step >= 100 {
+            queue.pull(at(step), |_, _| true);
+        }
+    }
+    for _ in 0..40 {
+        queue.push(at(200), light, Work::new(Kind::Read, 4_096), ()).unwrap();
+    }
+    let mut is_light = || matches!(queue.pull(at(200), |_, _| true), Pull::Ready { client, .. } if client == light);
+    let first = (0..24).filter(|_| is_light()).count();
+    // Sixteen of the credit, and half of the others.
+    assert!((19..=21).contains(&first), "{first} of the first 24");
+}
+
 #[test]
 fn who_is_a_little_late_each_time_still_gets_its_half() {
     // One request outstanding, and the next one comes just after its turn has passed, two times out of three.

@@ -155,6 +155,7 @@ struct Model {
     virtual_time: [u128; 2],
     weight_claim: i128,
     background_claim: i128,
+    base_bytes: u128,
 }
 
 impl Model {
@@ -173,13 +174,14 @@ impl Model {
         active.flat_map(|c| c.reservation_due().into_iter().chain(c.shares().then(|| c.limit_due()))).min()
     }
 
-    /// Whoever may share by weight leaves behind what lies further back than the credit.
+    /// Clients that may share by weight leave behind what lies further back than the credit.
     fn catch_up(&mut self, now: Fine) {
+        let most = (64 << 10).max(16 * self.base_bytes);
         for class in 0..2 {
             let floor = self.virtual_time[class];
             for client in &mut self.clients {
                 if client.shares() && client.class() == class && client.limit_due() <= now {
-                    let credit = (64 << 10) * VIRTUAL / u128::from(client.qos.weight.max(1));
+                    let credit = most * VIRTUAL / u128::from(client.qos.weight.max(1));
                     client.start_tag = client.start_tag.max(floor.saturating_sub(credit));
                 }
             }
@@ -469,8 +471,10 @@ impl Pair {
                 self.model.set_limit_of(id, direction, limit, Fine::from(self.now));
             }
             Step::SetCost(cost) => {
-                self.queue.set_cost_model(cost);
+                self.model.catch_up(Fine::from(self.now));
+                self.queue.set_cost_model(self.now(), cost);
                 self.cost = cost;
+                self.model.base_bytes = cost.base_bytes.into();
             }
             Step::Block(client) => {
                 let Some(id) = self.id(client) else { return };

@@ -100,13 +100,16 @@ fn requests_that_come_at_once_do_not_keep_a_reservation_waiting_inside_the_devic
     }
 }
 
+/// Requests in flight at the beginning of a search without care: 8 MiB, or a little more.
+const CARELESS: core::ops::RangeInclusive<u64> = 120..=121;
+
 #[test]
 fn a_pool_without_a_reservation_in_force_asks_for_no_care() {
     for (scheduler, light) in [(Scheduler::Mclock, Qos::default()), (Scheduler::None, reserved())] {
         let mut bench = Bench::new(scheduler, light);
         bench.depth = 1_024;
         bench.run(1);
-        assert_eq!(bench.pool.in_flight(), 1_024 + 1, "{scheduler:?}");
+        assert!(CARELESS.contains(&bench.pool.in_flight()), "{scheduler:?}: {}", bench.pool.in_flight());
     }
 }
 
@@ -127,8 +130,8 @@ fn every_reservation_counts_while_there_is_one() {
         bench.pool.set_qos(at(0), bench.light, Qos::default());
         assert!(bench.pool.leave(other).is_empty() && bench.pool.leave(other).is_empty());
     };
-    assert_eq!(in_flight(none), 1_024 + 1);
-    assert_eq!(in_flight(|bench, _| bench.pool.reconfigure(at(0), config(Scheduler::None))), 1_024 + 1);
+    assert!(CARELESS.contains(&in_flight(none)));
+    assert!(CARELESS.contains(&in_flight(|bench, _| bench.pool.reconfigure(at(0), config(Scheduler::None)))));
 }
 
 #[test]

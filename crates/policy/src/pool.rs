@@ -52,7 +52,7 @@ pub struct Tuning {
     pub scheduler: Scheduler,
     /// Bound on what may be in flight.
     pub admission: Admission,
-    /// Bytes that a request costs beside its payload: about 4000 on an SSD, 670000 on a disk.
+    /// Bytes that a request costs beside its payload, at least: a pool measures more while requests wait for its budget.
     pub base_cost: Bytes,
     /// Cost of a written byte in percent of a read one, for weights; 1 to 10000.
     #[schemars(range(min = 1, max = 10_000))]

@@ -23,6 +23,7 @@
 use alloc::boxed::Box;
 use core::cell::Cell;
 
+use crate::price::Change;
 use crate::time::{Duration, Instant};
 use crate::units::Kind;
 
@@ -372,6 +373,18 @@ impl Admission {
         }
     }
 
+    /// True if a request waits because it does not fit.
+    #[inline]
+    pub(crate) fn is_holding_back(&self) -> bool {
+        self.holding_back.get()
+    }
+
+    /// True if the budget is found by trials, in whatever unit requests cost.
+    #[inline]
+    pub(crate) fn is_elastic(&self) -> bool {
+        matches!(self.law, Law::Elastic(_))
+    }
+
     /// Tells whether requests wait for room, where the back end has the throttle and [`Admission::fits`] is not asked.
     #[inline]
     pub fn set_waiting(&self, waiting: bool) {
@@ -384,6 +397,16 @@ impl Admission {
         if let Law::Elastic(law) = &mut self.law {
             law.set_care(now, care);
             self.throttle.budget = law.decision().budget_bytes;
+        }
+    }
+
+    /// Requests cost more or less from now on: an adaptive budget lets as many of them in.
+    pub(crate) fn rescale(&mut self, now: Instant, change: Change) {
+        if let Law::Elastic(law) = &mut self.law {
+            law.rescale(now, change);
+            let budget_bytes = law.decision().budget_bytes;
+            self.throttle.budget = budget_bytes;
+            (self.decision.at, self.decision.budget_bytes) = (now, budget_bytes);
         }
     }
 

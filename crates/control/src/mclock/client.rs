@@ -33,7 +33,10 @@ const MAX_LEAD: u64 = 1 << 20;
 /// late it misses its turn, and without a credit the turn is gone: beside a deep queue it would get
 /// less than its share however little it asks. The credit is as much as one request of 64 KiB, so
 /// a client that returns gets ahead of the others by no more than that, however long it was away.
-const MAX_CREDIT: u64 = 64 << 10;
+pub(super) const MAX_CREDIT: u64 = 64 << 10;
+
+/// The least that [`MAX_CREDIT`] is, in requests without payload: small requests that come in a burst are served as one.
+pub(super) const MAX_CREDIT_REQUESTS: u64 = 16;
 
 /// The least that [`MAX_LEAD`] is for large requests, in requests.
 const MAX_LEAD_REQUESTS: u64 = 2;
@@ -365,9 +368,9 @@ impl Client {
 
     /// Leaves behind what lies further back than the credit.
     #[inline]
-    pub(super) fn catch_up(&mut self, virtual_time: VirtualTime) {
+    pub(super) fn catch_up(&mut self, virtual_time: VirtualTime, credit: u64) {
         if self.weight_tag < virtual_time {
-            let credit = VirtualTime::from(self.step(MAX_CREDIT));
+            let credit = VirtualTime::from(self.step(credit));
             self.weight_tag = self.weight_tag.max(virtual_time.saturating_sub(credit));
         }
     }

@@ -38,7 +38,7 @@ use crate::time::{Duration, Instant};
 use crate::units::{Direction, Kind, Rates, Work};
 
 use claim::Claim;
-use client::{Class, Client, VirtualTime};
+use client::{Class, Client, MAX_CREDIT, MAX_CREDIT_REQUESTS, VirtualTime};
 use heap::Heap;
 use lanes::{Lanes, Place};
 use slab::{Fifo, Request, Slab};
@@ -98,6 +98,12 @@ impl CostModel {
         let bytes = u64::from(work.bytes);
         let payload = if work.kind == Kind::Write { bytes * u64::from(self.write_percent) / 100 } else { bytes };
         u32::try_from(u64::from(self.base_bytes) + payload).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// How far behind virtual time a client may return.
+    #[inline]
+    fn credit(&self) -> u64 {
+        MAX_CREDIT.max(MAX_CREDIT_REQUESTS * u64::from(self.base_bytes))
     }
 }
 
@@ -302,9 +308,15 @@ impl<R> Queue<R> {
         lanes.is_some_and(|lanes| lanes.take_beyond(direction))
     }
 
-    /// Changes the cost model for requests pushed from now on.
-    pub fn set_cost_model(&mut self, cost: CostModel) {
+    /// Changes the cost model for requests pushed from now on. O(clients · log clients).
+    pub fn set_cost_model(&mut self, now: Instant, cost: CostModel) {
+        self.release(now);
         self.cost = cost;
+        for index in 0..self.clients.len() as u32 {
+            if self.ready.iter().any(|ready| ready.key_of(index).is_some()) {
+                self.make_ready(index);
+            }
+        }
     }
 
     /// Keeps a client's requests queued until [`Queue::unblock`], but for what its reservation is owed: a reservation
@@ -659,7 +671,7 @@ impl<R> Queue<R> {
     fn make_ready(&mut self, index: u32) {
         let client = &mut self.clients[index as usize];
         let class = client.class() as usize;
-        client.catch_up(self.virtual_time[class]);
+        client.catch_up(self.virtual_time[class], self.cost.credit());
         self.ready[class].set(index, client.weight_tag as u64);
     }
 

@@ -13,7 +13,8 @@
 //!
 //! Everything is decided at completions, so that it does not matter when `tick` is called.
 
-use super::{Care, Completion, Decision, InvalidConfig, MAX_BUDGET, MIN_BUDGET, Reason};
+use super::{Care, Completion, Decision, InvalidConfig, MIN_BUDGET, Reason};
+use crate::price::Change;
 use crate::time::{Duration, Instant};
 
 mod evidence;
@@ -26,6 +27,8 @@ use meter::{Meter, Rate};
 /// grows over eight times the budget has a knee below, hardly a plateau.
 const FIRST_BYTES: f64 = 8_388_608.0;
 const STEP: f64 = 8.0;
+/// The largest budget, in bytes.
+const MOST_BYTES: f64 = 1_099_511_627_776.0;
 /// Between a budget that is enough and one that is not, at the end of the search.
 const FINEST: f64 = 2.0;
 /// Share of the time for settled questions upwards: too rare to show in a 99th percentile.
@@ -145,11 +148,12 @@ impl Elastic {
             since: now,
             spent: [Duration::ZERO; 2],
             due: [now; 2],
-            patience: [FINEST, STEP],
+            patience: [FINEST, 0.5 / SHARE_UP],
             meter: Meter::new(now),
             decision: Decision::initial(now),
         };
         elastic.ask(now, FIRST_BYTES);
+        elastic.put_in_force(now, Side::Low);
         elastic
     }
 
@@ -169,11 +173,26 @@ impl Elastic {
             }
             // What care has kept small is asked about at once.
             (true, false) if self.enough.is_finite() => {
-                self.patience = [FINEST, STEP];
+                self.patience = [FINEST, 0.5 / SHARE_UP];
                 self.ask(now, self.enough);
             }
             _ => {}
         }
+    }
+
+    /// Requests cost more or less from now on; as many fit as before. Where something goes before throughput that counts for
+    /// large ones: a mean with small ones would let more of those in.
+    pub(super) fn rescale(&mut self, now: Instant, change: Change) {
+        let more = f64::from(change.base) - f64::from(change.before);
+        let factor = if self.is_careful() { change.factor_of_largest } else { change.factor };
+        for budget in [&mut self.enough, &mut self.costs, &mut self.most, &mut self.low, &mut self.high] {
+            *budget *= factor;
+        }
+        if self.cost > 0.0 {
+            (self.mean_cost, self.cost) = ((self.mean_cost + more).max(1.0), (self.cost + more).max(1.0));
+        }
+        (self.usual, self.differed, self.before, self.during) = (None, false, None, None);
+        self.put_in_force(now, if self.asking && self.low == self.enough { Side::Low } else { Side::High });
     }
 
     fn is_careful(&self) -> bool {
@@ -212,7 +231,7 @@ impl Elastic {
             self.decision.reason = Reason::AppLimited { waited: 0, completions: 1 };
             return true;
         }
-        if ran_empty && self.asking && self.side == Side::Low {
+        if ran_empty && self.asking && self.side == Side::Low && self.enough.is_finite() {
             // Nothing is left of the load that a smaller budget was to be tried on.
             return self.put_in_force(done.now, Side::High);
         }
@@ -304,7 +323,7 @@ impl Elastic {
     fn take_low(&mut self, now: Instant, loss: f64) -> bool {
         self.decision.reason = Reason::ReductionFree { loss };
         self.unproven = false;
-        (self.enough, self.patience) = (self.low, [FINEST, STEP]);
+        (self.enough, self.patience) = (self.low, [FINEST, 0.5 / SHARE_UP]);
         self.narrow(now, loss)
     }
 
@@ -342,7 +361,7 @@ impl Elastic {
             // Under less than two large requests one large request is in flight, as under any budget.
             Care::Target => FINEST * self.low.max(self.cost),
         };
-        if larger > MAX_BUDGET as f64 { f64::INFINITY } else { larger }
+        if larger > MOST_BYTES { f64::INFINITY } else { larger }
     }
 
     /// The next question of the search.
@@ -424,7 +443,7 @@ impl Elastic {
         self.account(now);
         self.side = side;
         let budget = self.in_force();
-        let budget_bytes = if budget > MAX_BUDGET as f64 { u64::MAX } else { (budget as u64).max(MIN_BUDGET) };
+        let budget_bytes = if budget > MOST_BYTES { u64::MAX } else { (budget as u64).max(MIN_BUDGET) };
         self.decision = Decision { at: now, budget_bytes, ..self.decision };
         self.meter.restart(now);
         true

@@ -1,0 +1,279 @@
+//! Price: how much of a device's time does a request take beside its bytes?
+//!
+//! Weights share out the device's time. By bytes alone a tenant whose requests are small takes far more of a device that
+//! serves so many requests a second, whatever their size, than one whose requests are large. While a budget keeps requests
+//! waiting the device is always busy, so that the time between completions is what they took it:
+//!
+//! ```text
+//! time = a × requests + b × bytes        base cost = a / b bytes
+//! ```
+//!
+//! Both are found by least squares over intervals, each with its own mixture of sizes. An interval lasts until what was in
+//! flight at its beginning has left. The base cost is the one nearest to the configured one that the measurements do not
+//! refute: the lower limit of Fieller's interval for the ratio of two estimates. Where sizes hardly differ, or the device's
+//! time scatters by more than they do, that is the configured one.
+
+use crate::time::{Duration, Instant};
+
+/// Completions of an interval at least: their sizes differ from interval to interval, and what is half done at its ends is
+/// little.
+const SAMPLE: u32 = 16;
+/// Intervals of which older ones are forgotten by halves: as many as tell the base cost to a few per cent where sizes differ.
+const MEMORY: f64 = 1024.0;
+/// Intervals after which the base cost is computed anew; fewer say nothing of their own scatter.
+const EVERY: u32 = 8;
+/// A base cost that differs by less from the one in force leaves that in force.
+const STEP: f64 = 1.25;
+/// Standard errors within which a difference may be chance.
+const SURE: f64 = 2.0;
+/// The largest base cost, in bytes: more than a disk moves while it seeks.
+const MOST: f64 = 16_777_216.0;
+
+/// Sums over intervals, each with the weight 1/time, as its error grows with its length.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    count: f64,
+    time: f64,
+    requests: f64,
+    bytes: f64,
+    requests_requests: f64,
+    requests_bytes: f64,
+    bytes_bytes: f64,
+}
+
+impl Sums {
+    fn add(&mut self, time: f64, requests: f64, bytes: f64) {
+        self.count += 1.0;
+        self.time += time;
+        self.requests += requests;
+        self.bytes += bytes;
+        self.requests_requests += requests * requests / time;
+        self.requests_bytes += requests * bytes / time;
+        self.bytes_bytes += bytes * bytes / time;
+    }
+
+    fn fade(&mut self) {
+        for sum in [
+            &mut self.count,
+            &mut self.time,
+            &mut self.requests,
+            &mut self.bytes,
+            &mut self.requests_requests,
+            &mut self.requests_bytes,
+            &mut self.bytes_bytes,
+        ] {
+            *sum *= 0.5;
+        }
+    }
+
+    /// The least ratio `a / b` that is not refuted; 0 if nothing is known.
+    fn least_ratio(&self) -> f64 {
+        let Self { count, time, requests, bytes, requests_requests: nn, requests_bytes: nb, bytes_bytes: bb } = *self;
+        let determinant = nn * bb - nb * nb;
+        if determinant <= 1e-9 * nn * bb {
+            return 0.0;
+        }
+        let a = (requests * bb - bytes * nb) / determinant;
+        let b = (bytes * nn - requests * nb) / determinant;
+        let free = count - 2.0;
+        let scatter = ((time - a * requests - b * bytes) / free).max(0.0);
+        let sure = SURE * (1.0 + 2.0 / free);
+        // (a - x b)² = k (bb + 2 x nb + x² nn): the limits x of Fieller's interval. The smaller one, without a difference of
+        // nearly equal numbers.
+        let k = sure * sure * scatter / determinant;
+        let (square, half, constant) = (b * b - k * nn, a * b + k * nb, a * a - k * bb);
+        if a <= 0.0 || constant <= 0.0 {
+            return 0.0;
+        }
+        let divisor = half + libm::sqrt((half * half - square * constant).max(0.0));
+        // Bytes that seem to take no time leave it far off.
+        if divisor * MOST > constant { constant / divisor } else { MOST }
+    }
+}
+
+/// The base cost of requests on one device. See the module's documentation.
+#[derive(Clone, Debug)]
+pub(crate) struct Price {
+    sums: Sums,
+    began: Option<Instant>,
+    latency: Duration,
+    completions: u32,
+    bytes: u64,
+    until: u32,
+    /// The largest request since the base cost was computed, in bytes.
+    largest: u32,
+    /// The base cost in force, in bytes.
+    base: f64,
+}
+
+/// A base cost that takes the place of another one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Change {
+    /// Bytes.
+    pub(crate) base: u32,
+    /// Bytes until now.
+    pub(crate) before: u32,
+    /// Mean cost of a request, as a multiple of that with the base cost before.
+    pub(crate) factor: f64,
+    /// Likewise the cost of the largest of late.
+    pub(crate) factor_of_largest: f64,
+}
+
+impl Price {
+    /// `configured`: the base cost until another one is certain, and at least.
+    pub(crate) fn new(configured: u32) -> Self {
+        Self {
+            sums: Sums::default(),
+            began: None,
+            latency: Duration::ZERO,
+            completions: 0,
+            bytes: 0,
+            until: EVERY,
+            largest: 0,
+            base: f64::from(configured),
+        }
+    }
+
+    /// The base cost in force, in bytes.
+    pub(crate) fn base(&self) -> u32 {
+        self.base as u32
+    }
+
+    /// The base cost in force, if it is a measured one; 0 otherwise.
+    pub(crate) fn beyond(&self, configured: u32) -> u32 {
+        if self.base() > configured { self.base() } else { 0 }
+    }
+
+    /// A request has come back; `busy` if the device has had all the time more than it could do. The base cost, if another
+    /// one than before is in force from now on, at least `configured`. O(1).
+    #[inline]
+    pub(crate) fn observe(
+        &mut self,
+        now: Instant,
+        busy: bool,
+        bytes: u32,
+        latency: Duration,
+        configured: u32,
+    ) -> Option<Change> {
+        let Some(began) = self.began.filter(|_| busy) else {
+            self.begin(busy.then_some(now));
+            return None;
+        };
+        self.completions += 1;
+        self.bytes += u64::from(bytes);
+        self.largest = self.largest.max(bytes);
+        self.latency = self.latency.max(latency);
+        let time = now.since(began);
+        // Requests that were in flight at the beginning have left when one that came later has.
+        if self.completions < SAMPLE || time < self.latency + self.latency || time.is_zero() {
+            return None;
+        }
+        self.sums.add(time.as_nanos() as f64, f64::from(self.completions), self.bytes as f64);
+        self.begin(Some(now));
+        self.until -= 1;
+        if self.until == 0 { self.decide(f64::from(configured)) } else { None }
+    }
+
+    #[cold]
+    fn decide(&mut self, configured: f64) -> Option<Change> {
+        self.until = EVERY;
+        let base = self.sums.least_ratio().max(configured);
+        let mean = self.sums.bytes / self.sums.requests;
+        let largest = f64::from(core::mem::take(&mut self.largest));
+        if self.sums.count >= MEMORY {
+            self.sums.fade();
+        }
+        let before = self.base;
+        if (before / STEP..=before * STEP).contains(&base) {
+            return None;
+        }
+        self.base = base;
+        let factor = |bytes: f64| (base + bytes) / (before + bytes);
+        Some(Change {
+            base: base as u32,
+            before: before as u32,
+            factor: factor(mean),
+            factor_of_largest: factor(largest),
+        })
+    }
+
+    fn begin(&mut self, at: Option<Instant>) {
+        (self.began, self.completions, self.bytes, self.latency) = (at, 0, 0, Duration::ZERO);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::SplitMix64;
+
+    const CONFIGURED: u32 = 4_000;
+
+    /// The base cost after requests of drawn sizes on a device with so many servers, each of which takes `base_us` for a
+    /// request and moves `mb_per_s`, and takes up to `jitter` longer or shorter; `depth` are in flight.
+    fn measured(servers: usize, base_us: f64, mb_per_s: f64, sizes: &[u32], jitter: f64, seed: u64) -> f64 {
+        let mut random = SplitMix64::new(seed);
+        let mut price = Price::new(CONFIGURED);
+        let mut free_at = alloc::vec![0.0_f64; servers];
+        let mut queue = alloc::collections::VecDeque::new();
+        let mut done = alloc::vec::Vec::new();
+        for _ in 0..40_000 {
+            let size = sizes[random.next_below(sizes.len() as u64) as usize];
+            let server = (0..servers).min_by(|&one, &other| free_at[one].total_cmp(&free_at[other])).expect("servers");
+            let scale = 1.0 + jitter * (2.0 * random.next_f64() - 1.0);
+            let begins = free_at[server];
+            free_at[server] += (base_us + f64::from(size) / mb_per_s) * scale;
+            queue.push_back(begins);
+            // It was handed over when the one that is twice as many places ahead began.
+            let entered = if queue.len() > 2 * servers { queue.pop_front().unwrap_or(0.0) } else { 0.0 };
+            done.push((free_at[server], entered, size));
+        }
+        done.sort_by(|one, other| one.0.total_cmp(&other.0));
+        for (us, entered, size) in done {
+            let [now, entered] = [us, entered].map(|us| Instant::from_nanos((us * 1e3) as u64));
+            let _ = price.observe(now, true, size, now.since(entered), CONFIGURED);
+        }
+        f64::from(price.base())
+    }
+
+    #[test]
+    fn the_base_cost_of_a_device_is_found() {
+        // A disk, an array that sells requests, an SSD with parallel dies: base_us × MB/s bytes, by one server or many.
+        for (servers, base_us, mb_per_s, sizes, most) in [
+            (1, 8_000.0, 150.0, &[4_096, 262_144][..], 1.3),
+            (1, 3_400.0, 2_000.0, &[1_024, 65_536, 262_144][..], 1.3),
+            (8, 60.0, 400.0, &[4_096, 16_384, 262_144][..], 1.3),
+            // What many servers are busy with at the ends of an interval hides part of what bytes take.
+            (32, 90.0, 100.0, &[4_096, 1_048_576][..], 3.0),
+        ] {
+            for seed in 0..5 {
+                let found = measured(servers, base_us, mb_per_s, sizes, 0.3, seed);
+                let ratio = found / (base_us * mb_per_s).min(MOST);
+                assert!(
+                    (0.3..=most).contains(&ratio),
+                    "{servers} × {base_us} us, {mb_per_s} MB/s, seed {seed}: {ratio:.2}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn without_a_base_cost_or_with_one_size_the_configured_one_stays() {
+        for seed in 0..20 {
+            let found = measured(1, 0.0, 500.0, &[4_096, 262_144], 0.5, seed);
+            assert!((found - 4_000.0).abs() < 1.0, "no base cost, seed {seed}: {found}");
+            let found = measured(4, 100.0, 500.0, &[4_096], 0.5, seed);
+            assert!((found - 4_000.0).abs() < 1.0, "one size, seed {seed}: {found}");
+        }
+    }
+
+    #[test]
+    fn what_comes_back_from_a_device_that_may_idle_says_nothing() {
+        let mut price = Price::new(CONFIGURED);
+        for step in 0..10_000_u64 {
+            let now = Instant::from_nanos(step * 1_000_000);
+            let bytes = if step % 3 == 0 { 1 << 20 } else { 512 };
+            assert_eq!(price.observe(now, step % 16 != 0, bytes, Duration::from_millis(1), CONFIGURED), None);
+        }
+    }
+}
