@@ -3,6 +3,8 @@
 //! Everything here is a sum (or a smallest), so that figures of hosts add up to figures of a rack, those to the whole, and
 //! what a host sends does not grow with its workloads.
 
+#[cfg(feature = "serde")]
+use super::written;
 use crate::time::Duration;
 
 /// Scales of the targets at which needs are added up: from a tenth of each target to ten times, evenly in the logarithm.
@@ -50,8 +52,10 @@ impl Fit {
 
 /// The sum over a group of workloads in a period, and its need in the next.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct Summary {
     /// Workloads that are not idle.
+    #[cfg_attr(feature = "serde", serde(rename = "tenants"))]
     pub workloads: f64,
     /// Their weights together.
     pub active_weight: f64,
@@ -76,10 +80,14 @@ pub struct Summary {
     /// The same times the elasticity of throughput that it speaks for.
     pub elasticity: f64,
     /// The smallest target within reach of a workload that is not idle.
+    #[cfg_attr(feature = "serde", serde(rename = "smallest_target_us", with = "written::micros"))]
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub smallest_target: Option<Duration>,
     /// Slots needed to meet every target times [`scale`].
+    #[cfg_attr(feature = "serde", serde(with = "written::needs"))]
     pub needs: [f64; SCALES],
     /// The needs for the targets themselves, by size.
+    #[cfg_attr(feature = "serde", serde(with = "written::classes"))]
     pub classes: [Class; CLASSES],
 }
 
@@ -106,6 +114,26 @@ impl Default for Summary {
 }
 
 impl Summary {
+    /// Every figure but the smallest target.
+    pub fn figures(&mut self) -> impl Iterator<Item = &mut f64> {
+        let sums = [
+            &mut self.workloads,
+            &mut self.active_weight,
+            &mut self.weight,
+            &mut self.used,
+            &mut self.unused,
+            &mut self.targets,
+            &mut self.completed,
+            &mut self.device_s,
+            &mut self.device_part,
+            &mut self.queued,
+            &mut self.known,
+            &mut self.elasticity,
+        ];
+        let classes = self.classes.iter_mut().flat_map(|class| [&mut class.weight, &mut class.need]);
+        sums.into_iter().chain(&mut self.needs).chain(classes)
+    }
+
     /// Adds another group. For bit-equal answers everywhere, all must add in the same order.
     pub fn add(&mut self, other: &Self) {
         self.workloads += other.workloads;
