@@ -261,8 +261,7 @@ impl Stage {
         command.args(["--listen-client-urls", client, "--advertise-client-urls", "http://127.0.0.1:2379"]);
         command.args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]);
         command.arg("--initial-cluster").arg(format!("default={peer}"));
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.folder.join("etcd.log"))?;
-        self.etcd = Some(Running::spawn(command.stdout(log.try_clone()?).stderr(log))?);
+        self.etcd = Some(process::daemon(&self.folder, "etcd", &mut command)?);
         Ok(())
     }
 
@@ -420,10 +419,9 @@ fn serve(
     host: Option<usize>,
     name: &str,
 ) -> Result<Running> {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join(format!("{name}.log")))?;
     let mut command = spaces.command(host, &binary.display().to_string());
     command.arg("serve").arg("--config").arg(folder.join(format!("{name}.toml")));
-    let mut server = Running::spawn(command.stdout(log.try_clone()?).stderr(log))?;
+    let mut server = process::daemon(folder, name, &mut command)?;
     let socket = folder.join(name).join("nbd.sock");
     let begun = Instant::now();
     while std::os::unix::net::UnixStream::connect(&socket).is_err() {

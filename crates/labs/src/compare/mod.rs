@@ -25,6 +25,7 @@ use crate::base::client::{self, Client};
 use crate::base::process::{self, Running};
 use crate::base::scratch::Scratch;
 use crate::base::servers::{self, Address, EXPORT, Server, Setup, Storage};
+use crate::base::spelled;
 use crate::check::figures::Spread;
 
 /// Large enough to leave the processor's caches, small enough to fill in a moment.
@@ -266,7 +267,7 @@ impl Drop for DataFile {
 
 /// A server with its place, started once for a case or anew for each of its turns.
 struct Contender<'a> {
-    name: &'static str,
+    name: String,
     server: Server,
     binary: &'a Path,
     /// The client that loads it.
@@ -295,9 +296,11 @@ fn measure_case(
 ) -> Result<()> {
     let mut servers = case.against.servers().to_vec();
     servers.retain(|s| args.servers.is_empty() || args.servers.contains(s));
-    let mut servers: Vec<_> = servers.into_iter().map(|server| (server.name(), server, binary)).collect();
+    let mut servers: Vec<_> = servers.into_iter().map(|server| (spelled(&server), server, binary)).collect();
     if let Some(baseline) = &args.baseline {
-        servers = vec![("evenkeel", Server::Evenkeel, binary), ("baseline", Server::Evenkeel, baseline)];
+        servers = [("evenkeel", binary), ("baseline", baseline)]
+            .map(|(name, binary)| (name.to_owned(), Server::Evenkeel, binary))
+            .into();
     }
     let certificates = scratch.path().join("certificates");
     if matches!(case.against, Against::Certificates | Against::Tls) && !certificates.exists() {
@@ -373,7 +376,7 @@ fn measure(
     let memory_ns = watch.finish();
     Ok(Run {
         case: case.name.into(),
-        server: contender.name.into(),
+        server: contender.name.clone(),
         round,
         iops: job.iops,
         bytes_per_s: job.bytes_per_s,

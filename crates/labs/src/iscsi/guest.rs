@@ -35,14 +35,6 @@ pub(crate) enum Machine {
 
 impl Machine {
     pub(super) const ALL: [Self; 2] = [Self::Delays, Self::Agent];
-
-    /// As on the command line.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Delays => "delays",
-            Self::Agent => "agent",
-        }
-    }
 }
 
 fn load(host: usize, arguments: &[&str]) -> Result<Measured> {

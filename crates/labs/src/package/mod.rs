@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use self::guest::{BEFORE, Boot, REBOOTED};
 use crate::base::process;
 use crate::base::scratch::Scratch;
+use crate::base::spelled;
 use crate::check::run::{Lab, Options};
 use crate::check::steps;
 use crate::machine::vm::{Machine, SHARE};
@@ -32,7 +33,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     process::output(process::program("mkfs.ext4").args(["-q", "-F"]).arg(&layer))?;
     let mut machine = Machine::services(&options.build, &scratch, options.verbose)?.layered();
     for (boot, expected) in [(Boot::First, BEFORE.len()), (Boot::Second, REBOOTED.len())] {
-        let mut arguments = vec!["--boot".to_owned(), boot.text().to_owned()];
+        let mut arguments = vec!["--boot".to_owned(), spelled(&boot)];
         arguments.extend(options.full.then(|| "--full".to_owned()));
         for package in &packages {
             arguments.extend(["--package".into(), package.display().to_string()]);
