@@ -3,12 +3,12 @@
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::mclock::CostModel;
 use evenkeel_control::pool::target;
-use evenkeel_control::{response, slots};
+use evenkeel_control::response;
+use evenkeel_control::slots::{self, Method as Slots};
 use evenkeel_model::store::StoreParams;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::Slots;
 use crate::guarantee::{CachedDevice, GuaranteeTuning};
 use crate::target::{Method, Noisy, default_noisy_above};
 use crate::tenant::{Latency, Limit};

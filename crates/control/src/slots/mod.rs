@@ -33,8 +33,6 @@ mod need;
 mod report;
 mod split;
 mod summary;
-#[cfg(feature = "serde")]
-mod written;
 
 pub use config::{Config, Method};
 pub use depth::Depth;
