@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::base::servers::Server;
-use crate::base::spelled;
+use crate::base::spelled::spelled;
 use crate::base::tally::Tally;
 use crate::base::{build, packages};
 use crate::check::figures;

@@ -11,7 +11,7 @@ use crate::base::client::Client;
 use crate::base::process::{self, daemon};
 use crate::base::scratch::Scratch;
 use crate::base::servers::{self, Address, EXPORT, Server, Setup, Storage};
-use crate::base::spelled;
+use crate::base::spelled::spelled;
 use crate::check::run::{Lab, Options};
 use crate::check::{policy, steps};
 use crate::machine::guest::{tool, work_dir};
@@ -23,10 +23,7 @@ const LIMIT: Duration = Duration::from_secs(400);
 
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    let mut scratch = Scratch::new("nbd-client")?;
-    if options.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(options.keep, "nbd-client")?;
     let mut machine = Machine::new(&options.build, &scratch, options.verbose)?;
     let script = options.lean_guest_script(&scratch, "nbd-client", &["--server".into(), spelled(&options.server)])?;
     let guest = machine.boot(&script, &[])?;

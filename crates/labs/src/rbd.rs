@@ -309,15 +309,9 @@ impl Stage {
     }
 
     fn wait_for_size(&self, export: &str, mib: u64) -> Result<Duration> {
-        let begun = Instant::now();
-        loop {
-            let size = self.connect(export)?.size;
-            if size == mib * MIB {
-                return Ok(begun.elapsed());
-            }
-            ensure!(begun.elapsed() < PATIENCE, "clients see {} MiB instead of {mib}", size / MIB);
-            thread::sleep(Duration::from_millis(20));
-        }
+        process::until(&format!("{mib} MiB for clients"), [PATIENCE, Duration::from_millis(20)], || {
+            Ok(self.connect(export)?.size == mib * MIB)
+        })
     }
 
     fn resize(&self) -> Result<String> {
@@ -487,11 +481,7 @@ impl Writer {
     /// Waits for the end of the present write; the longest one.
     fn finish(self) -> Result<Duration> {
         self.stop.store(true, Ordering::Relaxed);
-        let begun = Instant::now();
-        while !self.thread.is_finished() {
-            ensure!(begun.elapsed() < PATIENCE, "a write has not ended after {PATIENCE:?}");
-            thread::sleep(Duration::from_millis(5));
-        }
+        process::until("the end of a write", [PATIENCE, Duration::from_millis(5)], || Ok(self.thread.is_finished()))?;
         self.thread.join().map_err(|_| anyhow::anyhow!("the client panicked"))?
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -66,10 +66,7 @@ pub(crate) fn missing() -> Option<String> {
 
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    let mut scratch = Scratch::new("slots")?;
-    if options.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(options.keep, "slots")?;
     let mut stage = Stage::new(&scratch, options)?;
     for (check, method) in [("targets_are_missed_without_control", "none"), ("and_with_fixed_shares", "rwd")] {
         stage.set_method(method)?;
@@ -324,12 +321,9 @@ impl Stage {
     }
 
     fn wait_for(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Result<()> {
-        let begun = Instant::now();
-        while !holds(self) {
-            ensure!(begun.elapsed() < PATIENCE, "this does not come true: {what} ({:?})", self.statuses());
-            thread::sleep(Duration::from_millis(100));
-        }
-        Ok(())
+        process::until(what, [PATIENCE, Duration::from_millis(100)], || Ok(holds(self)))
+            .with_context(|| format!("the hosts stand {:?}", self.statuses()))
+            .map(drop)
     }
 
     /// Requests and the sum of their latencies in seconds, for each host with a target.
@@ -423,14 +417,10 @@ fn serve(
     command.arg("serve").arg("--config").arg(folder.join(format!("{name}.toml")));
     let mut server = process::daemon(folder, name, &mut command)?;
     let socket = folder.join(name).join("nbd.sock");
-    let begun = Instant::now();
-    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-        ensure!(
-            server.ended()?.is_none() && begun.elapsed() < PATIENCE,
-            "the server of {name} does not start; see its log"
-        );
-        thread::sleep(Duration::from_millis(50));
-    }
+    process::until("a connection", [PATIENCE, Duration::from_millis(50)], || {
+        ensure!(server.ended()?.is_none(), "the server of {name} has ended; see its log");
+        Ok(std::os::unix::net::UnixStream::connect(&socket).is_ok())
+    })?;
     Ok(server)
 }
 

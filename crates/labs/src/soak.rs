@@ -105,10 +105,7 @@ pub struct Args {
 
 /// Runs the soak and reports what must hold.
 pub(super) fn run(lab: &mut Lab, args: &Args, binary: &Path) -> Result<()> {
-    let mut scratch = Scratch::new("soak")?;
-    if args.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(args.keep, "soak")?;
     let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()));
     let whole = Duration::from_secs(args.minutes * 60);
     let (lives, life) = if args.short {

@@ -6,10 +6,6 @@ pub mod packages;
 pub mod process;
 pub mod scratch;
 pub(crate) mod servers;
+pub mod spelled;
 pub mod tally;
 pub(crate) mod tutorial;
-
-/// A value as on the command line.
-pub fn spelled(value: &impl clap::ValueEnum) -> String {
-    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
-}

@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// The time that a child has to end when asked: a lab ends its own children and removes gigabytes of files.
 const GRACE: Duration = Duration::from_secs(10);
@@ -187,6 +187,23 @@ impl Drop for Running {
 pub(crate) fn daemon(folder: &Path, name: &str, command: &mut Command) -> Result<Running> {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join(format!("{name}.log")))?;
     Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
+}
+
+/// Waits until `holds`, and asks again after each `pause`; how long that took.
+///
+/// # Errors
+/// When it does not come true within `limit`, or cannot be asked.
+pub(crate) fn until(
+    what: &str,
+    [limit, pause]: [Duration; 2],
+    mut holds: impl FnMut() -> Result<bool>,
+) -> Result<Duration> {
+    let begun = Instant::now();
+    while !holds()? {
+        ensure!(begun.elapsed() < limit, "{what}: not within {limit:?}");
+        thread::sleep(pause);
+    }
+    Ok(begun.elapsed())
 }
 
 /// Lets the kernel kill the child when this program dies, and lets the child receive signals, which this

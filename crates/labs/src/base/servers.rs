@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::base::client::Client;
 use crate::base::process::{self, Running};
-use crate::base::spelled;
+use crate::base::spelled::spelled;
 
 /// Export name that every server offers.
 pub(crate) const EXPORT: &str = "disk0";

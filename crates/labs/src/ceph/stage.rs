@@ -356,16 +356,9 @@ impl Stage {
     }
 
     pub(crate) fn wait_for(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Result<()> {
-        let begun = Instant::now();
-        while !holds(self) {
-            ensure!(
-                begun.elapsed() < PATIENCE,
-                "this does not come true: {what} (the OSD stands {:?})",
-                self.standing()
-            );
-            thread::sleep(Duration::from_millis(200));
-        }
-        Ok(())
+        process::until(what, [PATIENCE, Duration::from_millis(200)], || Ok(holds(self)))
+            .with_context(|| format!("the OSD stands {:?}", self.standing()))
+            .map(drop)
     }
 }
 

@@ -25,7 +25,7 @@ use crate::base::client::{self, Client};
 use crate::base::process::{self, Running};
 use crate::base::scratch::Scratch;
 use crate::base::servers::{self, Address, EXPORT, Server, Setup, Storage};
-use crate::base::spelled;
+use crate::base::spelled::spelled;
 use crate::check::figures::Spread;
 
 /// Large enough to leave the processor's caches, small enough to fill in a moment.

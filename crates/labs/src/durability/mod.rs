@@ -16,7 +16,7 @@ use anyhow::{Context, Result, ensure};
 use self::replay::Findings;
 use crate::base::scratch::Scratch;
 use crate::base::servers::Server;
-use crate::base::spelled;
+use crate::base::spelled::spelled;
 use crate::check::journal::Journal;
 use crate::check::run::{Lab, Options};
 use crate::machine::vm::Machine;
@@ -86,10 +86,7 @@ impl Trial {
 
 /// Runs the lab and reports each check.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    let mut scratch = Scratch::new("durability")?;
-    if options.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(options.keep, "durability")?;
     let dir = scratch.path().to_owned();
     let mut machine = Machine::new(&options.build, &scratch, options.verbose)?;
     let server = options.server;

@@ -20,7 +20,7 @@ use anyhow::{Context, Result, ensure};
 
 use self::guest::Machine;
 use crate::base::scratch::Scratch;
-use crate::base::spelled;
+use crate::base::spelled::spelled;
 use crate::check::run::{Lab, Options};
 use crate::check::steps::{Plan, Steps};
 use crate::machine::{kernel, vm};
@@ -44,10 +44,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     ensure!(!wanted.is_empty(), "no step has {:?} in its name", options.only);
     let mut scratches = Vec::new();
     for machine in &wanted {
-        let mut scratch = Scratch::new(&format!("iscsi-{}", spelled(machine)))?;
-        if options.keep {
-            scratch.keep();
-        }
+        let scratch = Scratch::kept_if(options.keep, &format!("iscsi-{}", spelled(machine)))?;
         scratches.push(scratch);
     }
     let first = vm::Machine::storage_network(&options.build, &scratches[0], options.verbose)?;

@@ -16,7 +16,8 @@ use super::{light, wire};
 use crate::base::client::{self, Client};
 use crate::base::process::{self, Running, daemon};
 use crate::base::scratch::Scratch;
-use crate::base::{servers, spelled};
+use crate::base::servers;
+use crate::base::spelled::spelled;
 
 /// Port of the server behind remote volumes.
 const BEHIND_PORT: u16 = 10_810;
@@ -54,10 +55,7 @@ pub(super) struct Attackers {
 
 impl Stage {
     pub(super) fn new(binary: &Path, keep: bool) -> Result<Self> {
-        let mut scratch = Scratch::new("isolation")?;
-        if keep {
-            scratch.keep();
-        }
+        let scratch = Scratch::kept_if(keep, "isolation")?;
         let certificate = ["tls.crt", "tls.key"].map(|name| scratch.path().join(name));
         let certificate = process::find_program("openssl").is_some().then_some(certificate);
         if let Some([certificate, key]) = &certificate {

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::base::client::{self, Client};
-use crate::base::process::Running;
+use crate::base::process::{self, Running};
 use crate::base::servers::{self, EXPORT, START_LIMIT};
 
 /// The file of a volume that has none of the client.
@@ -123,16 +123,13 @@ impl Setup {
             (None, None) => plain(&dir.join("nothing")),
         };
         if self.always_tls || (self.certificates.is_some() && self.unix.is_none()) {
-            let deadline = std::time::Instant::now() + START_LIMIT;
             let reached = || match &self.unix {
                 Some(path) => std::os::unix::net::UnixStream::connect(path).is_ok(),
                 None => std::net::TcpStream::connect(&address).is_ok(),
             };
-            while !reached() {
-                ensure!(std::time::Instant::now() < deadline, "no connection to {address} within {START_LIMIT:?}");
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            return Ok(());
+            let pause = Duration::from_millis(20);
+            return process::until(&format!("a connection to {address}"), [START_LIMIT, pause], || Ok(reached()))
+                .map(drop);
         }
         servers::reach(&address, EXPORT)
     }

@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use evenkeel_labs::base::build::{self, cargo};
 use evenkeel_labs::base::packages;
-use evenkeel_labs::base::spelled;
+use evenkeel_labs::base::spelled::spelled;
 use evenkeel_labs::base::tally::Tally;
 use evenkeel_labs::lab;
 use job::{Job, Outcome, Reads};
