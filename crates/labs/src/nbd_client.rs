@@ -5,7 +5,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 
 use crate::base::client::Client;
 use crate::base::process::{self, daemon};
@@ -78,8 +77,7 @@ fn shared_policy(binary: &Path) -> Result<String> {
         (0..READS).try_for_each(|_| client.read(0, &mut [0; 4096]))?;
         client.disconnect()?;
     }
-    let state = process::output(Command::new(binary).args(["state", "--json", "--data-dir"]).arg(&dir))?;
-    let state: Value = serde_json::from_str(&state).context("evenkeel state")?;
+    let state = process::json(Command::new(binary).args(["state", "--json", "--data-dir"]).arg(&dir))?;
     let pool = state["pools"].as_array().and_then(|pools| pools.iter().find(|pool| pool["name"] == "main"));
     let tenants =
         pool.and_then(|pool| pool["tenants"].as_array()).context("evenkeel state names no tenants of main")?;

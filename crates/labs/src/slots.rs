@@ -294,7 +294,7 @@ impl Stage {
         let socket = self.folder.join(HOSTS[host].name).join("control.sock");
         let mut command = process::program("curl");
         command.args(["--silent", "--show-error", "--fail-with-body", "--max-time", "30", "--unix-socket"]).arg(socket);
-        Ok(serde_json::from_str(&process::output(command.args(arguments))?)?)
+        process::json(command.args(arguments))
     }
 
     fn state(&self, host: usize) -> Result<Value> {

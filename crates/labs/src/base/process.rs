@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 /// The time that a child has to end when asked: a lab ends its own children and removes gigabytes of files.
 const GRACE: Duration = Duration::from_secs(10);
@@ -187,6 +188,16 @@ impl Drop for Running {
 pub(crate) fn daemon(folder: &Path, name: &str, command: &mut Command) -> Result<Running> {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join(format!("{name}.log")))?;
     Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
+}
+
+/// Runs a command to its end; the JSON that it prints, whatever notes come before.
+///
+/// # Errors
+/// When it fails, or prints no JSON.
+pub(crate) fn json(command: &mut Command) -> Result<Value> {
+    let text = output(command)?;
+    let from = text.find('{').unwrap_or(0);
+    serde_json::from_str(&text[from..]).with_context(|| format!("`{}` printed no JSON", describe(command)))
 }
 
 /// Waits until `holds`, and asks again after each `pause`; how long that took.

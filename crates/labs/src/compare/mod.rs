@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
-use serde_json::Value;
 
 use self::host::Memory;
 use self::targets::Target;
@@ -395,8 +394,7 @@ fn measure_fio(case: &Case, seconds: u32, round: u32, file: &Path) -> Result<Run
     fio.args(["--output-format=json", "--readonly", "--norandommap"]);
     fio.arg(format!("--filename={}", file.display())).arg(format!("--runtime={seconds}"));
     fio.arg(format!("--bs={}", case.block_size)).arg(format!("--iodepth={}", case.queue_depth));
-    let text = process::output(&mut fio)?;
-    let report: Value = serde_json::from_str(&text).context("fio printed no JSON")?;
+    let report = process::json(&mut fio)?;
     let read = &report["jobs"][0]["read"];
     let Some(iops) = read["iops"].as_f64().filter(|&n| n > 0.0) else { bail!("fio completed no request") };
     let percentile = |p: &str| read["clat_ns"]["percentile"][p].as_f64().unwrap_or(f64::NAN) / 1e3;

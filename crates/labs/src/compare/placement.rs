@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::Args;
 use crate::base::process::{self, Running};
@@ -189,8 +188,7 @@ fn measure(
     let mut load = Command::new(binary);
     load.args(["load", "--json", "--duration", &format!("{seconds}s"), "--warmup"]);
     load.arg(format!("{}s", WARMUP.as_secs())).args(["--threads", &case.connections.to_string(), "--jobs"]).arg(jobs);
-    let report: Value =
-        serde_json::from_str(&process::output(&mut load)?).context("the load generator printed no JSON")?;
+    let report = process::json(&mut load)?;
     let jobs = report["jobs"].as_array().context("the load generator's report has no jobs")?;
     let named = |prefix: &str| {
         let prefix = prefix.to_owned();
@@ -199,7 +197,7 @@ fn measure(
     ensure!(jobs.iter().all(|job| job["failure"].is_null()), "a client failed: {report}");
     let mut state = Command::new(binary);
     state.args(["state", "--json", "--control"]).arg(dir.join("control.sock"));
-    let state: Value = serde_json::from_str(&process::output(&mut state)?).context("the server printed no state")?;
+    let state = process::json(&mut state)?;
     Ok(Run {
         case: case.name,
         method,

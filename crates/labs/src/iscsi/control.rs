@@ -297,8 +297,7 @@ pub(super) fn percentile(binary: &Path, figures: &mut Figures) -> Result<String>
         command.args(["--ioengine=psync", "--numjobs=6", "--thread", "--group_reporting", RATE]);
         command.args(["--rate_process=poisson", "--time_based", "--clocksource=clock_gettime"]);
         command.args(["--percentile_list=50:99", "--output-format=json"]);
-        let text = process::output(command.arg(format!("--filename={volume}")).arg(format!("--runtime={seconds}")))?;
-        serde_json::from_str(text.get(text.find('{').unwrap_or(0)..).unwrap_or_default()).context("fio's result")
+        process::json(command.arg(format!("--filename={volume}")).arg(format!("--runtime={seconds}")))
     };
     // From the host into memory.
     fio("1")?;

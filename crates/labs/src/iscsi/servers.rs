@@ -75,8 +75,7 @@ fn serve(binary: &Path, port: u16, volume: usize) -> Result<Running> {
 
 /// Checks the facts that must be known of a client that is connected.
 fn check_found(binary: &Path, server: Server, host: usize) -> Result<String> {
-    let text = process::output(Command::new(binary).args(["guard", "discover", "--json"]))?;
-    let map: Value = serde_json::from_str(&text)?;
+    let map = process::json(Command::new(binary).args(["guard", "discover", "--json"]))?;
     let links = map["links"].as_array().context("no links")?;
     let of_it = |link: &&Value| link["server"] == server.name() && link["client"] == address(host).as_str();
     let found: Vec<&Value> = links.iter().filter(of_it).collect();
