@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use evenkeel_control::cluster::View;
 use evenkeel_control::cluster::sharding::Contribution;
 use evenkeel_control::slots::Summary;
-use evenkeel_policy::cluster::{self, PoolRecord, Pools};
+use evenkeel_policy::cluster::{self, Pools};
 
 /// The pools of this host: they report and decide.
 pub trait Participant: Send + 'static {
@@ -24,6 +24,5 @@ pub fn sums<'a>(view: &View<'a, Contribution<Pools>>) -> BTreeMap<&'a str, Summa
 
 /// The joint report of hosts or shards, as it is published.
 pub(crate) fn together(parts: &mut dyn Iterator<Item = &Pools>) -> Pools {
-    let sums = cluster::together(parts);
-    sums.iter().map(|(name, sum)| ((*name).to_owned(), PoolRecord::from(sum))).collect()
+    cluster::together(parts).into_iter().map(|(name, sum)| (name.to_owned(), sum)).collect()
 }

@@ -12,8 +12,9 @@ use std::time::{Duration as StdDuration, Instant as StdInstant};
 use evenkeel_control::cluster::View;
 use evenkeel_control::cluster::shard::{Shard, Sizes, hash};
 use evenkeel_control::cluster::sharding::Contribution;
+use evenkeel_control::slots::Summary;
 use evenkeel_control::{Duration, Instant};
-use evenkeel_policy::cluster::{PoolRecord, Pools, received_bytes};
+use evenkeel_policy::cluster::{Pools, received_bytes};
 use evenkeel_policy::config::Cluster;
 use evenkeel_policy::units::Duration as Time;
 use rustix::process::{Pid, Signal, kill_process};
@@ -197,7 +198,7 @@ struct Recorder {
 impl Participant for Recorder {
     fn report(&mut self) -> Pools {
         self.reports += 1;
-        let figures = PoolRecord { used: self.reports as f64, tenants: 1.0, ..PoolRecord::default() };
+        let figures = Summary { used: self.reports as f64, workloads: 1.0, ..Summary::default() };
         BTreeMap::from([("main".into(), figures)])
     }
 

@@ -173,43 +173,23 @@ fn show_until(finished: &dyn Fn() -> bool, done: &dyn Fn() -> u64, runs: usize) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evenkeel_control::admission;
-    use evenkeel_control::mclock::{CostModel, Qos};
-    use evenkeel_control::pool::{Config, Scheduler};
-    use evenkeel_control::units::{Kind, Rates};
+    use evenkeel_control::mclock::Qos;
+    use evenkeel_control::units::Kind;
     use evenkeel_model::device::DeviceParams;
     use evenkeel_model::store::StoreParams;
     use evenkeel_sim::workload::{Requests, Spec};
     use evenkeel_sim::world::{Client, Tenant};
 
     fn setup(duration: evenkeel_control::Duration) -> Setup {
-        let start = evenkeel_control::Instant::ZERO;
-        Setup {
-            workers: None,
-            device: DeviceParams::Store(StoreParams::ssd()),
-            pool: Config {
-                scheduler: Scheduler::Mclock,
-                admission: admission::Config::None,
-                base_cost_bytes: 4000,
-                cost: CostModel::default(),
-                limit: Rates::UNSET,
-                limit_burst: evenkeel_control::Duration::from_millis(10),
-                target: None,
-                slots: None,
-            },
-            tenants: vec![Tenant::new("one", Qos::default())],
-            clients: vec![Client {
-                tenant: 0,
-                workload: Spec::closed(4, Requests::random(Kind::Write, 4096, 1 << 30)),
-                from: start,
-                until: evenkeel_control::Instant::FAR_FUTURE,
-            }],
-            changes: Vec::new(),
-            warmup: evenkeel_control::Duration::ZERO,
-            duration,
-            sample_every: evenkeel_control::Duration::from_millis(100),
-            divides: false,
-        }
+        let client = Client {
+            tenant: 0,
+            workload: Spec::closed(4, Requests::random(Kind::Write, 4096, 1 << 30)),
+            from: evenkeel_control::Instant::ZERO,
+            until: evenkeel_control::Instant::FAR_FUTURE,
+        };
+        let (device, tenant) = (DeviceParams::Store(StoreParams::ssd()), Tenant::new("one", Qos::default()));
+        let sample_every = evenkeel_control::Duration::from_millis(100);
+        Setup { sample_every, ..Setup::new(device, vec![tenant], vec![client], duration) }
     }
 
     #[test]

@@ -121,7 +121,7 @@ impl Agent {
     }
 
     /// The summaries of this host's volumes for the last period, by array, for the other hosts.
-    pub fn summaries(&mut self) -> Vec<(String, Summary)> {
+    pub fn summaries(&mut self) -> BTreeMap<String, Summary> {
         let told = self.queue_depths.iter_mut().filter_map(|pool| Some((pool.take_summary()?, pool)));
         told.map(|(summary, pool)| (pool.name().to_owned(), summary)).collect()
     }

@@ -320,17 +320,12 @@ impl Config {
 
     /// The settings of a pool's controller.
     pub fn controller(&self, pool: &PacketsConfig) -> response::Config {
-        let target = pool.latency.target;
-        let published = match pool.method {
-            Method::Adaptive => response::Config::adaptive(target),
-            Method::Pid => response::Config::pid(target),
-        };
         response::Config {
             interval: self.agent.interval,
             step: self.agent.step,
             max_delay: self.agent.max_delay,
             noisy_bytes_per_s: pool.noisy_above.0,
-            ..published
+            ..pool.method.published(pool.latency.target)
         }
     }
 }

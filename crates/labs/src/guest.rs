@@ -97,7 +97,7 @@ pub fn run(args: &Args) -> Result<()> {
         Guest::Load { binary, subjects } => durability::guest::load(binary, subjects),
         Guest::Write(options) => writer::run(options),
         Guest::Check { binary, cuts } => durability::guest::check(binary, cuts),
-        Guest::NbdClient { binary, server } => nbd_client::guest(binary, server),
+        Guest::NbdClient { binary, server } => nbd_client::guest(binary, *server),
         Guest::Caches(plan) => caches::guest::run(plan),
         Guest::Initiators(plan) => initiators::guest::run(plan),
         Guest::Iscsi { plan, machine } => iscsi::guest::run(plan, *machine),

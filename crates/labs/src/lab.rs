@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::base::servers::Server;
+use crate::base::spelled::spelled;
 use crate::base::tally::Tally;
 use crate::base::{build, packages};
 use crate::check::figures;
@@ -56,28 +57,6 @@ pub enum Name {
     Systemd,
 }
 
-impl Name {
-    /// As on the command line.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::Browser => "browser",
-            Self::Ceph => "ceph",
-            Self::Durability => "durability",
-            Self::Caches => "caches",
-            Self::Initiators => "initiators",
-            Self::Iscsi => "iscsi",
-            Self::Isolation => "isolation",
-            Self::NbdClient => "nbd-client",
-            Self::Package => "package",
-            Self::Rbd => "rbd",
-            Self::Slots => "slots",
-            Self::Suites => "suites",
-            Self::SyncFailure => "sync-failure",
-            Self::Systemd => "systemd",
-        }
-    }
-}
-
 /// Arguments of `cargo xtask lab`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -114,7 +93,7 @@ pub struct Args {
 /// `cargo xtask lab`; the result is whether every check held.
 pub fn run(args: Args, pack: Pack) -> Result<bool> {
     if let Some(reason) = missing(args.name) {
-        anyhow::bail!("the {} lab cannot run here: {reason}", args.name.text());
+        anyhow::bail!("the {} lab cannot run here: {reason}", spelled(&args.name));
     }
     let tally = run_lab(args, pack)?;
     Ok(tally.failed.is_empty())
@@ -127,7 +106,7 @@ pub fn run_soak(args: &soak::Args) -> Result<Tally> {
         Some(binary) => binary,
         None => build::binary("evenkeel", build::Profile::Dev)?,
     };
-    let mut lab = Lab { name: "soak", tally: Tally::default() };
+    let mut lab = Lab { name: "soak".into(), tally: Tally::default() };
     let outcome = soak::run(&mut lab, args, &binary);
     Ok(lab.end(outcome, started))
 }
@@ -151,7 +130,7 @@ fn run_lab(args: Args, pack: Pack) -> Result<Tally> {
     let Args { server, keep, verbose, only, full, seconds, repeats, .. } = args;
     let repeats = repeats.unwrap_or(if args.name == Name::Ceph { CEPH_REPEATS } else { figures::REPEATS });
     let options = Options { server, binary, build, pack, keep, verbose, only, full, seconds, repeats };
-    let mut lab = Lab { name: args.name.text(), tally: Tally::default() };
+    let mut lab = Lab { name: spelled(&args.name), tally: Tally::default() };
     let outcome = match args.name {
         Name::Browser => browser::run(&mut lab, &options),
         Name::Ceph => ceph::run(&mut lab, &options),

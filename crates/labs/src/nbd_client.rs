@@ -5,12 +5,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
 
 use crate::base::client::Client;
 use crate::base::process::{self, daemon};
 use crate::base::scratch::Scratch;
 use crate::base::servers::{self, Address, EXPORT, Server, Setup, Storage};
+use crate::base::spelled::spelled;
 use crate::check::run::{Lab, Options};
 use crate::check::{policy, steps};
 use crate::machine::guest::{tool, work_dir};
@@ -22,13 +22,9 @@ const LIMIT: Duration = Duration::from_secs(400);
 
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    let mut scratch = Scratch::new("nbd-client")?;
-    if options.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(options.keep, "nbd-client")?;
     let mut machine = Machine::new(&options.build, &scratch, options.verbose)?;
-    let script =
-        options.lean_guest_script(&scratch, "nbd-client", &["--server".into(), options.server.name().into()])?;
+    let script = options.lean_guest_script(&scratch, "nbd-client", &["--server".into(), spelled(&options.server)])?;
     let guest = machine.boot(&script, &[])?;
     steps::report(lab, guest, LIMIT, 2 * STEPS.len() + usize::from(options.server == Server::Evenkeel))
 }
@@ -42,14 +38,14 @@ const STEPS: [(&str, Step); 4] = [
 ];
 
 /// In the guest: every step over both transports.
-pub(crate) fn guest(binary: &Path, server: &Server) -> Result<()> {
+pub(crate) fn guest(binary: &Path, server: Server) -> Result<()> {
     for (transport, address) in [("unix", Address::Unix(work_dir("nbd.sock"))), ("tcp", Address::Tcp(10809))] {
         let name = format!("nbd-{transport}");
         let dir = work_dir(&name);
         std::fs::create_dir_all(&dir)?;
         let file = dir.join("disk0.img");
         std::fs::File::create(&file)?.set_len(VOLUME_BYTES)?;
-        let setup = Setup { server, binary, storage: &Storage::File(file), address: &address };
+        let setup = Setup { server: &server, binary, storage: &Storage::File(file), address: &address };
         let _server = servers::start(&setup, &dir)?;
         for (step, body) in STEPS {
             steps::tell(&format!("{transport}_{step}"), body(&address).map(|()| String::new()));
@@ -58,7 +54,7 @@ pub(crate) fn guest(binary: &Path, server: &Server) -> Result<()> {
             let _ = tool("nbd-client", &["-d", DEVICE]);
         }
     }
-    if *server == Server::Evenkeel {
+    if server == Server::Evenkeel {
         steps::tell("the_policy_of_all_labs_is_enforced", shared_policy(binary));
     }
     Ok(())
@@ -75,14 +71,13 @@ fn shared_policy(binary: &Path) -> Result<String> {
     let host = format!("[server]\nstatus = \"off\"\nlisten = []\nunix = [{socket:?}]\ndata_dir = {dir:?}\n");
     policy::write(&file, &(host + &volumes.concat()))?;
     let settings = policy::is_enforced(binary, &file, "main")?;
-    let server = daemon(&dir, "serve", Command::new(binary).args(["serve", "--config"]).arg(&file))?;
+    let server = daemon(&dir, "serve", &mut servers::serve(binary, &file))?;
     for volume in ["database", "backup"] {
         let mut client = Client::connect(&socket.display().to_string(), volume, LIMIT)?;
         (0..READS).try_for_each(|_| client.read(0, &mut [0; 4096]))?;
         client.disconnect()?;
     }
-    let state = process::output(Command::new(binary).args(["state", "--json", "--data-dir"]).arg(&dir))?;
-    let state: Value = serde_json::from_str(&state).context("evenkeel state")?;
+    let state = process::json(Command::new(binary).args(["state", "--json", "--data-dir"]).arg(&dir))?;
     let pool = state["pools"].as_array().and_then(|pools| pools.iter().find(|pool| pool["name"] == "main"));
     let tenants =
         pool.and_then(|pool| pool["tenants"].as_array()).context("evenkeel state names no tenants of main")?;

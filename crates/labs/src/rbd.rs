@@ -4,7 +4,7 @@
 //! No virtual machine: the daemons of the distribution's packages run on this one, by themselves.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::base::client::{self, Client, Refused};
-use crate::base::process::{self, Running, daemon};
+use crate::base::process::{self, Running};
+use crate::base::servers;
 use crate::ceph::cluster::{Cluster, FLASH, Plan};
 use crate::check::run::{Lab, Options};
 use crate::check::{journal, writer};
@@ -29,8 +30,6 @@ const NAMESPACE: &str = "team";
 const OTHER: &str = "local";
 /// Time that a stopped server gives requests, in seconds.
 const DRAIN_S: u64 = 3;
-/// How long the server may take to open its images: it waits for the lock of one that was killed.
-const START_LIMIT: Duration = Duration::from_secs(120);
 const TOOL_LIMIT_S: &str = "120";
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Longest time of another volume's request meanwhile, beyond the time that the machine stood still.
@@ -84,19 +83,17 @@ fn without_library(lab: &mut Lab, stage: &Stage) -> Result<()> {
     std::fs::create_dir_all(&folder)?;
     std::fs::write(folder.join("librbd.so.1"), "")?;
     let config = stage.config("broken", &IMAGES)?;
-    let mut command = Command::new(&stage.binary);
-    command.args(["serve", "--config"]).arg(config).env("LD_LIBRARY_PATH", &folder).stdin(Stdio::null());
-    let output = command.output()?;
+    let mut command = servers::serve(&stage.binary, config);
+    let output = command.env("LD_LIBRARY_PATH", &folder).stdin(Stdio::null()).output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let named = said.contains("librbd.so.1") && said.contains("Install librbd1");
     lab.check("without_librbd_it_says_what_to_install", !output.status.success() && named, said.trim());
 
-    let mut command = Command::new(&stage.binary);
-    command.args(["serve", "--config"]).arg(stage.config("rest", &[])?).env("LD_LIBRARY_PATH", &folder);
-    let rest = daemon(stage.folder(), "rest", &mut command)?;
-    let served = Client::connect(&stage.socket("rest"), OTHER, PATIENCE).and_then(Client::disconnect);
-    rest.kill();
-    lab.check("and_serves_what_needs_no_ceph", served.is_ok(), &format!("{served:?}"));
+    let mut command = servers::serve(&stage.binary, stage.config("rest", &[])?);
+    command.env("LD_LIBRARY_PATH", &folder);
+    let served =
+        servers::start_and_reach(stage.folder(), "rest", &mut command, || servers::reach(&stage.socket("rest"), OTHER));
+    lab.check("and_serves_what_needs_no_ceph", served.is_ok(), &format!("{:?}", served.err()));
     Ok(())
 }
 
@@ -185,13 +182,9 @@ impl Stage {
 
     fn serve(&self) -> Result<Running> {
         let begun = Instant::now();
-        let mut command = Command::new(&self.binary);
-        command.args(["serve", "--config"]).arg(self.config("serve", &IMAGES)?);
-        let mut server = daemon(self.folder(), "serve", &mut command)?;
-        if let Err(error) = Client::connect(&self.socket("serve"), OTHER, START_LIMIT).and_then(Client::disconnect) {
-            let ended = server.ended()?.map(|status| format!(" ({status})")).unwrap_or_default();
-            return Err(error.context(format!("it does not serve{ended}: {}", self.log("serve"))));
-        }
+        let mut command = servers::serve(&self.binary, self.config("serve", &IMAGES)?);
+        let reach = || servers::reach(&self.socket("serve"), OTHER);
+        let server = servers::start_and_reach(self.folder(), "serve", &mut command, reach)?;
         println!("lab: it serves after {:.1} s", begun.elapsed().as_secs_f64());
         Ok(server)
     }
@@ -316,15 +309,9 @@ impl Stage {
     }
 
     fn wait_for_size(&self, export: &str, mib: u64) -> Result<Duration> {
-        let begun = Instant::now();
-        loop {
-            let size = self.connect(export)?.size;
-            if size == mib * MIB {
-                return Ok(begun.elapsed());
-            }
-            ensure!(begun.elapsed() < PATIENCE, "clients see {} MiB instead of {mib}", size / MIB);
-            thread::sleep(Duration::from_millis(20));
-        }
+        process::until(&format!("{mib} MiB for clients"), [PATIENCE, Duration::from_millis(20)], || {
+            Ok(self.connect(export)?.size == mib * MIB)
+        })
     }
 
     fn resize(&self) -> Result<String> {
@@ -494,11 +481,7 @@ impl Writer {
     /// Waits for the end of the present write; the longest one.
     fn finish(self) -> Result<Duration> {
         self.stop.store(true, Ordering::Relaxed);
-        let begun = Instant::now();
-        while !self.thread.is_finished() {
-            ensure!(begun.elapsed() < PATIENCE, "a write has not ended after {PATIENCE:?}");
-            thread::sleep(Duration::from_millis(5));
-        }
+        process::until("the end of a write", [PATIENCE, Duration::from_millis(5)], || Ok(self.thread.is_finished()))?;
         self.thread.join().map_err(|_| anyhow::anyhow!("the client panicked"))?
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -66,10 +66,7 @@ pub(crate) fn missing() -> Option<String> {
 
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    let mut scratch = Scratch::new("slots")?;
-    if options.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(options.keep, "slots")?;
     let mut stage = Stage::new(&scratch, options)?;
     for (check, method) in [("targets_are_missed_without_control", "none"), ("and_with_fixed_shares", "rwd")] {
         stage.set_method(method)?;
@@ -261,8 +258,7 @@ impl Stage {
         command.args(["--listen-client-urls", client, "--advertise-client-urls", "http://127.0.0.1:2379"]);
         command.args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]);
         command.arg("--initial-cluster").arg(format!("default={peer}"));
-        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.folder.join("etcd.log"))?;
-        self.etcd = Some(Running::spawn(command.stdout(log.try_clone()?).stderr(log))?);
+        self.etcd = Some(process::daemon(&self.folder, "etcd", &mut command)?);
         Ok(())
     }
 
@@ -298,7 +294,7 @@ impl Stage {
         let socket = self.folder.join(HOSTS[host].name).join("control.sock");
         let mut command = process::program("curl");
         command.args(["--silent", "--show-error", "--fail-with-body", "--max-time", "30", "--unix-socket"]).arg(socket);
-        Ok(serde_json::from_str(&process::output(command.args(arguments))?)?)
+        process::json(command.args(arguments))
     }
 
     fn state(&self, host: usize) -> Result<Value> {
@@ -325,12 +321,9 @@ impl Stage {
     }
 
     fn wait_for(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Result<()> {
-        let begun = Instant::now();
-        while !holds(self) {
-            ensure!(begun.elapsed() < PATIENCE, "this does not come true: {what} ({:?})", self.statuses());
-            thread::sleep(Duration::from_millis(100));
-        }
-        Ok(())
+        process::until(what, [PATIENCE, Duration::from_millis(100)], || Ok(holds(self)))
+            .with_context(|| format!("the hosts stand {:?}", self.statuses()))
+            .map(drop)
     }
 
     /// Requests and the sum of their latencies in seconds, for each host with a target.
@@ -420,19 +413,14 @@ fn serve(
     host: Option<usize>,
     name: &str,
 ) -> Result<Running> {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join(format!("{name}.log")))?;
     let mut command = spaces.command(host, &binary.display().to_string());
     command.arg("serve").arg("--config").arg(folder.join(format!("{name}.toml")));
-    let mut server = Running::spawn(command.stdout(log.try_clone()?).stderr(log))?;
+    let mut server = process::daemon(folder, name, &mut command)?;
     let socket = folder.join(name).join("nbd.sock");
-    let begun = Instant::now();
-    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-        ensure!(
-            server.ended()?.is_none() && begun.elapsed() < PATIENCE,
-            "the server of {name} does not start; see its log"
-        );
-        thread::sleep(Duration::from_millis(50));
-    }
+    process::until("a connection", [PATIENCE, Duration::from_millis(50)], || {
+        ensure!(server.ended()?.is_none(), "the server of {name} has ended; see its log");
+        Ok(std::os::unix::net::UnixStream::connect(&socket).is_ok())
+    })?;
     Ok(server)
 }
 

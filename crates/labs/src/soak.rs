@@ -20,6 +20,7 @@ use serde_json::Value;
 use crate::base::client::Client;
 use crate::base::process::{self, Running, daemon};
 use crate::base::scratch::Scratch;
+use crate::base::servers;
 use crate::check::run::Lab;
 use crate::check::{journal, writer};
 
@@ -104,10 +105,7 @@ pub struct Args {
 
 /// Runs the soak and reports what must hold.
 pub(super) fn run(lab: &mut Lab, args: &Args, binary: &Path) -> Result<()> {
-    let mut scratch = Scratch::new("soak")?;
-    if args.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(args.keep, "soak")?;
     let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()));
     let whole = Duration::from_secs(args.minutes * 60);
     let (lives, life) = if args.short {
@@ -292,15 +290,9 @@ impl Soak {
     fn serve(&mut self) -> Result<Running> {
         self.workers = MOST_WORKERS;
         let config = self.configure()?;
-        let mut command = Command::new(&self.binary);
-        command.args(["serve", "--config"]).arg(config).envs(self.allocator.iter().copied());
-        let mut server = daemon(&self.folder, "serve", &mut command)?;
-        if let Err(error) = Client::connect(&self.socket(), &ledger(0), PATIENCE).and_then(Client::disconnect) {
-            let ended = server.ended()?.map(|status| format!(" ({status})")).unwrap_or_default();
-            let log = std::fs::read_to_string(self.folder.join("serve.log")).unwrap_or_default();
-            return Err(error.context(format!("it does not serve{ended}: {log}")));
-        }
-        Ok(server)
+        let mut command = servers::serve(&self.binary, config);
+        command.envs(self.allocator.iter().copied());
+        servers::start_and_reach(&self.folder, "serve", &mut command, || servers::reach(&self.socket(), &ledger(0)))
     }
 
     /// Runs a command of the program against the server.

@@ -42,10 +42,7 @@ const CEPH: u32 = 64_045;
 
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    let mut scratch = Scratch::new("systemd")?;
-    if options.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(options.keep, "systemd")?;
     let mut machine = Machine::services(&options.build, &scratch, options.verbose)?;
     let units = crate::base::build::workspace().join("packaging/systemd");
     // Without symbols: an emulated processor copies it.

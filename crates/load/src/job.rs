@@ -7,7 +7,7 @@ use evenkeel_nbd::wire::Framing;
 use evenkeel_policy::units::{Bytes, Duration};
 use evenkeel_policy::uri::Target;
 pub(crate) use evenkeel_policy::workload::{Burst, Pattern, SizeMix};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::content::{SECTOR, mix};
 use crate::error::{At, Error, ensure};
@@ -20,7 +20,7 @@ const MAX_QUEUE_DEPTH: u32 = 65_536;
 const DEFAULT_DURATION_S: u64 = 10;
 
 /// The kind of a job's requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mode {
     /// Reads only.
@@ -32,7 +32,7 @@ pub(crate) enum Mode {
 }
 
 /// How requests follow each other in an open loop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Arrivals {
     /// Independent of each other (exponential gaps), as from many clients.
@@ -42,7 +42,7 @@ pub(crate) enum Arrivals {
 }
 
 /// The framing to ask the server for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Headers {
     /// Extended headers, or what the server has of them.
@@ -55,7 +55,7 @@ pub(crate) enum Headers {
 
 /// The settings of a job. On the command line for one job, or as the default of every job of a job file; there, keys
 /// have these names with `_` for `-`.
-#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JobOptions {
     /// Requests to send [default: read]
@@ -186,37 +186,6 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 impl JobOptions {
-    /// These options, and where they say nothing, those of `defaults`.
-    pub(crate) fn or(self, defaults: &Self) -> Self {
-        let d = defaults.clone();
-        Self {
-            op: self.op.or(d.op),
-            read_percent: self.read_percent.or(d.read_percent),
-            trim_percent: self.trim_percent.or(d.trim_percent),
-            zero_percent: self.zero_percent.or(d.zero_percent),
-            block_size: self.block_size.or(d.block_size),
-            pattern: self.pattern.or(d.pattern),
-            queue_depth: self.queue_depth.or(d.queue_depth),
-            connections: self.connections.or(d.connections),
-            threads: self.threads.or(d.threads),
-            rate: self.rate.or(d.rate),
-            arrivals: self.arrivals.or(d.arrivals),
-            burst: self.burst.or(d.burst),
-            duration: self.duration.or(d.duration),
-            requests: self.requests.or(d.requests),
-            warmup: self.warmup.or(d.warmup),
-            fua: self.fua.or(d.fua),
-            flush_every: self.flush_every.or(d.flush_every),
-            offset: self.offset.or(d.offset),
-            size: self.size.or(d.size),
-            verify: self.verify.or(d.verify),
-            fill: self.fill.or(d.fill),
-            headers: self.headers.or(d.headers),
-            timeout: self.timeout.or(d.timeout),
-            busy_poll: self.busy_poll.or(d.busy_poll),
-        }
-    }
-
     /// The job that these options describe; `cores` bounds the threads unless they are given.
     ///
     /// # Errors
@@ -353,6 +322,7 @@ fn parse_file(
 ) -> Result<Vec<(String, Target, JobOptions)>, Error> {
     let file: JobFile = toml::from_str(text)?;
     ensure!(JobFile, !file.job.is_empty(), "there is no [[job]]");
+    let written = toml::Table::try_from(defaults).map_err(|error| Error::Options(error.to_string()))?;
     let mut jobs: Vec<(String, Target, JobOptions)> = Vec::new();
     for (index, mut table) in file.job.into_iter().enumerate() {
         let mut take = |key: &str| match table.remove(key) {
@@ -365,9 +335,12 @@ fn parse_file(
         let uri =
             uri.ok_or_else(|| Error::JobFile(format!("job `{name}` has no uri, and none is on the command line")))?;
         let target = uri.parse().at_with(|| format!("job `{name}`"))?;
-        let options: JobOptions = table.try_into().at_with(|| format!("job `{name}`"))?;
+        // What the job says, and where it says nothing, the defaults.
+        let mut options = written.clone();
+        options.extend(table);
+        let options: JobOptions = options.try_into().at_with(|| format!("job `{name}`"))?;
         ensure!(JobFile, jobs.iter().all(|(other, ..)| *other != name), "two jobs have the name `{name}`");
-        jobs.push((name, target, options.or(defaults)));
+        jobs.push((name, target, options));
     }
     Ok(jobs)
 }

@@ -14,8 +14,8 @@ use crate::units::{Duration, UnitError, as_text};
 mod record;
 
 pub use record::{
-    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, PoolRecord, Pools, Record, TooLarge,
-    Unreadable, VERSION, received_bytes, together,
+    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, Pools, Record, TooLarge, Unreadable,
+    VERSION, received_bytes, together,
 };
 
 /// No etcd cluster has more members that serve clients.

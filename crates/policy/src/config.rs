@@ -11,17 +11,17 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+pub use evenkeel_control::slots::Method as Slots;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use crate::access::Who;
 use crate::access::{Barred, Caller, Lists};
 pub use crate::cluster::{Cluster, Endpoint};
-pub use crate::guarantee::{CachedDevice, GuaranteeMethod, GuaranteeTuning};
+pub use crate::guarantee::{CachedDevice, GuaranteeTuning};
 pub use crate::http::{Asked, Http, Terms, Where};
 pub use crate::pool::{Enforcement, Pool, Scheduler, Tuning};
 use crate::rbd::Image;
-pub use crate::slots::Slots;
 pub use crate::target::{Method, Noisy};
 pub use crate::tenant::{
     Direction, Guarantee, Latency, Limit, Match, Of, OnPool, Percentile, Priority, Tenant, Throttle,

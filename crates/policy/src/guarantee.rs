@@ -1,7 +1,7 @@
 //! Throughput guarantees of tenants: in the controller's words, and as records.
 
 use evenkeel_control::pool::guarantee::Throughputs;
-use evenkeel_control::throughput::{self, Rate};
+use evenkeel_control::throughput::{self, Method, Rate};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ pub struct CachedDevice {
 #[serde(deny_unknown_fields, default)]
 pub struct GuaranteeTuning {
     /// Assignment of limits; "saat": as published; "static": limit = guarantee.
-    pub method: GuaranteeMethod,
+    pub method: Method,
     /// Time in which the guarantee is due, "50ms" to "60s".
     pub period: Duration,
     /// Control interval of "accurate"; the others decide once in a period.
@@ -40,7 +40,7 @@ pub struct GuaranteeTuning {
 impl Default for GuaranteeTuning {
     fn default() -> Self {
         Self {
-            method: GuaranteeMethod::Accurate,
+            method: Method::Accurate,
             period: Duration::from_secs(1),
             interval: Duration::from_millis(100),
             max_raise: throughput::Config::DEFAULT.max_raise,
@@ -48,41 +48,17 @@ impl Default for GuaranteeTuning {
     }
 }
 
-/// How limits are assigned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum GuaranteeMethod {
-    /// The guarantee is the limit, as people do it by hand.
-    Static,
-    /// The published equations.
-    Saat,
-    /// Learns the yield of a limit, and repays missing throughput.
-    #[default]
-    Accurate,
-}
-
-impl GuaranteeMethod {
-    /// The same method as the controller names it.
-    pub const fn control(self) -> throughput::Method {
-        match self {
-            Self::Static => throughput::Method::Static,
-            Self::Saat => throughput::Method::Saat,
-            Self::Accurate => throughput::Method::Accurate,
-        }
-    }
-}
-
 impl GuaranteeTuning {
     /// How often is decided: the published equations and fixed limits are for whole periods.
     pub fn every(&self) -> Duration {
-        let often = self.method == GuaranteeMethod::Accurate && self.interval < self.period;
+        let often = self.method == Method::Accurate && self.interval < self.period;
         if often { self.interval } else { self.period }
     }
 
     /// The controller's settings.
     pub fn control(&self, slow_bytes_per_s: Option<Bytes>) -> throughput::Config {
         throughput::Config {
-            method: self.method.control(),
+            method: self.method,
             interval: self.every(),
             window: self.period,
             slow_bytes_per_s: slow_bytes_per_s.map(|bytes| bytes.0),

@@ -43,7 +43,6 @@ pub mod pool;
 mod problem;
 pub mod rbd;
 mod rules;
-pub mod slots;
 pub mod source;
 pub mod state;
 pub mod target;

@@ -3,13 +3,13 @@
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::mclock::CostModel;
 use evenkeel_control::pool::target;
-use evenkeel_control::{response, slots};
+use evenkeel_control::response;
+use evenkeel_control::slots::{self, Method as Slots};
 use evenkeel_model::store::StoreParams;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::guarantee::{CachedDevice, GuaranteeTuning};
-use crate::slots::Slots;
 use crate::target::{Method, Noisy, default_noisy_above};
 use crate::tenant::{Latency, Limit};
 use crate::units::{Bytes, Duration};
@@ -165,10 +165,7 @@ impl Pool {
     pub(crate) fn target(&self) -> Option<target::Config> {
         let (latency, tuning) = (self.latency?, &self.tuning);
         let target = latency.target;
-        let published = match tuning.method {
-            Method::Adaptive => response::Config::adaptive(target),
-            Method::Pid => response::Config::pid(target),
-        };
+        let published = tuning.method.published(target);
         let interval = Duration::from_nanos(target.as_nanos().saturating_mul(INTERVAL_TARGETS));
         Some(target::Config {
             response: response::Config {
@@ -190,10 +187,11 @@ impl Pool {
         if tuning.slots == Slots::None {
             return None;
         }
-        let published = || slots::Config::published(tuning.slots.method(), Duration::ZERO, 0.0).period;
+        let published = || slots::Config::published(tuning.slots, Duration::ZERO, 0.0).period;
         let own = if tuning.slots == Slots::Needs { slots::Config::NEEDS.period } else { published() };
         let own = tuning.slots_period.map_or(own, Into::into);
-        Some(tuning.slots.control(period.unwrap_or(own), tuning.slots_latency, tuning.slots_most))
+        let period = period.unwrap_or(own);
+        Some(slots::Config::configured(tuning.slots, period, tuning.slots_latency, tuning.slots_most))
     }
 }
 

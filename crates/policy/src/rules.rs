@@ -341,7 +341,7 @@ fn slots(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mu
     );
     // Their totals are shared out among the tenants that one pool knows.
     out.error_if(
-        !config.cluster.etcd.is_empty() && pool.tuning.slots == crate::slots::Slots::Drg,
+        !config.cluster.etcd.is_empty() && pool.tuning.slots == crate::config::Slots::Drg,
         &at("slots"),
         "must be \"needs\", \"rwd\" or \"parda\" with [cluster]: \"drg\" knows the tenants of one host only",
     );

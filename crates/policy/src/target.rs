@@ -1,11 +1,11 @@
 //! Latency targets of pools in the controller's words.
 
 use evenkeel_control::pool::target as control;
-use evenkeel_control::response::Reason;
+use evenkeel_control::response::{self, Reason};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::units::Bytes;
+use crate::units::{Bytes, Duration};
 
 /// How a delay is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -24,6 +24,14 @@ impl Method {
         match self {
             Self::Adaptive => "adaptive",
             Self::Pid => "pid",
+        }
+    }
+
+    /// The controller's settings for a target, as published.
+    pub const fn published(self, target: Duration) -> response::Config {
+        match self {
+            Self::Adaptive => response::Config::adaptive(target),
+            Self::Pid => response::Config::pid(target),
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use evenkeel_control::Duration;
+use evenkeel_control::slots::{CLASSES, Class, Summary};
 use evenkeel_policy::Config;
 use evenkeel_policy::change::plan;
 use evenkeel_policy::cluster::{
-    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, PoolRecord, Record, TooLarge, Unreadable,
-    VERSION,
+    MAX_MEMBERS, MAX_POOLS, MAX_RECORD_BYTES, MAX_SUM_BYTES, MAX_SUM_POOLS, Record, TooLarge, Unreadable, VERSION,
 };
 use evenkeel_policy::config::Cluster;
 use proptest::prelude::*;
@@ -20,9 +21,9 @@ fn complaints(text: &str) -> String {
 }
 
 /// A pool with every figure in use. `figure`: what each of them is.
-fn full(figure: f64) -> PoolRecord {
-    PoolRecord {
-        tenants: figure,
+fn full(figure: f64) -> Summary {
+    Summary {
+        workloads: figure,
         active_weight: figure,
         weight: figure,
         used: figure,
@@ -34,13 +35,20 @@ fn full(figure: f64) -> PoolRecord {
         queued: figure,
         known: figure,
         elasticity: figure,
-        smallest_target_us: Some(u64::MAX),
-        needs: vec![figure; 25],
-        classes: (0..48).map(|class| (class, figure, figure)).collect(),
+        smallest_target: Some(Duration::MAX),
+        needs: [figure; 25],
+        classes: [Class { weight: figure, need: figure }; 48],
     }
 }
 
-fn record(pools: BTreeMap<String, PoolRecord>) -> Record {
+/// The classes of these numbers: weights and slots.
+fn classes(used: impl IntoIterator<Item = (usize, f64, f64)>) -> [Class; CLASSES] {
+    let mut classes = [Class::default(); CLASSES];
+    used.into_iter().for_each(|(class, weight, need)| classes[class] = Class { weight, need });
+    classes
+}
+
+fn record(pools: BTreeMap<String, Summary>) -> Record {
     Record {
         v: VERSION,
         incarnation: u64::MAX,
@@ -102,7 +110,7 @@ fn the_largest_record_is_within_the_stated_bound() {
     let text = record(pools).text().expect("not too many pools");
     assert!(text.len() <= MAX_RECORD_BYTES, "{} bytes", text.len());
     assert!(text.len() > MAX_RECORD_BYTES / 2, "the bound is far too large: {} bytes do", text.len());
-    let pools = (0..=MAX_POOLS).map(|n| (name(n), PoolRecord::default())).collect();
+    let pools = (0..=MAX_POOLS).map(|n| (name(n), Summary::default())).collect();
     assert_eq!(record(pools).text(), Err(TooLarge { pools: MAX_POOLS + 1, most: MAX_POOLS }));
 
     let sum = |pools: usize| {
@@ -121,9 +129,9 @@ fn the_largest_record_is_within_the_stated_bound() {
 #[test]
 fn a_usual_record_is_small() {
     // Four tenants with targets on one pool: every scale has a need, each tenant a class of its own.
-    let needs = (0..25).map(|n| 137.318_274_6 / f64::from(n + 1)).collect();
-    let classes = vec![(9, 1.0, 0.271_828), (14, 1.0, 1.618_033), (23, 1.0, 7.283_185), (30, 1.0, 31.415_926)];
-    let pool = PoolRecord { needs, classes, completed: 4_711.0, device_s: 37.123_456, used: 37.123_456, ..full(4.0) };
+    let needs = std::array::from_fn(|n| 137.318_274_6 / (n + 1) as f64);
+    let classes = classes([(9, 1.0, 0.271_828), (14, 1.0, 1.618_033), (23, 1.0, 7.283_185), (30, 1.0, 31.415_926)]);
+    let pool = Summary { needs, classes, completed: 4_711.0, device_s: 37.123_456, used: 37.123_456, ..full(4.0) };
     let usual = Record {
         incarnation: 1_795_329_373_123_456_789,
         period: 1_795_329_373,
@@ -176,29 +184,24 @@ fn what_cannot_be_a_record_is_told_apart() {
 
 #[test]
 fn impossible_figures_are_written_as_the_nearest_possible() {
-    let pool = PoolRecord {
-        used: f64::NAN,
-        queued: f64::INFINITY,
-        weight: -3.0,
-        completed: 1.0 / 3.0,
-        ..PoolRecord::default()
-    };
+    let pool =
+        Summary { used: f64::NAN, queued: f64::INFINITY, weight: -3.0, completed: 1.0 / 3.0, ..Summary::default() };
     let text = record(BTreeMap::from([("main".into(), pool)])).text().expect("one pool");
     let read = Record::parse(text.as_bytes()).expect("a record");
     let main = &read.pools["main"];
     assert_eq!((main.used, main.queued, main.weight, main.completed), (0.0, 1e15, 0.0, 0.333_33));
 }
 
-fn pool() -> impl Strategy<Value = PoolRecord> {
+fn pool() -> impl Strategy<Value = Summary> {
     let figure = || prop_oneof![Just(0.0), 0.0..1e6, any::<f64>()];
     (
         proptest::collection::vec(figure(), 12),
         proptest::option::of(any::<u64>()),
-        prop_oneof![Just(Vec::new()), proptest::collection::vec(figure(), 25)],
-        proptest::collection::btree_map(0u16..48, (figure(), figure()), 0..48),
+        prop_oneof![Just(vec![0.0; 25]), proptest::collection::vec(figure(), 25)],
+        proptest::collection::btree_map(0usize..48, (figure(), figure()), 0..48),
     )
-        .prop_map(|(sums, smallest_target_us, needs, classes)| PoolRecord {
-            tenants: sums[0],
+        .prop_map(|(sums, smallest_target_us, needs, used)| Summary {
+            workloads: sums[0],
             active_weight: sums[1],
             weight: sums[2],
             used: sums[3],
@@ -210,16 +213,14 @@ fn pool() -> impl Strategy<Value = PoolRecord> {
             elasticity: sums[9],
             unused: sums[10],
             targets: sums[11],
-            smallest_target_us,
-            needs,
-            classes: classes.into_iter().map(|(class, (weight, need))| (class, weight, need)).collect(),
+            smallest_target: smallest_target_us.map(Duration::from_micros),
+            needs: needs.try_into().expect("one for each scale"),
+            classes: classes(used.into_iter().map(|(class, (weight, need))| (class, weight, need))),
         })
 }
 
 #[test]
 fn a_summary_comes_back_as_it_was_written() {
-    use evenkeel_control::Duration;
-    use evenkeel_control::slots::{Class, Summary};
     let mut summary =
         Summary { workloads: 3.0, weight: 9.0, used: 1.5, completed: 250.0, device_s: 2.5, ..Summary::default() };
     (summary.queued, summary.active_weight, summary.smallest_target) = (7.0, 8.0, Some(Duration::from_millis(250)));
@@ -227,10 +228,11 @@ fn a_summary_comes_back_as_it_was_written() {
     (summary.unused, summary.targets) = (2.5, 1.0);
     summary.needs = std::array::from_fn(|n| 100.0 - n as f64);
     (summary.classes[0], summary.classes[47]) = (Class { weight: 1.0, need: 0.5 }, Class { weight: 2.0, need: 60.25 });
-    let text = record(BTreeMap::from([("main".into(), PoolRecord::from(&summary))])).text().expect("one pool");
+    let text = record(BTreeMap::from([("main".into(), summary.clone())])).text().expect("one pool");
     let read = Record::parse(text.as_bytes()).expect("a record");
-    assert_eq!(Summary::from(&read.pools["main"]), summary);
-    assert_eq!(Summary::from(&PoolRecord::from(&Summary::default())), Summary::default());
+    assert_eq!(read.pools["main"], summary);
+    let text = record(BTreeMap::from([("main".into(), Summary::default())])).text().expect("one pool");
+    assert_eq!(Record::parse(text.as_bytes()).expect("a record").pools["main"], Summary::default());
 }
 
 proptest! {
@@ -266,7 +268,7 @@ proptest! {
         for text in [&text[..], &text[..cut], &noise] {
             if let Ok(read) = Record::parse(text) {
                 prop_assert!(read.v == VERSION && read.joined <= read.period && read.pools.len() <= MAX_POOLS);
-                let finite = |pool: &PoolRecord| pool.needs.iter().all(|need| need.is_finite() && *need >= 0.0);
+                let finite = |pool: &Summary| pool.needs.iter().all(|need| need.is_finite() && *need >= 0.0);
                 prop_assert!(read.pools.values().all(finite));
             }
         }

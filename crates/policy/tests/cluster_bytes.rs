@@ -9,7 +9,7 @@ use evenkeel_control::Duration;
 use evenkeel_control::cluster::shard::Shard;
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::{Config, Controller, Report, Workload, WorkloadId};
-use evenkeel_policy::cluster::{Cluster, PoolRecord, Pools, Record, VERSION, received_bytes, together};
+use evenkeel_policy::cluster::{Cluster, Pools, Record, VERSION, received_bytes, together};
 
 /// Bytes per host and period for each root of the number of hosts, at most, in clusters that are divided.
 const BYTES_PER_ROOT: f64 = 5_000.0;
@@ -58,7 +58,7 @@ fn what_a_host_receives_grows_with_the_root_of_the_hosts() {
         .map(|n| {
             let mut controller = Controller::new(&Config::NEEDS).expect("settings that make sense");
             let summary = controller.observe(&workloads(&mut rng));
-            (format!("host-{n:05}"), BTreeMap::from([("main".to_owned(), PoolRecord::from(summary))]))
+            (format!("host-{n:05}"), BTreeMap::from([("main".to_owned(), summary.clone())]))
         })
         .collect();
     let sizes = Cluster::default().sizes();
@@ -72,7 +72,7 @@ fn what_a_host_receives_grows_with_the_root_of_the_hosts() {
         }
         let sum = |members: &Vec<&(String, Pools)>| {
             let sums = together(members.iter().map(|(_, pools)| pools));
-            let pools = sums.iter().map(|(name, sum)| ((*name).to_owned(), PoolRecord::from(sum))).collect();
+            let pools = sums.into_iter().map(|(name, sum)| (name.to_owned(), sum)).collect();
             text(bits, members.len() as u64, pools).len()
         };
         let sums: Vec<usize> = if bits > 0 { shards.values().map(sum).collect() } else { Vec::new() };

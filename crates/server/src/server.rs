@@ -1,5 +1,6 @@
 //! The server as its owner sees it: start, look, change, stop.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -374,7 +375,7 @@ impl Server {
 
     /// The summaries of the tenants of each pool whose slots are shared out since the last call, for the hosts that
     /// share it; ends the period where they have a say.
-    pub fn slot_summaries(&self) -> Vec<(String, Summary)> {
+    pub fn slot_summaries(&self) -> BTreeMap<String, Summary> {
         let snapshot = self.shared.snapshot();
         let told = snapshot.pools.iter().filter_map(|pool| {
             let mut state = pool.lock();

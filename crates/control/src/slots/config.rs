@@ -3,20 +3,24 @@
 use crate::invalid::InvalidConfig;
 use crate::time::Duration;
 
-/// How slots are shared out, by the names that users give.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// How the slots of a device are shared out between its tenants, on all hosts that share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"), schemars(rename = "Slots"))]
 pub enum Method {
-    /// No workload has a bound.
+    /// No tenant has a bound.
+    #[default]
     None,
-    /// RW(D): a fixed total in proportion to weights (Jin and Chase).
+    /// A fixed total by weight.
     Rwd,
-    /// A window for each workload that follows the device's latency (PARDA; Gulati, Ahmad and Waldspurger).
+    /// A window for each tenant that follows the device's latency.
     Parda,
-    /// SFQ(D): a fixed total for all together, in the order of weighted fair queueing (Jin and Chase).
+    /// A fixed total for all together; for simulations alone.
+    #[cfg_attr(feature = "serde", schemars(skip))]
     SfqD,
-    /// As published (Liu, Xu and Yang).
+    /// By need, smallest first, as published.
     Drg,
-    /// Ours: targets met with equal margins while that can be done.
+    /// By need: all targets with equal margins while that can be done.
     Needs,
 }
 
@@ -34,11 +38,6 @@ impl Method {
             Self::Drg => "drg",
             Self::Needs => "needs",
         }
-    }
-
-    /// True if a host needs the summaries of the others: the others of these need nothing but their own figures.
-    pub const fn needs_cluster(self) -> bool {
-        matches!(self, Self::Drg | Self::Needs)
     }
 }
 
@@ -67,6 +66,12 @@ impl Config {
     /// Ours: ten times a second.
     pub const NEEDS: Self =
         Self { method: Method::Needs, period: Duration::from_millis(100), latency: None, least: 4.0, most: 4096.0 };
+
+    /// As configured: decided once in `period`, with our least.
+    pub fn configured(method: Method, period: Duration, latency: Option<Duration>, most: u32) -> Self {
+        let most = f64::from(most);
+        Self { method, period, latency, least: Self::NEEDS.least.min(most), most }
+    }
 
     /// Checks that the settings make sense together.
     ///

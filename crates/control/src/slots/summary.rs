@@ -50,8 +50,10 @@ impl Fit {
 
 /// The sum over a group of workloads in a period, and its need in the next.
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(default))]
 pub struct Summary {
     /// Workloads that are not idle.
+    #[cfg_attr(feature = "serde", serde(rename = "tenants"))]
     pub workloads: f64,
     /// Their weights together.
     pub active_weight: f64,
@@ -76,10 +78,14 @@ pub struct Summary {
     /// The same times the elasticity of throughput that it speaks for.
     pub elasticity: f64,
     /// The smallest target within reach of a workload that is not idle.
+    #[cfg_attr(feature = "serde", serde(rename = "smallest_target_us", with = "written::micros"))]
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub smallest_target: Option<Duration>,
     /// Slots needed to meet every target times [`scale`].
+    #[cfg_attr(feature = "serde", serde(with = "written::needs"))]
     pub needs: [f64; SCALES],
     /// The needs for the targets themselves, by size.
+    #[cfg_attr(feature = "serde", serde(with = "written::classes"))]
     pub classes: [Class; CLASSES],
 }
 
@@ -106,6 +112,26 @@ impl Default for Summary {
 }
 
 impl Summary {
+    /// Every figure but the smallest target.
+    pub fn figures(&mut self) -> impl Iterator<Item = &mut f64> {
+        let sums = [
+            &mut self.workloads,
+            &mut self.active_weight,
+            &mut self.weight,
+            &mut self.used,
+            &mut self.unused,
+            &mut self.targets,
+            &mut self.completed,
+            &mut self.device_s,
+            &mut self.device_part,
+            &mut self.queued,
+            &mut self.known,
+            &mut self.elasticity,
+        ];
+        let classes = self.classes.iter_mut().flat_map(|class| [&mut class.weight, &mut class.need]);
+        sums.into_iter().chain(&mut self.needs).chain(classes)
+    }
+
     /// Adds another group. For bit-equal answers everywhere, all must add in the same order.
     pub fn add(&mut self, other: &Self) {
         self.workloads += other.workloads;
@@ -175,4 +201,69 @@ impl Summary {
 pub(super) fn class(need: f64, weight: f64) -> usize {
     let doublings = libm::log2((need / weight / SMALLEST).max(1.0));
     ((doublings * PER_DOUBLING) as usize).min(CLASSES - 1)
+}
+
+/// A [`Summary`] as it is written: scales and classes without a need are left out.
+#[cfg(feature = "serde")]
+mod written {
+    use alloc::format;
+    use alloc::vec::Vec;
+
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::{CLASSES, Class, Duration, SCALES};
+
+    /// A target in microseconds.
+    pub(super) mod micros {
+        use super::*;
+
+        pub(crate) fn serialize<S: Serializer>(target: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+            target.map(|target| target.as_nanos() / 1_000).serialize(serializer)
+        }
+
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+            Ok(Option::deserialize(deserializer)?.map(Duration::from_micros))
+        }
+    }
+
+    /// Needs by scale: all, or none where none is above 0.
+    pub(super) mod needs {
+        use super::*;
+
+        pub(crate) fn serialize<S: Serializer>(needs: &[f64; SCALES], serializer: S) -> Result<S::Ok, S::Error> {
+            if needs.iter().any(|&need| need > 0.0) { needs.as_slice() } else { &[] }.serialize(serializer)
+        }
+
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[f64; SCALES], D::Error> {
+            let needs = Vec::<f64>::deserialize(deserializer)?;
+            let none = needs.is_empty().then_some([0.0; SCALES]);
+            let all = |needs: Vec<f64>| format!("{} needs instead of {SCALES}", needs.len());
+            none.map_or_else(|| needs.try_into().map_err(|needs| D::Error::custom(all(needs))), Ok)
+        }
+    }
+
+    /// Classes in order, each with its number, the weights and the slots.
+    pub(super) mod classes {
+        use super::*;
+
+        pub(crate) fn serialize<S: Serializer>(classes: &[Class; CLASSES], serializer: S) -> Result<S::Ok, S::Error> {
+            let used = (0u16..).zip(classes).filter(|(_, class)| **class != Class::default());
+            serializer.collect_seq(used.map(|(index, class)| (index, class.weight, class.need)))
+        }
+
+        pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[Class; CLASSES], D::Error> {
+            let (mut classes, mut next) = ([Class::default(); CLASSES], 0);
+            for (index, weight, need) in Vec::<(u16, f64, f64)>::deserialize(deserializer)? {
+                let index = usize::from(index);
+                if index < next {
+                    return Err(D::Error::custom("its classes are out of order"));
+                }
+                let beyond = || D::Error::custom(format!("a class beyond the {CLASSES} that there are"));
+                *classes.get_mut(index).ok_or_else(beyond)? = Class { weight, need };
+                next = index + 1;
+            }
+            Ok(classes)
+        }
+    }
 }

@@ -7,12 +7,14 @@ use crate::time::Duration;
 
 /// How limits are assigned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"), schemars(rename = "GuaranteeMethod"))]
 pub enum Method {
-    /// The guarantee, whatever comes of it.
+    /// The guarantee is the limit, as people do it by hand.
     Static,
     /// The published equations.
     Saat,
-    /// Ours.
+    /// Learns the yield of a limit, and repays missing throughput.
     #[default]
     Accurate,
 }

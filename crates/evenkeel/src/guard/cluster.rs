@@ -6,15 +6,14 @@ use evenkeel_cluster::{Participant, sums};
 use evenkeel_control::cluster::View;
 use evenkeel_control::cluster::sharding::Contribution;
 use evenkeel_guard::host::{Shared, lock};
-use evenkeel_policy::cluster::{PoolRecord, Pools};
+use evenkeel_policy::cluster::Pools;
 
 /// Periods end and slots are decided between two ticks of the loop, which alone changes settings.
 pub(super) struct SharedArrays(pub(super) Arc<Mutex<Shared>>);
 
 impl Participant for SharedArrays {
     fn report(&mut self) -> Pools {
-        let summaries = lock(&self.0).agent.summaries();
-        summaries.iter().map(|(name, summary)| (name.clone(), PoolRecord::from(summary))).collect()
+        lock(&self.0).agent.summaries()
     }
 
     fn decide(&mut self, view: &View<'_, Contribution<Pools>>, ramp: f64) {

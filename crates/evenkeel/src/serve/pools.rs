@@ -5,7 +5,7 @@ use std::sync::Arc;
 use evenkeel_cluster::{Participant, sums};
 use evenkeel_control::cluster::View;
 use evenkeel_control::cluster::sharding::Contribution;
-use evenkeel_policy::cluster::{PoolRecord, Pools};
+use evenkeel_policy::cluster::Pools;
 use evenkeel_web::serve::Manager;
 
 /// See the module's documentation.
@@ -13,8 +13,7 @@ pub(super) struct ServedPools(pub(super) Arc<Manager>);
 
 impl Participant for ServedPools {
     fn report(&mut self) -> Pools {
-        let summaries = self.0.server().slot_summaries();
-        summaries.iter().map(|(name, summary)| (name.clone(), PoolRecord::from(summary))).collect()
+        self.0.server().slot_summaries()
     }
 
     fn decide(&mut self, view: &View<'_, Contribution<Pools>>, ramp: f64) {

@@ -49,7 +49,7 @@ impl ArrayConfig {
     /// The controller's settings.
     pub fn controller(&self, cluster: &Cluster) -> slots::Config {
         let period = if cluster.etcd.is_empty() { self.period } else { cluster.period };
-        self.method.control(period, self.latency, self.most)
+        slots::Config::configured(self.method, period, self.latency, self.most)
     }
 
     /// The faults: keys below `[pools.NAME]`, and what would be right.

@@ -313,7 +313,7 @@ impl Cgroup {
         };
         PoolState {
             name: self.name().to_owned(),
-            method: self.mind.config().tuning.method.control().name().into(),
+            method: self.mind.config().tuning.method.name().into(),
             notes: self.notes.clone(),
             at: At::Cgroup(at),
             ..PoolState::default()

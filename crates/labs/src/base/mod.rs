@@ -6,5 +6,6 @@ pub mod packages;
 pub mod process;
 pub mod scratch;
 pub(crate) mod servers;
+pub mod spelled;
 pub mod tally;
 pub(crate) mod tutorial;

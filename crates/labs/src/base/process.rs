@@ -16,7 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 /// The time that a child has to end when asked: a lab ends its own children and removes gigabytes of files.
 const GRACE: Duration = Duration::from_secs(10);
@@ -187,6 +188,33 @@ impl Drop for Running {
 pub(crate) fn daemon(folder: &Path, name: &str, command: &mut Command) -> Result<Running> {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join(format!("{name}.log")))?;
     Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
+}
+
+/// Runs a command to its end; the JSON that it prints, whatever notes come before.
+///
+/// # Errors
+/// When it fails, or prints no JSON.
+pub(crate) fn json(command: &mut Command) -> Result<Value> {
+    let text = output(command)?;
+    let from = text.find('{').unwrap_or(0);
+    serde_json::from_str(&text[from..]).with_context(|| format!("`{}` printed no JSON", describe(command)))
+}
+
+/// Waits until `holds`, and asks again after each `pause`; how long that took.
+///
+/// # Errors
+/// When it does not come true within `limit`, or cannot be asked.
+pub(crate) fn until(
+    what: &str,
+    [limit, pause]: [Duration; 2],
+    mut holds: impl FnMut() -> Result<bool>,
+) -> Result<Duration> {
+    let begun = Instant::now();
+    while !holds()? {
+        ensure!(begun.elapsed() < limit, "{what}: not within {limit:?}");
+        thread::sleep(pause);
+    }
+    Ok(begun.elapsed())
 }
 
 /// Lets the kernel kill the child when this program dies, and lets the child receive signals, which this

@@ -42,6 +42,17 @@ impl Scratch {
         Self::under(&base, purpose)
     }
 
+    /// The same; if it is to be kept, it is left behind, and said where.
+    pub(crate) fn kept_if(keep: bool, purpose: &str) -> Result<Self> {
+        let mut scratch = Self::new(purpose)?;
+        scratch.keep = keep;
+        if keep {
+            live().remove(&scratch.path);
+            println!("kept: {}", scratch.path.display());
+        }
+        Ok(scratch)
+    }
+
     /// Makes one in memory, for files that stand for devices.
     pub(crate) fn in_memory(purpose: &str) -> Result<Self> {
         Self::under(Path::new(MEMORY), purpose)
@@ -59,13 +70,6 @@ impl Scratch {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Leaves the directory behind and says where.
-    pub(crate) fn keep(&mut self) {
-        self.keep = true;
-        live().remove(&self.path);
-        println!("kept: {}", self.path.display());
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::str::FromStr;
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::base::client::Client;
 use crate::base::process::{self, Running};
+use crate::base::spelled::spelled;
 
 /// Export name that every server offers.
 pub(crate) const EXPORT: &str = "disk0";
@@ -20,15 +20,17 @@ const OPENSSL: &str = "\
 [server]\nsubjectAltName = DNS:localhost,IP:127.0.0.1\nextendedKeyUsage = serverAuth\n\
 [client]\nextendedKeyUsage = clientAuth\n";
 
-/// An emulated processor under load takes its time to start a server.
-const START_LIMIT: Duration = Duration::from_secs(60);
+/// An emulated processor under load takes its time to start a server, and images their time to be opened: a server waits for the lock
+/// of one that was killed.
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// A server under test.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Server {
     /// The server of this project as it is by default.
     Evenkeel,
     /// The same without mClock and admission.
+    #[value(name = "evenkeel-noqos")]
     EvenkeelNoQos,
     /// The same on epoll and threads instead of io_uring.
     EvenkeelEpoll,
@@ -43,43 +45,9 @@ pub(crate) enum Server {
 }
 
 impl Server {
-    const ALL: [Self; 7] = [
-        Self::Evenkeel,
-        Self::EvenkeelNoQos,
-        Self::EvenkeelEpoll,
-        Self::EvenkeelTls,
-        Self::QemuNbd,
-        Self::QemuNbdUnsafe,
-        Self::Nbdkit,
-    ];
-
     /// True if it is this project's, in any form.
-    pub(crate) fn is_evenkeel(&self) -> bool {
+    pub(crate) fn is_evenkeel(self) -> bool {
         matches!(self, Self::Evenkeel | Self::EvenkeelNoQos | Self::EvenkeelEpoll | Self::EvenkeelTls)
-    }
-
-    /// Short name, as on the command line.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Self::Evenkeel => "evenkeel",
-            Self::EvenkeelNoQos => "evenkeel-noqos",
-            Self::EvenkeelEpoll => "evenkeel-epoll",
-            Self::EvenkeelTls => "evenkeel-tls",
-            Self::QemuNbd => "qemu-nbd",
-            Self::QemuNbdUnsafe => "qemu-nbd-unsafe",
-            Self::Nbdkit => "nbdkit",
-        }
-    }
-}
-
-impl FromStr for Server {
-    type Err = anyhow::Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let Some(server) = Self::ALL.iter().find(|s| s.name() == text) else {
-            bail!("unknown server `{text}`, expected one of {}", Self::ALL.map(|s| s.name()).join(", "));
-        };
-        Ok(server.clone())
     }
 }
 
@@ -148,9 +116,7 @@ pub(crate) fn start_with(setup: &Setup<'_>, certificates: Option<&Path>, dir: &P
             let config = dir.join("evenkeel.toml");
             let tls = certificates.map(evenkeel_tls).unwrap_or_default();
             std::fs::write(&config, evenkeel_config(server, storage, address, dir)? + &tls)?;
-            let mut command = Command::new(binary);
-            command.args(["serve", "--config"]).arg(config);
-            command
+            serve(binary, config)
         }
         Server::QemuNbd | Server::QemuNbdUnsafe => qemu_nbd(*server == Server::QemuNbdUnsafe, storage, address),
         Server::Nbdkit => nbdkit(certificates, storage, address),
@@ -159,16 +125,33 @@ pub(crate) fn start_with(setup: &Setup<'_>, certificates: Option<&Path>, dir: &P
         // nbdkit leaves its socket behind, and does not start where there is one.
         let _ = std::fs::remove_file(path);
     }
-    let log = std::fs::File::create(dir.join(format!("{}.log", server.name())))?;
-    let mut running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
-    match Client::connect(&address.plain(), EXPORT, START_LIMIT).and_then(Client::disconnect) {
-        Ok(()) => Ok(running),
-        Err(e) => {
-            let said = std::fs::read_to_string(dir.join(format!("{}.log", server.name()))).unwrap_or_default();
-            let ended = running.ended()?.map(|s| format!(" ({s})")).unwrap_or_default();
-            Err(e.context(format!("{} does not serve{ended}; it said: {}", server.name(), said.trim())))
-        }
-    }
+    start_and_reach(dir, &spelled(server), &mut command, || reach(&address.plain(), EXPORT))
+}
+
+/// Starts a server whose messages go to `DIR/NAME.log`, and waits for it in `reach`.
+pub(crate) fn start_and_reach(
+    dir: &Path,
+    name: &str,
+    command: &mut Command,
+    reach: impl FnOnce() -> Result<()>,
+) -> Result<Running> {
+    let mut running = process::daemon(dir, name, command)?;
+    let Err(error) = reach() else { return Ok(running) };
+    let ended = running.ended()?.map(|status| format!(" ({status})")).unwrap_or_default();
+    let said = std::fs::read_to_string(dir.join(format!("{name}.log"))).unwrap_or_default();
+    Err(error.context(format!("{name} does not serve{ended}; it said: {}", said.trim())))
+}
+
+/// Waits until a server offers `export` at `address`, a path of a Unix socket or `host:port`.
+pub(crate) fn reach(address: &str, export: &str) -> Result<()> {
+    Client::connect(address, export, START_LIMIT).and_then(Client::disconnect)
+}
+
+/// `evenkeel serve` of a configuration.
+pub(crate) fn serve(binary: &Path, config: impl AsRef<Path>) -> Command {
+    let mut command = Command::new(binary);
+    command.args(["serve", "--config"]).arg(config.as_ref());
+    command
 }
 
 fn evenkeel_config(server: &Server, storage: &Storage, address: &Address, dir: &Path) -> Result<String> {
@@ -287,7 +270,10 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        assert_eq!("qemu-nbd-unsafe".parse::<Server>().unwrap(), Server::QemuNbdUnsafe);
-        assert!("x".parse::<Server>().unwrap_err().to_string().contains("nbdkit"));
+        use clap::ValueEnum as _;
+        assert_eq!(Server::from_str("qemu-nbd-unsafe", false), Ok(Server::QemuNbdUnsafe));
+        assert!(Server::from_str("x", false).is_err());
+        let names: Vec<String> = Server::value_variants().iter().map(spelled).collect();
+        assert_eq!(names[..4], ["evenkeel", "evenkeel-noqos", "evenkeel-epoll", "evenkeel-tls"]);
     }
 }

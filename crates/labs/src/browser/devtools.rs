@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use base64::prelude::{BASE64_STANDARD as BASE64, Engine as _};
 use serde_json::{Value, json};
 
-use crate::base::process::Running;
+use crate::base::process::{self, Running};
 
 /// An answer takes milliseconds; a browser that starts on a busy machine takes its time.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -162,13 +162,8 @@ impl Browser {
 
     /// Waits until an expression is true; how long that took.
     pub(super) fn wait_for(&mut self, condition: &str) -> Result<Duration> {
-        let begun = Instant::now();
         // Between two pages there is none to ask.
-        while !self.value(condition).is_ok_and(|value| value == true) {
-            ensure!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {condition}");
-            thread::sleep(PAUSE);
-        }
-        Ok(begun.elapsed())
+        process::until(condition, [PATIENCE, PAUSE], || Ok(self.value(condition).is_ok_and(|value| value == true)))
     }
 
     /// Presses a key and lets it go.

@@ -43,10 +43,7 @@ const ROW: &str = "const row = name => [...document.querySelectorAll('#tenants t
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let program = process::find_program("chromium").context("chromium is not installed")?;
-    let mut scratch = Scratch::new("browser")?;
-    if options.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(options.keep, "browser")?;
     let pictures = build::target_dir()?.join("xtask/browser");
     std::fs::create_dir_all(&pictures).with_context(|| format!("cannot make {}", pictures.display()))?;
     let mut browser = Browser::start(&program, scratch.path())?;

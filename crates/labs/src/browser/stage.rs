@@ -5,16 +5,12 @@ use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::base::client::Client;
 use crate::base::process::Running;
-use crate::base::servers::free_port;
+use crate::base::servers::{self, free_port};
 
-/// An emulated processor under load takes its time to start a server.
-const START_LIMIT: Duration = Duration::from_secs(60);
 /// Far longer than the lab; clients end with the stage.
 const LOAD: &str = "600s";
 /// Tenants of the large server, besides the default one.
@@ -70,8 +66,9 @@ const CLIENTS: [(&str, &[&str]); 6] = [
 /// A server and what it was started with.
 pub(super) struct Server {
     binary: PathBuf,
-    config: PathBuf,
-    log: PathBuf,
+    folder: PathBuf,
+    /// Of its files in the folder.
+    name: String,
     nbd: u16,
     status: u16,
     process: Option<Running>,
@@ -101,24 +98,24 @@ impl Server {
         let text = format!(
             "[server]\nlisten = [\"127.0.0.1:{nbd}\"]\nunix = []\nstatus = \"127.0.0.1:{status}\"\ndata_dir = {data:?}\n{rest}"
         );
-        let config = folder.join(format!("{name}.toml"));
+        let (binary, folder, name) = (binary.to_owned(), folder.to_owned(), name.to_owned());
+        let mut server = Self { binary, folder, name, nbd, status, process: None };
+        let config = server.config();
         std::fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
-        let log = folder.join(format!("{name}.log"));
-        let mut server = Self { binary: binary.to_owned(), config, log, nbd, status, process: None };
         server.rise(export)?;
         Ok(server)
     }
 
+    fn config(&self) -> PathBuf {
+        self.folder.join(format!("{}.toml", self.name))
+    }
+
     /// Starts it where it was before, and waits until it serves.
     pub(super) fn rise(&mut self, export: &str) -> Result<()> {
-        let log = std::fs::File::create(&self.log)?;
-        let mut command = Command::new(&self.binary);
-        command.args(["serve", "--config"]).arg(&self.config);
-        self.process = Some(Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?);
-        let served = Client::connect(&format!("127.0.0.1:{}", self.nbd), export, START_LIMIT);
-        served
-            .and_then(Client::disconnect)
-            .with_context(|| format!("the server does not serve; see {}", self.log.display()))
+        let mut command = servers::serve(&self.binary, self.config());
+        let reach = || servers::reach(&format!("127.0.0.1:{}", self.nbd), export);
+        self.process = Some(servers::start_and_reach(&self.folder, &self.name, &mut command, reach)?);
+        Ok(())
     }
 
     /// Kills it.

@@ -230,8 +230,7 @@ fn knows_what_it_is(agent: &Agent, cached: &Cached) -> Result<()> {
     let counter = if agent.direction == "write" { "write_hits_total" } else { "read_hits_total" };
     let hits = state["cache"][counter].as_u64();
     ensure!(state["kind"] == kind.name() && hits.is_some_and(|hits| hits > 0), "the agent says {state}");
-    let discovered = process::output(Command::new(&agent.guard.binary).args(["guard", "discover", "--json"]))?;
-    let discovered: Value = serde_json::from_str(&discovered).context("guard discover")?;
+    let discovered = process::json(Command::new(&agent.guard.binary).args(["guard", "discover", "--json"]))?;
     let entries = discovered["cached"].as_array().map_or(&[][..], Vec::as_slice);
     let found = entries.iter().any(|entry| {
         let name = entry["name"].as_str().unwrap_or_default();

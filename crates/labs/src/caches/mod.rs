@@ -23,10 +23,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let plan = Plan::of(options);
     let expected = guest::steps(&plan);
     ensure!(expected > 0, "no step has {:?} in its name", options.only);
-    let mut scratch = Scratch::new("caches")?;
-    if options.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(options.keep, "caches")?;
     let mut machine = vm::Machine::caches(&options.build, &scratch, options.verbose)?;
     let script = options.lean_guest_script(&scratch, "caches", &plan.arguments())?;
     let guest = machine.boot(&kernel::with_tools(&tools, &script), &[])?;

@@ -3,10 +3,9 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::base::process::{self, Running, daemon};
@@ -68,10 +67,7 @@ impl Cluster {
         options: &Options,
         prepare: impl FnOnce(&Path) -> Result<Vec<(&'static str, PathBuf)>>,
     ) -> Result<Self> {
-        let mut scratch = Scratch::new(plan.name)?;
-        if options.keep {
-            scratch.keep();
-        }
+        let scratch = Scratch::kept_if(options.keep, plan.name)?;
         let folder = scratch.path().to_owned();
         let devices = Scratch::in_memory(plan.name)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -176,12 +172,7 @@ impl Cluster {
     }
 
     fn wait_for(&self, what: &str, mut holds: impl FnMut() -> bool) -> Result<()> {
-        let begun = Instant::now();
-        while !holds() {
-            ensure!(begun.elapsed() < PATIENCE, "this does not come true: {what}");
-            thread::sleep(Duration::from_millis(200));
-        }
-        Ok(())
+        process::until(what, [PATIENCE, Duration::from_millis(200)], || Ok(holds())).map(drop)
     }
 }
 

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::SPEED;
 use super::stage::{OBJECT_BYTES, Stage, Window, median, progress};
+use crate::base::process;
 use crate::check::figures::Spread;
 use crate::check::run::{Lab, Options};
 
@@ -114,10 +115,9 @@ fn recovery(stage: &mut Stage, name: &str, budget: Option<u64>, time: Duration) 
     let recovering = stage.bursts(&format!("{name}, recovery"), time)?;
     let meanwhile = stage.counted("recovery_ops")? - before;
     ensure!(meanwhile < LOST, "{name}: the recovery was over before the measurement: {meanwhile} of {LOST} objects");
-    while stage.counted("recovery_ops")? - before < LOST {
-        ensure!(begun.elapsed() < LONGEST, "{name}: the recovery does not end");
-        thread::sleep(Duration::from_millis(200));
-    }
+    process::until(&format!("{name}: the end of the recovery"), [LONGEST, Duration::from_millis(200)], || {
+        Ok(stage.counted("recovery_ops")? - before >= LOST)
+    })?;
     let took = begun.elapsed();
     println!("lab: {name}: {meanwhile} objects during the measurement, all {LOST} after {:.0} s", took.as_secs_f64());
     Ok(Row { name: name.to_owned(), calm, recovering, took })

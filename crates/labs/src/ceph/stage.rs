@@ -211,10 +211,8 @@ impl Stage {
         let ramp = format!("--ramp_time={RAMP}");
         let mut light = self.forever("light", &["--bs=4k", "--size=4m", "--group_reporting", &runtime, &ramp]);
         let (begun, before) = (Instant::now(), self.written()?);
-        let output = process::output(light.args(arguments))?;
+        let report = process::json(light.args(arguments))?;
         let (took, written) = (begun.elapsed(), self.written()? - before);
-        let start = output.find('{').context("fio says nothing")?;
-        let report: Value = serde_json::from_str(&output[start..])?;
         let writes = &report["jobs"][0]["write"];
         let latency = &writes["clat_ns"]["percentile"];
         let ms = |percentile: &str| latency[percentile].as_f64().map(|ns| ns / 1e6).context("fio tells no latency");
@@ -310,8 +308,8 @@ impl Stage {
     /// The agent's state of each OSD; nothing if it does not run.
     fn state(&self) -> Vec<Value> {
         let url = format!("http://{}/api/v1/state", self.status);
-        let answer = process::output(process::program("curl").args(["--silent", "--fail", "--max-time", "5", &url]));
-        let state: Value = answer.ok().and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        let curl = ["--silent", "--fail", "--max-time", "5", &url];
+        let state = process::json(process::program("curl").args(curl)).unwrap_or_default();
         state["pools"].as_array().cloned().unwrap_or_default()
     }
 
@@ -356,16 +354,9 @@ impl Stage {
     }
 
     pub(crate) fn wait_for(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) -> Result<()> {
-        let begun = Instant::now();
-        while !holds(self) {
-            ensure!(
-                begun.elapsed() < PATIENCE,
-                "this does not come true: {what} (the OSD stands {:?})",
-                self.standing()
-            );
-            thread::sleep(Duration::from_millis(200));
-        }
-        Ok(())
+        process::until(what, [PATIENCE, Duration::from_millis(200)], || Ok(holds(self)))
+            .with_context(|| format!("the OSD stands {:?}", self.standing()))
+            .map(drop)
     }
 }
 

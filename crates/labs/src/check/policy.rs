@@ -26,15 +26,17 @@ pub(crate) fn write(file: &Path, host: &str) -> Result<()> {
 
 /// That `evenkeel check` finds this pool of the policy enforced here, at its point, and no other; its settings here.
 pub(crate) fn is_enforced(binary: &Path, file: &Path, pool: &str) -> Result<String> {
-    let text = process::output(Command::new(binary).arg("check").arg(file).arg("--json"))?;
-    let checked: Value = serde_json::from_str(&text).context("evenkeel check")?;
+    let checked = process::json(Command::new(binary).arg("check").arg(file).arg("--json"))?;
     let rows = checked["rows"].as_array().context("evenkeel check has no rows")?;
     let here = rows.iter().filter(|row| row["here"] != "missing");
     let word = |row: &Value, key: &str| row[key].as_str().unwrap_or("all").to_owned();
     let enforced: BTreeSet<(String, String)> =
         here.clone().map(|row| (word(row, "pool"), word(row, "point"))).collect();
     let point = POINTS.iter().find(|(known, _)| *known == pool).context("a pool of the policy")?.1;
-    ensure!(enforced == BTreeSet::from([(pool.to_owned(), point.to_owned())]), "enforced here: {enforced:?}; {text}");
+    ensure!(
+        enforced == BTreeSet::from([(pool.to_owned(), point.to_owned())]),
+        "enforced here: {enforced:?}; {checked}"
+    );
     let settings: Vec<String> = here.map(|row| format!("{}: {}", word(row, "tenant"), word(row, "setting"))).collect();
     Ok(format!("{pool} by {point}: {}", settings.join(", ")))
 }

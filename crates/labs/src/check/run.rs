@@ -63,7 +63,7 @@ fn guest_script(own: &Path, binary: &Path, command: &str, arguments: &[String]) 
 /// Results of a lab, printed in the form of the test harness so that they are counted the same way.
 #[derive(Debug)]
 pub(crate) struct Lab {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) tally: Tally,
 }
 
@@ -88,7 +88,7 @@ impl Lab {
 
     /// Prints a measured figure beside its bar. It decides nothing.
     pub(crate) fn figure(&self, name: &str, value: &str, bar: &str, met: bool) {
-        figure(self.name, name, value, bar, met);
+        figure(&self.name, name, value, bar, met);
     }
 
     /// A measured figure beside its bar: with `--full` a check, otherwise printed.

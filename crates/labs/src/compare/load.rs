@@ -52,10 +52,9 @@ pub(super) fn run(case: &Case, seconds: u32, contender: &Contender<'_>) -> Resul
     load.arg("load").arg(contender.address.uri()).args(["--json", "--op", case.op, "--block-size", case.block_size]);
     load.args(["--pattern", case.pattern, "--duration", &format!("{seconds}s")]);
     load.args(["--queue-depth", &case.queue_depth.to_string(), "--connections", &case.connections.to_string()]);
-    let text = process::output(&mut load)?;
-    let report: Value = serde_json::from_str(&text).context("the load generator printed no JSON")?;
-    let job = Job::read(&report).with_context(|| format!("unexpected report of the load generator: {text}"))?;
-    ensure!(job.requests > 0.0 && job.clean, "requests failed: {text}");
+    let report = process::json(&mut load)?;
+    let job = Job::read(&report).with_context(|| format!("unexpected report of the load generator: {report}"))?;
+    ensure!(job.requests > 0.0 && job.clean, "requests failed: {report}");
     Ok(job)
 }
 

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
-use serde_json::Value;
 
 use self::host::Memory;
 use self::targets::Target;
@@ -25,6 +24,7 @@ use crate::base::client::{self, Client};
 use crate::base::process::{self, Running};
 use crate::base::scratch::Scratch;
 use crate::base::servers::{self, Address, EXPORT, Server, Setup, Storage};
+use crate::base::spelled::spelled;
 use crate::check::figures::Spread;
 
 /// Large enough to leave the processor's caches, small enough to fill in a moment.
@@ -266,7 +266,7 @@ impl Drop for DataFile {
 
 /// A server with its place, started once for a case or anew for each of its turns.
 struct Contender<'a> {
-    name: &'static str,
+    name: String,
     server: Server,
     binary: &'a Path,
     /// The client that loads it.
@@ -295,9 +295,11 @@ fn measure_case(
 ) -> Result<()> {
     let mut servers = case.against.servers().to_vec();
     servers.retain(|s| args.servers.is_empty() || args.servers.contains(s));
-    let mut servers: Vec<_> = servers.into_iter().map(|server| (server.name(), server, binary)).collect();
+    let mut servers: Vec<_> = servers.into_iter().map(|server| (spelled(&server), server, binary)).collect();
     if let Some(baseline) = &args.baseline {
-        servers = vec![("evenkeel", Server::Evenkeel, binary), ("baseline", Server::Evenkeel, baseline)];
+        servers = [("evenkeel", binary), ("baseline", baseline)]
+            .map(|(name, binary)| (name.to_owned(), Server::Evenkeel, binary))
+            .into();
     }
     let certificates = scratch.path().join("certificates");
     if matches!(case.against, Against::Certificates | Against::Tls) && !certificates.exists() {
@@ -373,7 +375,7 @@ fn measure(
     let memory_ns = watch.finish();
     Ok(Run {
         case: case.name.into(),
-        server: contender.name.into(),
+        server: contender.name.clone(),
         round,
         iops: job.iops,
         bytes_per_s: job.bytes_per_s,
@@ -392,8 +394,7 @@ fn measure_fio(case: &Case, seconds: u32, round: u32, file: &Path) -> Result<Run
     fio.args(["--output-format=json", "--readonly", "--norandommap"]);
     fio.arg(format!("--filename={}", file.display())).arg(format!("--runtime={seconds}"));
     fio.arg(format!("--bs={}", case.block_size)).arg(format!("--iodepth={}", case.queue_depth));
-    let text = process::output(&mut fio)?;
-    let report: Value = serde_json::from_str(&text).context("fio printed no JSON")?;
+    let report = process::json(&mut fio)?;
     let read = &report["jobs"][0]["read"];
     let Some(iops) = read["iops"].as_f64().filter(|&n| n > 0.0) else { bail!("fio completed no request") };
     let percentile = |p: &str| read["clat_ns"]["percentile"][p].as_f64().unwrap_or(f64::NAN) / 1e3;

@@ -8,17 +8,16 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::Args;
-use crate::base::client::Client;
 use crate::base::process::{self, Running};
 use crate::base::scratch::Scratch;
+use crate::base::servers;
 use crate::check::figures::Spread;
 
 pub(super) const METHODS: [&str; 5] = ["round_robin", "least_connections", "genetic", "lpt", "waits"];
@@ -181,19 +180,15 @@ fn measure(
          data_dir = {dir:?}\n[volumes.{EXPORT}]\nbackend = \"memory\"\nsize = \"64MiB\"\n"
     );
     std::fs::write(&config, text)?;
-    let log = std::fs::File::create(dir.join("log"))?;
-    let mut command = Command::new(binary);
-    command.args(["serve", "--config"]).arg(&config).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-    let server = Running::spawn(&mut command)?;
-    let socket = dir.join("nbd.sock");
-    let address = crate::base::servers::Address::Unix(socket);
-    Client::connect(&address.plain(), EXPORT, Duration::from_secs(20)).and_then(Client::disconnect)?;
+    let socket = dir.join("nbd.sock").display().to_string();
+    let server = servers::start_and_reach(dir, "serve", &mut servers::serve(binary, &config), || {
+        servers::reach(&socket, EXPORT)
+    })?;
     let _confined = Confined::new(server)?;
     let mut load = Command::new(binary);
     load.args(["load", "--json", "--duration", &format!("{seconds}s"), "--warmup"]);
     load.arg(format!("{}s", WARMUP.as_secs())).args(["--threads", &case.connections.to_string(), "--jobs"]).arg(jobs);
-    let report: Value =
-        serde_json::from_str(&process::output(&mut load)?).context("the load generator printed no JSON")?;
+    let report = process::json(&mut load)?;
     let jobs = report["jobs"].as_array().context("the load generator's report has no jobs")?;
     let named = |prefix: &str| {
         let prefix = prefix.to_owned();
@@ -202,7 +197,7 @@ fn measure(
     ensure!(jobs.iter().all(|job| job["failure"].is_null()), "a client failed: {report}");
     let mut state = Command::new(binary);
     state.args(["state", "--json", "--control"]).arg(dir.join("control.sock"));
-    let state: Value = serde_json::from_str(&process::output(&mut state)?).context("the server printed no state")?;
+    let state = process::json(&mut state)?;
     Ok(Run {
         case: case.name,
         method,

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, ensure};
 use self::replay::Findings;
 use crate::base::scratch::Scratch;
 use crate::base::servers::Server;
+use crate::base::spelled::spelled;
 use crate::check::journal::Journal;
 use crate::check::run::{Lab, Options};
 use crate::machine::vm::Machine;
@@ -42,7 +43,7 @@ pub(crate) struct Subject {
 
 impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}_{}", self.server.name(), if self.file { "file" } else { "block" })
+        write!(f, "{}_{}", spelled(&self.server), if self.file { "file" } else { "block" })
     }
 }
 
@@ -52,7 +53,8 @@ impl FromStr for Subject {
     fn from_str(text: &str) -> Result<Self> {
         let (server, storage) = text.split_once('_').context("expected SERVER_block or SERVER_file")?;
         ensure!(matches!(storage, "block" | "file"), "expected block or file, not `{storage}`");
-        Ok(Self { server: server.parse()?, file: storage == "file" })
+        let server = <Server as clap::ValueEnum>::from_str(server, false).map_err(anyhow::Error::msg)?;
+        Ok(Self { server, file: storage == "file" })
     }
 }
 
@@ -84,15 +86,11 @@ impl Trial {
 
 /// Runs the lab and reports each check.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    let mut scratch = Scratch::new("durability")?;
-    if options.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(options.keep, "durability")?;
     let dir = scratch.path().to_owned();
     let mut machine = Machine::new(&options.build, &scratch, options.verbose)?;
-    let server = options.server.clone();
-    let mut subjects =
-        vec![Subject { server: server.clone(), file: false }, Subject { server: server.clone(), file: true }];
+    let server = options.server;
+    let mut subjects = [false, true].map(|file| Subject { server, file }).to_vec();
     if server == Server::Evenkeel {
         // The other engine writes and syncs in its own way.
         subjects.push(Subject { server: Server::EvenkeelEpoll, file: false });

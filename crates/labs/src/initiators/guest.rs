@@ -211,11 +211,10 @@ fn one_for_each(stage: &Stage, disks: &[Disk; 2]) -> Result<[Guard; 2]> {
 }
 
 fn start_etcd() -> Result<Running> {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open("/run/etcd.log")?;
     let mut command = process::program("etcd");
     command.args(["--data-dir", "/run/etcd", "--listen-client-urls", ETCD, "--advertise-client-urls", ETCD]);
     command.args(["--listen-peer-urls", "http://127.0.0.1:2380"]);
-    Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
+    process::daemon(Path::new("/run"), "etcd", &mut command)
 }
 
 /// Before an agent is asked again: starting a program costs the emulated processor more than it does to wait.

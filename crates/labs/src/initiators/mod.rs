@@ -19,10 +19,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let plan = Plan::of(options);
     let expected = guest::steps(&plan);
     ensure!(expected > 0, "no step has {:?} in its name", options.only);
-    let mut scratch = Scratch::new("initiators")?;
-    if options.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(options.keep, "initiators")?;
     let mut machine = vm::Machine::initiators(&options.build, &scratch, options.verbose)?;
     let guest = machine.boot(&options.lean_guest_script(&scratch, "initiators", &plan.arguments())?, &[])?;
     steps::report(lab, guest, plan.limit(LIMIT), expected)

@@ -163,13 +163,12 @@ pub(super) fn agent(binary: &Path, figures: &mut Figures, target_ms: u32) -> Res
     let mut phases = Vec::new();
     for (writing_s, pause_s) in [(ON, PAUSE), (AGAIN, PAUSE)] {
         let started = Instant::now();
-        let mut windows = Vec::new();
         let writing = writers(Server::Lio, writing_s)?;
-        observe(&device, started, writing_s, SECOND, &mut windows)?;
+        let windows = observe(&device, started, writing_s, SECOND)?;
         // With the writers still there; what this takes is not part of any window.
         let acts = holds_writers_alone(binary);
         drop(writing);
-        observe(&device, started, pause_s, SECOND, &mut Vec::new())?;
+        observe(&device, started, pause_s, SECOND)?;
         acts?;
         holds_no_host(binary)?;
         phases.push(windows);
@@ -210,13 +209,11 @@ pub(super) fn spell(binary: &Path, server: Server, target_ms: u32, seconds: u64)
     let reading = reader(server, seconds + 9)?;
     thread::sleep(SECOND);
     let started = Instant::now();
-    let mut windows = Vec::new();
     let writing = writers(server, seconds + 7)?;
-    observe(&server.device(1), started, seconds, SECOND, &mut windows)?;
+    let mut windows = observe(&server.device(1), started, seconds, SECOND)?;
     let acts = holds_writers_alone(binary);
     agent.stop()?;
-    let mut free = Vec::new();
-    observe(&server.device(1), started, 2, SECOND, &mut free)?;
+    let free = observe(&server.device(1), started, 2, SECOND)?;
     drop((writing, reading));
     print_windows(target_ms, &windows);
     acts?;
@@ -246,11 +243,10 @@ pub(super) fn without_effect(binary: &Path, figures: &mut Figures) -> Result<Str
                 let why = guard::ask(binary, guard::ONLY, &["why"])?;
                 bail!("not noticed in {SURE_S} s: {}", why.trim());
             }
-            observe(&device, started, 1, SECOND, &mut before)?;
+            before.extend(observe(&device, started, 1, SECOND)?);
         }
         let noticed_s = started.elapsed().as_secs_f64();
-        let mut after = Vec::new();
-        observe(&device, started, AFTER_S, SECOND, &mut after)?;
+        let after = observe(&device, started, AFTER_S, SECOND)?;
         let said = guard::ask(binary, guard::ONLY, &["why", "-n", "100"])?;
         agent.stop()?;
         print_windows(TARGET_MS, &before);
@@ -301,8 +297,7 @@ pub(super) fn percentile(binary: &Path, figures: &mut Figures) -> Result<String>
         command.args(["--ioengine=psync", "--numjobs=6", "--thread", "--group_reporting", RATE]);
         command.args(["--rate_process=poisson", "--time_based", "--clocksource=clock_gettime"]);
         command.args(["--percentile_list=50:99", "--output-format=json"]);
-        let text = process::output(command.arg(format!("--filename={volume}")).arg(format!("--runtime={seconds}")))?;
-        serde_json::from_str(text.get(text.find('{').unwrap_or(0)..).unwrap_or_default()).context("fio's result")
+        process::json(command.arg(format!("--filename={volume}")).arg(format!("--runtime={seconds}")))
     };
     // From the host into memory.
     fio("1")?;

@@ -6,11 +6,12 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use super::holding::{Holding, sentinel_of};
 use super::stage::{self, Measured, Segments, Server, UNCAPPED, with_window};
 use super::{baselines, control, others, overhead, servers};
+use crate::base::process;
 use crate::check::figures::Figures;
 use crate::check::steps::{self, Plan};
 use crate::machine::guest::{signal, tool};
@@ -35,14 +36,6 @@ pub(crate) enum Machine {
 
 impl Machine {
     pub(super) const ALL: [Self; 2] = [Self::Delays, Self::Agent];
-
-    /// As on the command line.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Delays => "delays",
-            Self::Agent => "agent",
-        }
-    }
 }
 
 fn load(host: usize, arguments: &[&str]) -> Result<Measured> {
@@ -164,6 +157,17 @@ fn root_qdisc() -> Result<String> {
     Ok(tool("tc", &["qdisc", "show", "dev", "br0", "root"])?.trim().to_owned())
 }
 
+/// True if the queues of ours are there.
+fn has_queues() -> Result<bool> {
+    Ok(root_qdisc()?.contains("7ee1:"))
+}
+
+/// Waits, and tells what there is if that takes too long.
+fn until(what: &str, limit: Duration, holds: impl FnMut() -> Result<bool>) -> Result<Duration> {
+    process::until(what, [limit, Duration::from_millis(20)], holds)
+        .with_context(|| format!("there are {:?} and {:?}", root_qdisc(), filters()))
+}
+
 fn refuses_foreign(binary: &Path) -> Result<String> {
     tool("tc", &["qdisc", "add", "dev", "br0", "root", "handle", "1:", "pfifo", "limit", "777"])?;
     let output = Command::new(binary)
@@ -276,12 +280,7 @@ fn killed(binary: &Path, figures: &mut Figures) -> Result<String> {
     let held = load(1, &["--seconds", "1", "--write"])?;
     ensure!(held.mean_ms > 3.0 * free.mean_ms, "the delay is ineffective: {free:?}, {held:?}");
     holding.running.kill();
-    let killed_at = Instant::now();
-    while root_qdisc()?.contains("7ee1:") {
-        ensure!(killed_at.elapsed() < LIMIT, "the sentinel did not remove the queues: {}", root_qdisc()?);
-        thread::sleep(Duration::from_millis(20));
-    }
-    let gone_s = killed_at.elapsed().as_secs_f64();
+    let gone_s = until("the sentinel removes the queues", LIMIT, || Ok(!has_queues()?))?.as_secs_f64();
     let after = load(1, &["--seconds", "1", "--write"])?;
     as_before(figures, after.mean_ms, free.mean_ms);
     Ok(format!(
@@ -343,15 +342,11 @@ fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
     bites(held)?;
     ensure!(attached.contains("clsact") && attached.contains("evenkeel"), "no filter: {attached}");
     holding.running.kill();
-    let killed_at = Instant::now();
-    while !filters()?.is_empty() || root_qdisc()?.contains("7ee1:") {
-        ensure!(killed_at.elapsed() < LIMIT, "the sentinel did not remove it: {}", filters()?);
-        thread::sleep(Duration::from_millis(20));
-    }
+    let gone = until("the sentinel removes the filter", LIMIT, || Ok(filters()?.is_empty() && !has_queues()?))?;
     let after = request()?;
     let mut detail = format!(
         "request {free:.2} ms free, {held:.2} held; agent killed: gone after {:.2} s, {after:.2} ms",
-        killed_at.elapsed().as_secs_f64()
+        gone.as_secs_f64()
     );
     let mut slowest = after;
 
@@ -413,12 +408,8 @@ fn removed_by_others(binary: &Path) -> Result<String> {
         for what in removed {
             tool("tc", &["qdisc", "del", "dev", "br0", what])?;
         }
-        let removed_at = Instant::now();
-        while !root_qdisc()?.contains("7ee1:") || more.is_empty() == filters()?.contains("evenkeel") {
-            ensure!(removed_at.elapsed() < LIMIT, "not made again: {}, {}", root_qdisc()?, filters()?);
-            thread::sleep(Duration::from_millis(20));
-        }
-        let again_s = removed_at.elapsed().as_secs_f64();
+        let is_made = || Ok(has_queues()? && more.is_empty() != filters()?.contains("evenkeel"));
+        let again_s = until("all is made again", LIMIT, is_made)?.as_secs_f64();
         let held = load(1, &["--seconds", "0.5", "--write"])?.mean_ms;
         holding.stop()?;
         detail += &format!("; {} made again after {again_s:.2} s, {held:.2} ms held", removed.join(" and "));
@@ -445,11 +436,9 @@ fn sentinel_killed(binary: &Path) -> Result<String> {
     let held = load(1, &["--seconds", "0.5", "--write"])?;
     ensure!(held.mean_ms > 9.5, "the delay ended with the sentinel: {held:?}");
     holding.running.kill();
-    let killed_at = Instant::now();
-    while root_qdisc()?.contains("7ee1:") || Path::new(&format!("/proc/{second}")).exists() {
-        ensure!(killed_at.elapsed() < LIMIT, "the second sentinel did not remove the queues: {}", root_qdisc()?);
-        thread::sleep(Duration::from_millis(20));
-    }
+    until("the second sentinel removes the queues and ends", LIMIT, || {
+        Ok(!has_queues()? && !Path::new(&format!("/proc/{second}")).exists())
+    })?;
     let after = load(1, &["--seconds", "0.5", "--write"])?;
     ensure!(after.mean_ms < 9.5, "still held: {after:?}");
     Ok(format!("another sentinel after {replaced_s:.2} s; it removed the queues when the agent was killed"))

@@ -20,6 +20,7 @@ use anyhow::{Context, Result, ensure};
 
 use self::guest::Machine;
 use crate::base::scratch::Scratch;
+use crate::base::spelled::spelled;
 use crate::check::run::{Lab, Options};
 use crate::check::steps::{Plan, Steps};
 use crate::machine::{kernel, vm};
@@ -43,10 +44,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     ensure!(!wanted.is_empty(), "no step has {:?} in its name", options.only);
     let mut scratches = Vec::new();
     for machine in &wanted {
-        let mut scratch = Scratch::new(&format!("iscsi-{}", machine.name()))?;
-        if options.keep {
-            scratch.keep();
-        }
+        let scratch = Scratch::kept_if(options.keep, &format!("iscsi-{}", spelled(machine)))?;
         scratches.push(scratch);
     }
     let first = vm::Machine::storage_network(&options.build, &scratches[0], options.verbose)?;
@@ -67,7 +65,11 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
             let at = wanted.iter().position(|m| *m == machine).context("an unknown machine")?;
             let steps = &mut steps[at];
             if line.starts_with("lab: ready") {
-                println!("lab: machine `{}` ready after {:.0} s", machine.name(), steps.since.elapsed().as_secs_f64());
+                println!(
+                    "lab: machine `{}` ready after {:.0} s",
+                    spelled(&machine),
+                    steps.since.elapsed().as_secs_f64()
+                );
                 steps.since = Instant::now();
             } else {
                 steps.hear(lab, &line);
@@ -75,10 +77,10 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
         }
         for ((machine, thread), steps) in running.into_iter().zip(steps) {
             let ended = thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("its thread panicked")));
-            ended.with_context(|| format!("in the machine `{}`", machine.name()))?;
+            ended.with_context(|| format!("in the machine `{}`", spelled(&machine)))?;
             let expected = guest::steps(machine, &plan);
             let taken = steps.taken;
-            ensure!(taken == expected, "{taken} of {expected} steps of `{}` were reported", machine.name());
+            ensure!(taken == expected, "{taken} of {expected} steps of `{}` were reported", spelled(&machine));
         }
         Ok(())
     })
@@ -86,7 +88,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
 
 /// The script of a machine.
 fn script(options: &Options, plan: &Plan, scratch: &Scratch, machine: Machine, tools: &Path) -> Result<String> {
-    let arguments = [vec!["--machine".into(), machine.name().into()], plan.arguments()].concat();
+    let arguments = [vec!["--machine".into(), spelled(&machine)], plan.arguments()].concat();
     Ok(kernel::with_tools(tools, &options.lean_guest_script(scratch, "iscsi", &arguments)?))
 }
 

@@ -55,13 +55,7 @@ pub(super) struct Window {
 }
 
 /// Observes `count` windows of `length`, of a device and of all together.
-pub(super) fn observe(
-    device: &str,
-    started: Instant,
-    count: u64,
-    length: Duration,
-    into: &mut Vec<Window>,
-) -> Result<()> {
+pub(super) fn observe(device: &str, started: Instant, count: u64, length: Duration) -> Result<Vec<Window>> {
     let read = || -> Result<[Counters; 3]> {
         let text = std::fs::read_to_string("/proc/diskstats")?;
         let counters = parse_counters(&text)?;
@@ -76,6 +70,7 @@ pub(super) fn observe(
     };
     let mut before = read()?;
     let mut at = Instant::now();
+    let mut windows = Vec::new();
     for _ in 0..count {
         thread::sleep((at + length).saturating_duration_since(Instant::now()));
         let (now, after) = (Instant::now(), read()?);
@@ -87,10 +82,10 @@ pub(super) fn observe(
             bytes / 1e6 / now.duration_since(at).as_secs_f64()
         };
         let at_s = now.duration_since(started).as_secs_f64();
-        into.push(Window { at_s, read_ms, write_ms, own_mb_per_s: rate(0), written_mb_per_s: rate(1) });
+        windows.push(Window { at_s, read_ms, write_ms, own_mb_per_s: rate(0), written_mb_per_s: rate(1) });
         (before, at) = (after, now);
     }
-    Ok(())
+    Ok(windows)
 }
 
 /// A paced random reader on host 1.
@@ -123,8 +118,7 @@ pub(super) fn beside_writers(server: Server, seconds: u64) -> Result<(f64, f64)>
     let writing = writers(server, seconds + 3)?;
     // Twelve log-ins on one emulated processor.
     thread::sleep(Duration::from_secs(2));
-    let mut windows = Vec::new();
-    observe(&server.device(1), Instant::now(), seconds, Duration::from_secs(1), &mut windows)?;
+    let windows = observe(&server.device(1), Instant::now(), seconds, Duration::from_secs(1))?;
     drop((reading, writing));
     let read_ms = mean(windows.iter().filter_map(|w| w.read_ms));
     Ok((read_ms, mean(windows.iter().map(|w| w.written_mb_per_s))))

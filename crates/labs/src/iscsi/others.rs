@@ -49,25 +49,16 @@ pub(super) fn beside_held(plan: &Plan, figures: &mut Figures) -> Result<String> 
     thread::sleep(Duration::from_secs(1));
     let started = Instant::now();
     let device = Server::Lio.device(1);
-    let mut windows = Vec::new();
-    observe(&device, started, count, WINDOW, &mut windows)?;
+    let windows = observe(&device, started, count, WINDOW)?;
     // Observed from its first instruction on: making the queues is part of the question.
     let (held, holding) = thread::scope(|scope| -> Result<_> {
-        let observer = scope.spawn(|| -> Result<Vec<Window>> {
-            let mut windows = Vec::new();
-            observe(&device, started, count, WINDOW, &mut windows)?;
-            Ok(windows)
-        });
+        let observer = scope.spawn(|| observe(&device, started, count, WINDOW));
         let holding = Holding::start(&plan.binary, &[2, 3, 4], 9_500, "all", &[])?;
         let windows = observer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the observer panicked")))?;
         Ok((windows, holding))
     })?;
     let (after, dropped) = thread::scope(|scope| -> Result<_> {
-        let observer = scope.spawn(|| -> Result<Vec<Window>> {
-            let mut windows = Vec::new();
-            observe(&device, started, count, WINDOW, &mut windows)?;
-            Ok(windows)
-        });
+        let observer = scope.spawn(|| observe(&device, started, count, WINDOW));
         let dropped = holding.stop()?;
         let windows = observer.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the observer panicked")))?;
         Ok((windows, dropped))

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::control::Agent;
 use super::holding::Holding;
-use super::observe::{Window, mean, observe, writers};
+use super::observe::{mean, observe, writers};
 use super::stage::{Segments, Server, load_fast};
 use crate::check::figures::Figures;
 use crate::check::steps::Plan;
@@ -42,8 +42,7 @@ pub(super) fn of_a_busy_device(plan: &Plan, figures: &mut Figures) -> Result<Str
     let rates = std::cell::RefCell::new(Vec::new());
     let window = || -> Result<f64> {
         thread::sleep(SETTLED);
-        let mut windows: Vec<Window> = Vec::new();
-        observe(&Server::Lio.device(1), Instant::now(), 1, WINDOW, &mut windows)?;
+        let windows = observe(&Server::Lio.device(1), Instant::now(), 1, WINDOW)?;
         let rate = mean(windows.iter().map(|w| w.written_mb_per_s));
         rates.borrow_mut().push(format!("{rate:.2}"));
         Ok(rate)

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use super::stage::{
     GROUP, HOSTS, NBD_PORTS, Server, TGT_PORT, address, initiator, load, load_command, quiet, target, volume_path,
 };
 use crate::base::process::{self, Running};
-use crate::base::servers::EXPORT;
+use crate::base::servers::{self, EXPORT};
 use crate::check::figures::Figures;
 use crate::machine::guest::{tool, work_dir};
 
@@ -35,10 +35,9 @@ fn start(binary: &Path, server: Server) -> Result<Vec<Running>> {
 
 /// tgt with a target for each host.
 fn start_tgt() -> Result<Running> {
-    let log = std::fs::File::create("/run/tgtd.log")?;
     let mut command = process::program("tgtd");
     command.args(["-f", "--iscsi", &format!("portal=10.0.0.1:{TGT_PORT}")]);
-    let daemon = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
+    let daemon = process::daemon(Path::new("/run"), "tgtd", &mut command)?;
     let admin = |arguments: &str| -> Result<String> {
         tool("tgtadm", &format!("--lld iscsi {arguments}").split(' ').collect::<Vec<_>>())
     };
@@ -70,25 +69,13 @@ fn serve(binary: &Path, port: u16, volume: usize) -> Result<Running> {
     config += "busy_poll = \"0s\"\n\n[pools.main]\ntuning.admission = \"none\"\n\n[tenants.default]\nweight = 1\n";
     write!(config, "\n[volumes.{EXPORT}]\nbackend = \"block\"\npath = \"{}\"\n", volume_path(volume).display())?;
     std::fs::write(dir.join("serve.toml"), config)?;
-    let path = dir.join("serve.log");
-    let log = std::fs::File::create(&path)?;
-    let mut command = Command::new(binary);
-    command.args(["serve", "--config"]).arg(dir.join("serve.toml"));
-    let mut running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
-    let started = Instant::now();
-    while std::net::TcpStream::connect(("10.0.0.1", port)).is_err() {
-        let said = || std::fs::read_to_string(&path).unwrap_or_default();
-        ensure!(running.ended()?.is_none(), "evenkeel serve ended: {}", said());
-        ensure!(started.elapsed() < START_LIMIT, "evenkeel serve does not answer: {}", said());
-        thread::sleep(Duration::from_millis(100));
-    }
-    Ok(running)
+    let mut command = servers::serve(binary, dir.join("serve.toml"));
+    servers::start_and_reach(&dir, "serve", &mut command, || servers::reach(&format!("10.0.0.1:{port}"), EXPORT))
 }
 
 /// Checks the facts that must be known of a client that is connected.
 fn check_found(binary: &Path, server: Server, host: usize) -> Result<String> {
-    let text = process::output(Command::new(binary).args(["guard", "discover", "--json"]))?;
-    let map: Value = serde_json::from_str(&text)?;
+    let map = process::json(Command::new(binary).args(["guard", "discover", "--json"]))?;
     let links = map["links"].as_array().context("no links")?;
     let of_it = |link: &&Value| link["server"] == server.name() && link["client"] == address(host).as_str();
     let found: Vec<&Value> = links.iter().filter(of_it).collect();

@@ -6,11 +6,9 @@ use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use clap::ValueEnum as _;
 
 use super::attacker::{NBD_PORT, STATUS_PORT, tenant_address};
 use super::attacks::{Attack, Backend, CROWD, Engine, MEMORY_BYTES, Opening, Place, SPAN, Setting, Target};
@@ -18,6 +16,8 @@ use super::{light, wire};
 use crate::base::client::{self, Client};
 use crate::base::process::{self, Running, daemon};
 use crate::base::scratch::Scratch;
+use crate::base::servers;
+use crate::base::spelled::spelled;
 
 /// Port of the server behind remote volumes.
 const BEHIND_PORT: u16 = 10_810;
@@ -55,10 +55,7 @@ pub(super) struct Attackers {
 
 impl Stage {
     pub(super) fn new(binary: &Path, keep: bool) -> Result<Self> {
-        let mut scratch = Scratch::new("isolation")?;
-        if keep {
-            scratch.keep();
-        }
+        let scratch = Scratch::kept_if(keep, "isolation")?;
         let certificate = ["tls.crt", "tls.key"].map(|name| scratch.path().join(name));
         let certificate = process::find_program("openssl").is_some().then_some(certificate);
         if let Some([certificate, key]) = &certificate {
@@ -85,15 +82,14 @@ impl Stage {
         std::fs::create_dir_all(&folder)?;
         let mut behind = None;
         if setting.backend == Backend::Remote {
-            behind = Some(self.start(&folder, "behind", &behind_config(&folder, host))?);
-            wait_for(host, BEHIND_PORT, wire::EXPORT, behind.as_mut(), &folder.join("behind.log"))?;
+            let config = behind_config(&folder, host);
+            behind = Some(self.start(&folder, "behind", &config, &format!("{host}:{BEHIND_PORT}"), wire::EXPORT)?);
         }
         if setting.backend == Backend::File {
             self.files(attack)?;
         }
         let config = self.config(&folder, host, attack, setting)?;
-        let mut process = self.start(&folder, "serve", &config)?;
-        wait_for(host, NBD_PORT, light::EXPORT, Some(&mut process), &folder.join("serve.log"))?;
+        let process = self.start(&folder, "serve", &config, &format!("{host}:{NBD_PORT}"), light::EXPORT)?;
         let servers = Servers { process, behind, host, folder, place: setting.place };
         if setting.place == Place::Users {
             // For users other than this one.
@@ -105,11 +101,12 @@ impl Stage {
         Ok(servers)
     }
 
-    fn start(&self, folder: &Path, name: &str, config: &str) -> Result<Running> {
+    fn start(&self, folder: &Path, name: &str, config: &str, address: &str, export: &str) -> Result<Running> {
         let path = folder.join(format!("{name}.toml"));
         std::fs::write(&path, config).with_context(|| format!("cannot write {}", path.display()))?;
-        let mut command = Command::new(&self.binary);
-        daemon(folder, name, command.args(["serve", "--config"]).arg(path))
+        servers::start_and_reach(folder, name, &mut servers::serve(&self.binary, path), || {
+            servers::reach(address, export)
+        })
     }
 
     fn config(&self, folder: &Path, host: Ipv4Addr, attack: &Attack, setting: Setting) -> Result<String> {
@@ -238,19 +235,19 @@ impl Servers {
 
     /// Begins an attack that ends by itself after `length`.
     pub(super) fn attack(&self, attack: &Attack, length: Duration) -> Result<Attackers> {
-        let place = self.place.to_possible_value().context("a place has a name")?;
+        let place = spelled(&self.place);
         let mut processes = Vec::new();
         for number in 0..attack.processes {
-            let path = self.folder.join(format!("{}-{number}.log", attack.name));
-            let log = std::fs::File::create(&path)?;
+            let name = format!("{}-{number}", attack.name);
             let mut command = process::program("nice");
             command.args(["-n", NICE, "chrt", "--batch", "0"]).arg(std::env::current_exe()?);
-            command.args(["guest", "attack", "--attack", attack.name, "--place", place.get_name()]);
+            command.args(["guest", "attack", "--attack", attack.name, "--place", &place]);
             command.args(["--host", &self.host.to_string(), "--process", &number.to_string()]);
             command.args(["--milliseconds", &length.as_millis().to_string()]);
             command.arg("--unix").arg(self.unix()).arg("--control").arg(self.folder.join("data/control.sock"));
-            command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-            processes.push((Running::spawn(&mut command)?, path));
+            let log = self.folder.join(format!("{name}.log"));
+            let _ = std::fs::remove_file(&log);
+            processes.push((daemon(&self.folder, &name, &mut command)?, log));
         }
         Ok(Attackers { processes, limit: length + ATTACKER_LIMIT })
     }
@@ -281,15 +278,6 @@ fn behind_config(folder: &Path, host: Ipv4Addr) -> String {
         let _ = write!(text, "[volumes.{name}]\nbackend = \"memory\"\nsize = {bytes}\n");
     }
     text
-}
-
-fn wait_for(host: Ipv4Addr, port: u16, export: &str, process: Option<&mut Running>, log: &Path) -> Result<()> {
-    let served = Client::connect(&format!("{host}:{port}"), export, PATIENCE).and_then(Client::disconnect);
-    served.with_context(|| {
-        let ended = process.and_then(|process| process.ended().ok().flatten());
-        let said = std::fs::read_to_string(log).unwrap_or_default();
-        format!("the server does not serve ({ended:?}): {said}")
-    })
 }
 
 /// Asks a server whether it is well.

@@ -1,7 +1,7 @@
 //! `evenkeel guard run` in a guest: started, asked, stopped, killed.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -67,11 +67,12 @@ impl Guard {
 
     fn run(binary: &Path, place: Place) -> Result<Self> {
         let file = place.file("toml");
-        let log = std::fs::File::create(place.file("log"))?;
-        let mut command = Command::new(binary);
-        command.args(["guard", "run", "--config", &file]);
+        // What an earlier one has said is no sign of this one.
+        let _ = std::fs::remove_file(place.file("log"));
         let started = Instant::now();
-        let mut running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
+        let mut command = Command::new(binary);
+        let mut running =
+            process::daemon(Path::new("/run"), place.name, command.args(["guard", "run", "--config", &file]))?;
         while !place.said().contains("guarding ") {
             if let Some(status) = running.ended()? {
                 bail!("guard run ended with {status}: {}", place.said());

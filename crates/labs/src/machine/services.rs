@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::base::process::{self, Running};
 
@@ -137,13 +136,8 @@ pub(crate) fn number(unit: &str, property: &str) -> Result<u64> {
     text.parse().with_context(|| format!("{property} of {unit} is {text:?}"))
 }
 
-pub(crate) fn until(what: &str, limit: Duration, mut holds: impl FnMut() -> Result<bool>) -> Result<Duration> {
-    let started = Instant::now();
-    while !holds()? {
-        ensure!(started.elapsed() < limit, "{what}: not within {limit:?}");
-        thread::sleep(POLL);
-    }
-    Ok(started.elapsed())
+pub(crate) fn until(what: &str, limit: Duration, holds: impl FnMut() -> Result<bool>) -> Result<Duration> {
+    process::until(what, [limit, POLL], holds)
 }
 
 /// True if a service is `active (running)`.

@@ -40,16 +40,6 @@ pub(crate) enum Boot {
     Second,
 }
 
-impl Boot {
-    /// As on the command line.
-    pub(super) fn text(self) -> &'static str {
-        match self {
-            Self::First => "first",
-            Self::Second => "second",
-        }
-    }
-}
-
 type Step = fn(&[PathBuf]) -> Result<String>;
 /// Before the machine is started anew, in this order.
 pub(super) const BEFORE: [(&str, Step); 4] = [

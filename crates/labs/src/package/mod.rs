@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use self::guest::{BEFORE, Boot, REBOOTED};
 use crate::base::process;
 use crate::base::scratch::Scratch;
+use crate::base::spelled::spelled;
 use crate::check::run::{Lab, Options};
 use crate::check::steps;
 use crate::machine::vm::{Machine, SHARE};
@@ -22,17 +23,14 @@ const VERSIONS: [&str; 2] = ["0.0.1", "0.0.2"];
 
 /// Runs the lab and reports each step.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    let mut scratch = Scratch::new("package")?;
-    if options.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(options.keep, "package")?;
     let packages = packages(options, &scratch)?;
     let layer = scratch.path().join("layer");
     std::fs::File::create(&layer)?.set_len(LAYER_BYTES)?;
     process::output(process::program("mkfs.ext4").args(["-q", "-F"]).arg(&layer))?;
     let mut machine = Machine::services(&options.build, &scratch, options.verbose)?.layered();
     for (boot, expected) in [(Boot::First, BEFORE.len()), (Boot::Second, REBOOTED.len())] {
-        let mut arguments = vec!["--boot".to_owned(), boot.text().to_owned()];
+        let mut arguments = vec!["--boot".to_owned(), spelled(&boot)];
         arguments.extend(options.full.then(|| "--full".to_owned()));
         for package in &packages {
             arguments.extend(["--package".into(), package.display().to_string()]);

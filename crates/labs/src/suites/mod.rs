@@ -101,10 +101,7 @@ pub(super) fn missing() -> Option<String> {
 
 /// Runs the lab.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
-    let mut scratch = Scratch::new("suites")?;
-    if options.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(options.keep, "suites")?;
     std::fs::create_dir_all(&options.build)?;
     let build = std::path::absolute(&options.build)?;
     let [nbd_source, libnbd_source] = [source::source(&build, "nbd")?, source::source(&build, "libnbd")?];

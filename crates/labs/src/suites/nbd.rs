@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::server::{self, Kind, Setup};
+use super::server::{Kind, Setup};
 use super::{Bench, Skip};
 use crate::base::process;
 use crate::base::servers::{EXPORT, free_port};
@@ -171,7 +171,7 @@ impl Suite {
         }
         if test.with == With::WrongCertificate {
             // The client takes any failure for the expected one.
-            let log = std::fs::read_to_string(server::log_of(&dir))?;
+            let log = std::fs::read_to_string(dir.join("server.log"))?;
             ensure!(log.contains("certificate"), "the server refused no certificate: {log}");
         }
         std::fs::remove_dir_all(&dir)?;

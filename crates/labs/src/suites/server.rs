@@ -2,17 +2,15 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::base::client::{self, Client};
-use crate::base::process::Running;
-use crate::base::servers::EXPORT;
+use crate::base::process::{self, Running};
+use crate::base::servers::{self, EXPORT, START_LIMIT};
 
-/// Far above what a start takes beside other tests.
-const START_LIMIT: Duration = Duration::from_secs(30);
 /// The file of a volume that has none of the client.
 const IMAGE: &str = "disk0.img";
 /// The bytes of one write of the pattern.
@@ -77,9 +75,7 @@ impl Setup {
             // A volume that is only read is not made.
             std::fs::File::create(dir.join(IMAGE))?.set_len(self.size)?;
         }
-        let mut command = Command::new(binary);
-        command.args(["serve", "--config"]).arg(config);
-        Ok(command)
+        Ok(servers::serve(binary, config))
     }
 
     fn text(&self, dir: &Path) -> Result<String> {
@@ -115,17 +111,7 @@ impl Setup {
 
     /// Starts the server with its files in `dir`, and waits until it serves.
     pub(super) fn start(&self, binary: &Path, dir: &Path) -> Result<Running> {
-        let mut command = self.command(binary, dir)?;
-        let log = std::fs::File::create(log_of(dir))?;
-        let mut running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
-        let said = || std::fs::read_to_string(log_of(dir)).unwrap_or_default();
-        match self.wait(dir) {
-            Ok(()) => Ok(running),
-            Err(e) => {
-                let ended = running.ended()?.map(|status| format!(" ({status})")).unwrap_or_default();
-                Err(e.context(format!("the server does not serve{ended}; it said: {}", said().trim())))
-            }
-        }
+        servers::start_and_reach(dir, "server", &mut self.command(binary, dir)?, || self.wait(dir))
     }
 
     /// Waits until it answers: an NBD client where none needs TLS, otherwise a connection.
@@ -137,18 +123,15 @@ impl Setup {
             (None, None) => plain(&dir.join("nothing")),
         };
         if self.always_tls || (self.certificates.is_some() && self.unix.is_none()) {
-            let deadline = std::time::Instant::now() + START_LIMIT;
             let reached = || match &self.unix {
                 Some(path) => std::os::unix::net::UnixStream::connect(path).is_ok(),
                 None => std::net::TcpStream::connect(&address).is_ok(),
             };
-            while !reached() {
-                ensure!(std::time::Instant::now() < deadline, "no connection to {address} within {START_LIMIT:?}");
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            return Ok(());
+            let pause = Duration::from_millis(20);
+            return process::until(&format!("a connection to {address}"), [START_LIMIT, pause], || Ok(reached()))
+                .map(drop);
         }
-        Client::connect(&address, EXPORT, START_LIMIT).and_then(Client::disconnect)
+        servers::reach(&address, EXPORT)
     }
 
     /// Fills the volume with the pattern of nbdkit's plugin of that name: each 8 bytes hold their own offset, big-endian.
@@ -162,11 +145,6 @@ impl Setup {
         }
         client.disconnect()
     }
-}
-
-/// Where a server with its files in `dir` logs.
-pub(super) fn log_of(dir: &Path) -> PathBuf {
-    dir.join("server.log")
 }
 
 /// True if this machine has its own address of IPv6.

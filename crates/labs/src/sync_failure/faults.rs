@@ -4,13 +4,13 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::requests::{BLOCK, block};
 use super::{Check, GONE, OTHER, SLICES, SUBJECTS, VOLUME_SECTORS};
+use crate::base::process;
 use crate::machine::guest::tool;
 
 /// How long a disk may take to come back.
@@ -86,12 +86,10 @@ pub(super) fn unplug(device: &Path) -> Result<()> {
 /// Puts all unplugged disks back; they get their old names if no one uses those any longer.
 pub(super) fn plug_in() -> Result<()> {
     std::fs::write("/sys/bus/pci/rescan", "1")?;
-    let deadline = Instant::now() + PLUG_LIMIT;
-    while let Some(absent) = SUBJECTS.map(|s| s.device(GONE)).iter().find(|d| !d.exists()) {
-        ensure!(Instant::now() < deadline, "{} did not come back", absent.display());
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    process::until("all disks", [PLUG_LIMIT, Duration::from_millis(20)], || {
+        Ok(SUBJECTS.map(|s| s.device(GONE)).iter().all(|device| device.exists()))
+    })
+    .map(drop)
 }
 
 /// A page that O_DIRECT can use.

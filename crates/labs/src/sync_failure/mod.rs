@@ -98,10 +98,7 @@ impl Subject {
 /// Runs the lab and reports each check.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     ensure!(options.server == Server::Evenkeel, "this lab chooses the servers itself");
-    let mut scratch = Scratch::new("sync-failure")?;
-    if options.keep {
-        scratch.keep();
-    }
+    let scratch = Scratch::kept_if(options.keep, "sync-failure")?;
     let sizes = std::iter::once(SLICES).chain(SUBJECTS.map(|_| 1));
     let disks: Vec<PathBuf> = (0..=SUBJECTS.len()).map(|n| scratch.path().join(format!("disk{n}"))).collect();
     for (disk, slices) in disks.iter().zip(sizes) {

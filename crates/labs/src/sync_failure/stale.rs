@@ -1,8 +1,6 @@
 //! A volume that is a file: the page cache outlives the server, and with it what was never written.
 
-use std::fs::OpenOptions;
 use std::path::Path;
-use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,7 +8,8 @@ use anyhow::{Context, Result, ensure};
 use super::Check;
 use super::faults::Faulty;
 use super::requests::{EIO, LOST, connect, content, flush, keep, lose};
-use crate::base::process::Running;
+use crate::base::process::{self, Running};
+use crate::base::servers;
 use crate::machine::guest::{tool, work_dir};
 
 const EXPORT: &str = "file";
@@ -18,10 +17,7 @@ const EXPORT: &str = "file";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn start(binary: &Path, dir: &Path) -> Result<Running> {
-    let log = OpenOptions::new().create(true).append(true).open(dir.join("log"))?;
-    let mut command = Process::new(binary);
-    command.args(["serve", "--config"]).arg(dir.join("evenkeel.toml"));
-    Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
+    process::daemon(dir, "serve", &mut servers::serve(binary, dir.join("evenkeel.toml")))
 }
 
 /// Checks that a client's reads and flushes after a restart stay, also when the kernel needs its memory back.

@@ -1,10 +1,8 @@
 //! One server through all phases of the lab.
 
-use std::fs::OpenOptions;
 use std::io::{Read, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -17,6 +15,7 @@ use super::requests::{
 use super::{CHECKS, Check, FAULTY, GONE, OTHER, Subject};
 use crate::base::client::{Client, Command};
 use crate::base::process::Running;
+use crate::base::servers;
 use crate::check::pattern::Content;
 use crate::machine::guest::work_dir;
 
@@ -75,16 +74,15 @@ impl Trial {
         }
         let file = dir.join("evenkeel.toml");
         std::fs::write(&file, config)?;
-        let log = OpenOptions::new().create(true).append(true).open(dir.join("log"))?;
-        let mut command = Process::new(&self.binary);
-        command.args(["serve", "--engine", subject.engine, "--config"]).arg(file);
-        let running = Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))?;
-        self.running = Some(running);
-        connect(&self.address, OTHER).and_then(Client::disconnect).with_context(|| self.said())
+        let mut command = servers::serve(&self.binary, file);
+        command.args(["--engine", subject.engine]);
+        self.running =
+            Some(servers::start_and_reach(dir, "serve", &mut command, || servers::reach(&self.address, OTHER))?);
+        Ok(())
     }
 
     fn said(&self) -> String {
-        let log = std::fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+        let log = std::fs::read_to_string(self.dir.join("serve.log")).unwrap_or_default();
         let last: Vec<&str> = log.lines().rev().take(5).collect();
         format!("the server said last, newest first: {}", last.join(" / "))
     }

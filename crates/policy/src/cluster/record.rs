@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use evenkeel_control::Duration;
 use evenkeel_control::cluster::shard::MAX_BITS;
-use evenkeel_control::slots::{CLASSES, Class, SCALES, Summary};
+use evenkeel_control::slots::Summary;
 use serde::{Deserialize, Serialize};
 
 /// The format written and read here; a change of a field's name or meaning counts it up. A reader ignores all others, because what
@@ -61,8 +60,8 @@ pub struct Record {
     pub pools: Pools,
 }
 
-/// Figures by pool.
-pub type Pools = BTreeMap<String, PoolRecord>;
+/// By pool the sum over its tenants on one host, and their need.
+pub type Pools = BTreeMap<String, Summary>;
 
 fn is_zero(bits: &u8) -> bool {
     *bits == 0
@@ -79,47 +78,10 @@ fn is_one(members: &u64) -> bool {
 /// The sum of several hosts, added up in the order in which they come.
 pub fn together<'a>(parts: impl Iterator<Item = &'a Pools>) -> BTreeMap<&'a str, Summary> {
     let mut sums: BTreeMap<&str, Summary> = BTreeMap::new();
-    for (name, record) in parts.flatten() {
-        sums.entry(name).or_default().add(&record.into());
+    for (name, summary) in parts.flatten() {
+        sums.entry(name).or_default().add(summary);
     }
     sums
-}
-
-/// The sum over the tenants of one pool on one host, and their need.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct PoolRecord {
-    /// Tenants that are not idle.
-    pub tenants: f64,
-    /// Their weights together.
-    pub active_weight: f64,
-    /// Weights of all tenants together.
-    pub weight: f64,
-    /// Slots in use, in the mean.
-    pub used: f64,
-    /// Of the slot that each has in any case, what was not used.
-    pub unused: f64,
-    /// Tenants with a target within reach that have asked for something lately.
-    pub targets: f64,
-    /// Requests completed.
-    pub completed: f64,
-    /// Their time in the device in seconds, added up.
-    pub device_s: f64,
-    /// The largest part of a target that the device takes.
-    pub device_part: f64,
-    /// Requests waiting at the host.
-    pub queued: f64,
-    /// How much is known of what more slots bring.
-    pub known: f64,
-    /// The same times the elasticity of throughput that it speaks for.
-    pub elasticity: f64,
-    /// The smallest latency target of a tenant that is not idle.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub smallest_target_us: Option<u64>,
-    /// Slots needed to meet every target times a scale, by scale.
-    pub needs: Vec<f64>,
-    /// Needs for the targets themselves by size: class, the tenants' weights together, slots. Empty classes are left out.
-    pub classes: Vec<(u16, f64, f64)>,
 }
 
 /// Bytes that a host receives from etcd in a period in which values of these lengths are written, at most: they come in
@@ -182,7 +144,8 @@ impl Record {
             return Err(TooLarge { pools: self.pools.len(), most });
         }
         let mut rounded = self.clone();
-        rounded.pools.values_mut().for_each(PoolRecord::round);
+        let figures = rounded.pools.values_mut().flat_map(Summary::figures);
+        figures.for_each(|figure| *figure = self::rounded(*figure));
         // Maps with text keys and finite numbers do not fail.
         Ok(serde_json::to_string(&rounded).unwrap_or_default())
     }
@@ -238,103 +201,9 @@ impl Record {
             if name.is_empty() || name.len() > MAX_NAME {
                 return Some(format!("a pool's name has {} bytes", name.len()));
             }
-            pool.fault().map(|fault| format!("pool {name:?}: {fault}"))
+            let wrong = pool.clone().figures().find(|figure| !(0.0..=MAX_FIGURE).contains(*figure)).copied();
+            wrong.map(|figure| format!("pool {name:?}: {figure} is out of range"))
         })
-    }
-}
-
-impl PoolRecord {
-    fn figures(&mut self) -> impl Iterator<Item = &mut f64> {
-        let sums = [
-            &mut self.tenants,
-            &mut self.active_weight,
-            &mut self.weight,
-            &mut self.used,
-            &mut self.unused,
-            &mut self.targets,
-            &mut self.completed,
-            &mut self.device_s,
-            &mut self.device_part,
-            &mut self.queued,
-            &mut self.known,
-            &mut self.elasticity,
-        ];
-        let classes = self.classes.iter_mut().flat_map(|(_, weight, need)| [weight, need]);
-        sums.into_iter().chain(&mut self.needs).chain(classes)
-    }
-
-    fn round(&mut self) {
-        self.figures().for_each(|figure| *figure = rounded(*figure));
-    }
-
-    fn fault(&self) -> Option<String> {
-        let mut figures = self.clone();
-        let wrong = |figure: &mut f64| !(0.0..=MAX_FIGURE).contains(figure);
-        if let Some(figure) = figures.figures().find_map(|figure| wrong(figure).then_some(*figure)) {
-            return Some(format!("{figure} is out of range"));
-        }
-        if ![0, SCALES].contains(&self.needs.len()) {
-            return Some(format!("{} needs instead of {SCALES}", self.needs.len()));
-        }
-        if self.classes.iter().any(|(class, ..)| usize::from(*class) >= CLASSES) {
-            return Some(format!("a class beyond the {CLASSES} that there are"));
-        }
-        let in_order = self.classes.windows(2).all(|pair| pair[0].0 < pair[1].0);
-        (!in_order).then(|| "its classes are out of order".into())
-    }
-}
-
-impl From<&Summary> for PoolRecord {
-    fn from(summary: &Summary) -> Self {
-        let used = |class: &Class| *class != Class::default();
-        let classes = (0u16..).zip(&summary.classes).filter(|(_, class)| used(class));
-        Self {
-            tenants: summary.workloads,
-            active_weight: summary.active_weight,
-            weight: summary.weight,
-            used: summary.used,
-            unused: summary.unused,
-            targets: summary.targets,
-            completed: summary.completed,
-            device_s: summary.device_s,
-            device_part: summary.device_part,
-            queued: summary.queued,
-            known: summary.known,
-            elasticity: summary.elasticity,
-            smallest_target_us: summary.smallest_target.map(|target| target.as_nanos() / 1_000),
-            needs: if summary.needs.iter().any(|&need| need > 0.0) { summary.needs.to_vec() } else { Vec::new() },
-            classes: classes.map(|(index, class)| (index, class.weight, class.need)).collect(),
-        }
-    }
-}
-
-impl From<&PoolRecord> for Summary {
-    fn from(record: &PoolRecord) -> Self {
-        let mut summary = Self {
-            workloads: record.tenants,
-            active_weight: record.active_weight,
-            weight: record.weight,
-            used: record.used,
-            unused: record.unused,
-            targets: record.targets,
-            completed: record.completed,
-            device_s: record.device_s,
-            device_part: record.device_part,
-            queued: record.queued,
-            known: record.known,
-            elasticity: record.elasticity,
-            smallest_target: record.smallest_target_us.map(Duration::from_micros),
-            ..Self::default()
-        };
-        for (need, reported) in summary.needs.iter_mut().zip(&record.needs) {
-            *need = *reported;
-        }
-        for &(index, weight, need) in &record.classes {
-            if let Some(class) = summary.classes.get_mut(usize::from(index)) {
-                *class = Class { weight, need };
-            }
-        }
-        summary
     }
 }
 

@@ -1,8 +1,7 @@
 use std::ops::ControlFlow;
 
 use evenkeel_control::admission;
-use evenkeel_control::mclock::{CostModel, Qos};
-use evenkeel_control::pool::{self, Scheduler};
+use evenkeel_control::mclock::Qos;
 use evenkeel_control::units::{Kind, Rates};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::device::DeviceParams;
@@ -23,27 +22,12 @@ fn client(tenant: usize, queue_depth: u32, bytes: u32) -> Client {
 
 fn setup(admission: admission::Config) -> Setup {
     let tenant = |name: &str, weight| Tenant::new(name, Qos { weight, ..Qos::default() });
-    Setup {
-        workers: None,
-        device: DeviceParams::Store(StoreParams::ssd()),
-        pool: pool::Config {
-            scheduler: Scheduler::Mclock,
-            admission,
-            base_cost_bytes: 4000,
-            cost: CostModel::default(),
-            limit: Rates::UNSET,
-            limit_burst: Duration::from_millis(10),
-            target: None,
-            slots: None,
-        },
-        tenants: vec![tenant("bulk", 1), tenant("light", 10)],
-        clients: vec![client(0, 64, 65536), client(1, 1, 4096)],
-        changes: Vec::new(),
-        warmup: Duration::from_secs(1),
-        duration: Duration::from_secs(4),
-        sample_every: Duration::from_millis(100),
-        divides: true,
-    }
+    let device = DeviceParams::Store(StoreParams::ssd());
+    let tenants = vec![tenant("bulk", 1), tenant("light", 10)];
+    let clients = vec![client(0, 64, 65536), client(1, 1, 4096)];
+    let mut setup = Setup::new(device, tenants, clients, Duration::from_secs(4));
+    (setup.pool.admission, setup.pool.base_cost_bytes) = (admission, 4000);
+    Setup { warmup: Duration::from_secs(1), sample_every: Duration::from_millis(100), divides: true, ..setup }
 }
 
 #[test]

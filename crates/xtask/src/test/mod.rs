@@ -17,6 +17,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use evenkeel_labs::base::build::{self, cargo};
 use evenkeel_labs::base::packages;
+use evenkeel_labs::base::spelled::spelled;
 use evenkeel_labs::base::tally::Tally;
 use evenkeel_labs::lab;
 use job::{Job, Outcome, Reads};
@@ -70,7 +71,7 @@ pub(crate) enum Step {
 
 impl Step {
     fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |v| v.get_name().to_owned())
+        spelled(&self)
     }
 
     fn in_quick(self) -> bool {
@@ -452,7 +453,7 @@ mod tests {
     #[test]
     fn every_lab_is_a_step_and_runs_once() {
         let mut labs: Vec<String> = LABS.iter().map(|(step, _)| step.name()).collect();
-        let mut expected: Vec<String> = lab::Name::value_variants().iter().map(|lab| lab.text().to_owned()).collect();
+        let mut expected: Vec<String> = lab::Name::value_variants().iter().map(spelled).collect();
         expected.push(Step::Soak.name());
         labs.sort();
         expected.sort();

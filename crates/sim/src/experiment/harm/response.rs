@@ -18,6 +18,7 @@ use evenkeel_control::Duration;
 use evenkeel_control::pool::target::{self, Load, Statistic};
 use evenkeel_control::response::Config;
 use evenkeel_control::rng::SplitMix64;
+pub use evenkeel_policy::target::Method;
 
 use super::judge::{self, GRAVE, HARM, REQUESTS, log_ratio, log_throughput, mean};
 use super::{PILOT, Verdict, compare, counted, draw, setup};
@@ -29,15 +30,6 @@ use crate::world::Setup;
 const PROTECTED_REQUESTS: u64 = 30;
 /// The longest that a throttle makes a request wait.
 const MAX_DELAY: Duration = Duration::from_secs(2);
-
-/// A controller that is judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// Ours.
-    Adaptive,
-    /// The published one.
-    Pid,
-}
 
 /// A case with the evidence for and against each method.
 pub struct Case {
@@ -70,10 +62,7 @@ pub struct Effect {
 impl Case {
     fn with(&self, method: Method) -> Setup {
         let target = self.target.max(Duration::from_micros(10));
-        let published = match method {
-            Method::Adaptive => Config::adaptive(target),
-            Method::Pid => Config::pid(target),
-        };
+        let published = method.published(target);
         let interval = Duration::from_nanos(2 * target.as_nanos());
         let mut setup = self.setup.clone();
         setup.pool.target = Some(target::Config {
