@@ -254,7 +254,8 @@ impl HalfSent {
                     halves.push(half);
                     counts.fetch_add(1, Ordering::Relaxed);
                 }
-                std::thread::yield_now();
+                // Others need the processor, too.
+                std::thread::sleep(Duration::from_millis(1));
             }
         };
         let this = Self { came, over, thread: Some(std::thread::spawn(storm)) };
@@ -293,11 +294,16 @@ fn start_apart(bounds: Bounds, burst_ms: u64) -> SocketAddr {
 
 #[test]
 fn whole_requests_are_answered_beside_hundreds_of_half_sent_ones() {
-    let address = start_apart(Bounds { grace: Duration::from_millis(5), ..Bounds::USUAL }, 3_600_000);
+    let address = start_apart(Bounds { grace: Duration::from_millis(10), ..Bounds::USUAL }, 3_600_000);
     let halves = HalfSent::start(address, 500);
-    let slowest = (0..200).map(|_| probe(address)).max().unwrap();
+    let mut took: Vec<_> = (0..200).map(|_| probe(address)).collect();
     let came = halves.came();
-    assert!(slowest < Duration::from_secs(1), "{slowest:?}, while {came} half-sent ones came");
+    took.sort();
+    let (median, slowest) = (took[100], took[199]);
+    assert!(
+        median < Duration::from_secs(1) && slowest < FOR_AN_ANSWER,
+        "{median:?}, {slowest:?}, while {came} half-sent ones came"
+    );
     assert!(came > 5_000, "{came} half-sent ones came meanwhile");
 }
 
