@@ -21,6 +21,7 @@ mod caller;
 mod dashboard;
 pub mod guard;
 mod openmetrics;
+mod progress;
 mod refusal;
 mod request;
 mod rules;

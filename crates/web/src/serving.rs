@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,26 +22,31 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::io::ioctl_fionread;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinError;
-use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
 use crate::caller::Caller;
+use crate::progress::{Crowd, LOOK, Origin, Progress, Stage};
 use crate::rules::MAX_BODY_BYTES;
 
-/// How often connections look whether others begin otherwise by now.
-const LOOK: Duration = Duration::from_secs(1);
+/// The first request of a connection for it does not wait for the client's turn: connections have waited for theirs, and
+/// one address of this machine has monitoring and storms.
+const HEALTH: &str = "/healthz";
 
 /// Times and numbers, all of them counted from the beginning: a byte now and then makes nothing longer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Connections at once. For a further one the oldest gives way that has not sent a whole request, or else the oldest
-    /// that asks for nothing, or else the oldest that asks for more than its share; while all are being answered it waits.
+    /// Connections at once. For a further one another [gives way](Crowd::make_room); while all are being answered it waits.
     /// Monitoring needs a handful.
     pub(crate) connections: usize,
+    /// The time that a connection has for its first request before it gives way to another: longer than a busy machine
+    /// takes from connecting to sending. That many connections each `grace` are the most that can come and go.
+    pub(crate) grace: Duration,
     /// Of one address beyond this machine; further ones are closed.
     pub(crate) of_address: usize,
     /// Until TLS stands.
@@ -62,6 +69,7 @@ impl Bounds {
     /// Those of a server. A scraper asks every 15 s or so; a client that is cut off can connect again.
     pub(crate) const USUAL: Self = Self {
         connections: 64,
+        grace: Duration::from_millis(20),
         of_address: 16,
         handshake: Duration::from_secs(10),
         head: Duration::from_secs(5),
@@ -88,28 +96,6 @@ impl Opening {
             (Self::Plain, Self::Plain) | (Self::Close, Self::Close) => true,
             (Self::Secure(one), Self::Secure(other)) => Arc::ptr_eq(one, other),
             _ => false,
-        }
-    }
-}
-
-/// The caller, as far as the network knows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Origin {
-    /// One that is about to connect.
-    Unknown,
-    /// One on the control socket.
-    Control,
-    /// An address, or the /64 of IPv6 that is all one host's.
-    Network(u64),
-}
-
-impl From<Option<IpAddr>> for Origin {
-    fn from(address: Option<IpAddr>) -> Self {
-        match address.map(|address| address.to_canonical()) {
-            None => Self::Control,
-            Some(IpAddr::V4(address)) => Self::Network(address.to_bits().into()),
-            // No /64 of the network is in the range of IPv4.
-            Some(IpAddr::V6(address)) => Self::Network((address.to_bits() >> 64) as u64),
         }
     }
 }
@@ -175,36 +161,29 @@ pub(crate) async fn serve<L: Listener>(
     from: impl Fn(&L::Io, &L::Addr) -> Caller,
     opening: impl Fn() -> Opening + Send + Sync + 'static,
 ) where
-    L::Io: Unpin,
+    L::Io: AsFd + Unpin,
 {
     let (room, shares, opening) = (Arc::new(Semaphore::new(bounds.connections)), Shares::default(), Arc::new(opening));
-    // In the order in which they came.
-    let mut open: Vec<Weak<Progress>> = Vec::new();
+    let mut crowd = Crowd::default();
     loop {
         while let Some(delay) = pace.delay_of_newcomer() {
             sleep(delay).await;
         }
         let (stream, address) = charged(&pace, Origin::Unknown, listener.accept()).await;
         let caller = from(&stream, &address);
-        let peer = caller.address();
-        let origin = Origin::from(peer.map(|peer| peer.ip()));
+        let (peer, origin) = (caller.address(), Origin::from(&caller));
         let Some(share) = shares.take(peer.map(|peer| peer.ip()), bounds.of_address) else { continue };
-        open.retain(|progress| progress.strong_count() > 0);
-        if room.available_permits() == 0 {
-            let of = |wanted: fn(&Stage) -> bool| {
-                open.iter().filter_map(Weak::upgrade).find(|progress| wanted(&progress.stage()))
-            };
-            let oldest = of(|stage| matches!(stage, Stage::Part(_)))
-                .or_else(|| of(|stage| matches!(stage, Stage::Idle)))
-                .or_else(|| of(|stage| matches!(stage, Stage::Turn)));
-            if let Some(oldest) = oldest {
-                oldest.gives_way.notify_one();
+        let permit = loop {
+            if let Ok(permit) = Arc::clone(&room).try_acquire_owned() {
+                break permit;
             }
-        }
-        // The semaphore is never closed, so there always comes a permit.
-        let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
-        let progress = Arc::<Progress>::default();
-        open.push(Arc::downgrade(&progress));
+            let again = crowd.make_room(bounds.grace);
+            if let Ok(Ok(permit)) = timeout(again, Arc::clone(&room).acquire_owned()).await {
+                break permit;
+            }
+        };
+        let progress = Arc::new(Progress::new(origin));
+        crowd.push(&progress);
         let (router, opening, pace) = (router.clone(), Arc::clone(&opening), Arc::clone(&pace));
         tokio::spawn(async move {
             let stream = Impatient::new(stream, bounds.silence, Arc::clone(&progress));
@@ -217,7 +196,9 @@ pub(crate) async fn serve<L: Listener>(
                         None
                     }
                     Opening::Secure(config) => {
+                        progress.enter(Stage::Turn);
                         turn(&pace, origin).await;
+                        progress.enter(Stage::Part(Instant::now()));
                         match timeout(bounds.handshake, TlsAcceptor::from(Arc::clone(config)).accept(stream)).await {
                             Ok(Ok(stream)) => {
                                 converse(stream, router, bounds, &progress, (&pace, origin, caller), otherwise).await;
@@ -231,8 +212,9 @@ pub(crate) async fn serve<L: Listener>(
                 }
             };
             let failed = tokio::select! {
+                biased;
                 failed = charged(&pace, origin, conversation) => failed,
-                () = progress.gives_way.notified() => None,
+                () = progress.until_it_gives_way() => None,
             };
             if let Some(why) = failed {
                 let peer = peer.map(tracing::field::display);
@@ -261,15 +243,19 @@ async fn converse(
     over: impl Future<Output = ()>,
 ) {
     let router = TowerToHyperService::new(router);
+    let is_first = AtomicBool::new(true);
     let service = service_fn(|request: Request<Incoming>| {
+        let waits = !is_first.swap(false, Ordering::Relaxed) || request.uri().path() != HEALTH;
         let (router, progress, pace) = (router.clone(), Arc::clone(progress), Arc::clone(pace));
         progress.enter(if request.body().is_end_stream() { Stage::Turn } else { Stage::Part(Instant::now()) });
         async move {
             let (mut head, body) = request.into_parts();
             head.extensions.insert(caller);
             let body = whole(body).await?;
-            progress.enter(Stage::Turn);
-            turn(&pace, origin).await;
+            if waits {
+                progress.enter(Stage::Turn);
+                turn(&pace, origin).await;
+            }
             progress.enter(Stage::Answering);
             let answer = router.call(Request::from_parts(head, Body::from(body)));
             let Ok(answer) = PAYS.scope((pace, origin), answer).await;
@@ -312,9 +298,8 @@ struct Share(Option<(Shares, u64)>);
 impl Shares {
     /// `None` if that address has its share already.
     fn take(&self, from: Option<IpAddr>, most: usize) -> Option<Share> {
-        let Origin::Network(key) = from.filter(|address| !address.to_canonical().is_loopback()).into() else {
-            return Some(Share(None));
-        };
+        let from = from.filter(|address| !address.to_canonical().is_loopback());
+        let Some(Origin::Network(key)) = from.map(Origin::from) else { return Some(Share(None)) };
         let mut shares = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = shares.entry(key).or_default();
         if *count >= most {
@@ -333,66 +318,6 @@ impl Drop for Share {
             *count -= 1;
             if *count == 0 {
                 shares.remove(&key);
-            }
-        }
-    }
-}
-
-/// The stage of a connection.
-#[derive(Clone, Copy, Debug)]
-enum Stage {
-    /// The head or the body of a request, or what comes before the first one, since then.
-    Part(Instant),
-    /// A request waits for the client's turn: silence is not the client's then.
-    Turn,
-    /// It is being answered, likewise.
-    Answering,
-    /// Between two requests.
-    Idle,
-}
-
-/// How far a connection has come.
-struct Progress {
-    stage: Mutex<Stage>,
-    /// Another connection needs its place.
-    gives_way: Notify,
-}
-
-impl Default for Progress {
-    fn default() -> Self {
-        Self { stage: Mutex::new(Stage::Part(Instant::now())), gives_way: Notify::new() }
-    }
-}
-
-impl Progress {
-    fn stage(&self) -> MutexGuard<'_, Stage> {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn enter(&self, stage: Stage) {
-        *self.stage() = stage;
-    }
-
-    fn is_answering(&self) -> bool {
-        matches!(*self.stage(), Stage::Turn | Stage::Answering)
-    }
-
-    /// Bytes have come.
-    fn receive(&self) {
-        let mut stage = self.stage();
-        if matches!(*stage, Stage::Idle) {
-            *stage = Stage::Part(Instant::now());
-        }
-    }
-
-    /// Waits until the head or the body of a request has been incomplete for so long.
-    async fn until_late(&self, patience: Duration) {
-        loop {
-            let stage = *self.stage();
-            match stage {
-                Stage::Part(since) if since.elapsed() >= patience => return,
-                Stage::Part(since) => sleep_until(since + patience).await,
-                Stage::Turn | Stage::Answering | Stage::Idle => sleep(patience.min(LOOK)).await,
             }
         }
     }
@@ -421,7 +346,7 @@ impl<T> Impatient<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Impatient<T> {
+impl<T: AsyncRead + AsFd + Unpin> AsyncRead for Impatient<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -431,6 +356,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for Impatient<T> {
         let result = Pin::new(&mut self.inner).poll_read(context, buffer);
         if buffer.filled().len() > before {
             self.progress.receive();
+        }
+        if result.is_pending() {
+            self.progress.starve(|| ioctl_fionread(&self.inner).is_ok_and(|unread| unread > 0));
         }
         self.watch(context, result)
     }

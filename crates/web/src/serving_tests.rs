@@ -1,5 +1,6 @@
 //! Bounds on HTTP connections, short ones, with real sockets.
 
+use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,6 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Nothing ends by itself, before patience does.
 const LONG: Bounds = Bounds {
     connections: 8,
+    grace: Duration::ZERO,
     of_address: 8,
     handshake: NEVER,
     head: NEVER,
@@ -39,7 +41,9 @@ async fn start_with(bounds: Bounds, opening: impl Fn() -> Opening + Send + Sync 
 }
 
 async fn start_paced(bounds: Bounds, pace: Pace, opening: impl Fn() -> Opening + Send + Sync + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = evenkeel_server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let listener = TcpListener::from_std(listener).unwrap();
     let address = listener.local_addr().unwrap();
     let slow = async || {
         sleep(2 * FOR_AN_ANSWER).await;
@@ -47,7 +51,7 @@ async fn start_paced(bounds: Bounds, pace: Pace, opening: impl Fn() -> Opening +
     };
     let echo = post(async |said: String| said);
     let router = Router::new().route("/", get(async || "here")).route("/slow", get(slow)).route("/work", get(work));
-    let router = router.route("/echo", echo);
+    let router = router.route("/echo", echo).route("/healthz", get(async || "here"));
     tokio::spawn(serve(listener, router, bounds, pace, |_, peer| Caller::Address(*peer), opening));
     address
 }
@@ -147,6 +151,169 @@ async fn the_oldest_incomplete_request_gives_way() {
         assert!(is_answered(&mut stream).await, "{}", idle.len());
         idle.push(stream);
     }
+}
+
+/// A connection from another address of this machine.
+async fn connect_from(source: &str, address: SocketAddr) -> TcpStream {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind(source.parse().unwrap()).unwrap();
+    socket.connect(address).await.unwrap()
+}
+
+#[tokio::test]
+async fn the_client_with_the_most_incomplete_requests_gives_way() {
+    let address = start(Bounds { connections: 4, ..LONG }).await;
+    // The oldest of all, which has sent nothing so far.
+    let mut quiet = connect_from("127.0.0.2:0", address).await;
+    let mut halves = Vec::new();
+    for _ in 0..20 {
+        let mut half = TcpStream::connect(address).await.unwrap();
+        half.write_all(&REQUEST[..10]).await.unwrap();
+        halves.push(half);
+        assert!(is_answered(&mut connect_from("127.0.0.3:0", address).await).await, "{}", halves.len());
+    }
+    assert!(is_answered(&mut quiet).await);
+}
+
+#[tokio::test]
+async fn an_incomplete_request_has_its_grace() {
+    let address = start(Bounds { connections: 2, grace: SHORT, ..LONG }).await;
+    let begun = Instant::now();
+    let _silent = [TcpStream::connect(address).await.unwrap(), TcpStream::connect(address).await.unwrap()];
+    assert!(is_answered(&mut TcpStream::connect(address).await.unwrap()).await);
+    assert!(begun.elapsed() >= SHORT, "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
+async fn a_request_that_has_arrived_whole_and_is_not_read_keeps_its_place() {
+    let address = start(Bounds { connections: 1, ..LONG }).await;
+    for round in 0..100 {
+        let mut whole = TcpStream::connect(address).await.unwrap().into_std().unwrap();
+        // It has its place.
+        sleep(Duration::from_millis(1)).await;
+        // The server sees these two at once, the newcomer first.
+        let mut newcomer = std::net::TcpStream::connect(address).unwrap();
+        whole.write_all(REQUEST).unwrap();
+        newcomer.write_all(REQUEST).unwrap();
+        newcomer.set_nonblocking(true).unwrap();
+        for stream in [whole, newcomer] {
+            assert!(is_here(&mut TcpStream::from_std(stream).unwrap()).await, "round {round}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn bytes_that_the_runtime_has_not_seen_count_as_arrived() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (stream, peer) = listener.accept().await.unwrap();
+    let progress = Arc::new(Progress::new(Origin::from(peer.ip())));
+    let mut stream = Impatient::new(stream, NEVER, Arc::clone(&progress));
+    let mut read = || {
+        let (mut bytes, context) = ([0; 1], &mut Context::from_waker(std::task::Waker::noop()));
+        Pin::new(&mut stream).poll_read(context, &mut ReadBuf::new(&mut bytes)).is_pending()
+    };
+    progress.ask();
+    assert!(read() && progress.gives_way());
+    client.write_all(b"G").unwrap();
+    assert!(read() && !progress.gives_way());
+}
+
+/// `GET /healthz` on a connection of its own: how long it takes.
+fn probe(address: SocketAddr) -> Duration {
+    let begun = Instant::now();
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).unwrap();
+    assert!(said.ends_with(b"here"), "{said:?}");
+    begun.elapsed()
+}
+
+/// Half-sent requests from this address, of which those that the server closes come again, until it is dropped.
+struct HalfSent {
+    came: Arc<AtomicU64>,
+    over: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl HalfSent {
+    /// So many at once, when all of them have come.
+    fn start(address: SocketAddr, most: usize) -> Self {
+        let (came, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counts, ends) = (Arc::clone(&came), Arc::clone(&over));
+        let storm = move || {
+            let mut halves: Vec<std::net::TcpStream> = Vec::new();
+            while !ends.load(Ordering::Relaxed) {
+                halves.retain_mut(|half| half.read(&mut [0; 1]).is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock));
+                while halves.len() < most {
+                    let mut half = std::net::TcpStream::connect(address).unwrap();
+                    half.set_nonblocking(true).unwrap();
+                    let _ = half.write_all(&REQUEST[..10]);
+                    halves.push(half);
+                    counts.fetch_add(1, Ordering::Relaxed);
+                }
+                // Others need the processor, too.
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let this = Self { came, over, thread: Some(std::thread::spawn(storm)) };
+        while this.came() < most as u64 {
+            std::thread::yield_now();
+        }
+        this
+    }
+
+    fn came(&self) -> u64 {
+        self.came.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for HalfSent {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+/// Starts a server on a thread of its own, where so much processor time may be used at once.
+fn start_apart(bounds: Bounds, burst_ms: u64) -> SocketAddr {
+    let burst = evenkeel_control::Duration::from_millis(burst_ms);
+    let pace = Arc::new(Paced::new(evenkeel_control::duty::Config { one_in: 10, burst }));
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            tell.send(start_paced(bounds, pace, || Opening::Plain).await).unwrap();
+            std::future::pending::<()>().await;
+        });
+    });
+    told.recv().unwrap()
+}
+
+#[test]
+fn whole_requests_are_answered_beside_hundreds_of_half_sent_ones() {
+    let address = start_apart(Bounds { grace: Duration::from_millis(10), ..Bounds::USUAL }, 3_600_000);
+    let halves = HalfSent::start(address, 500);
+    let mut took: Vec<_> = (0..200).map(|_| probe(address)).collect();
+    let came = halves.came();
+    took.sort();
+    let (median, slowest) = (took[100], took[199]);
+    assert!(
+        median < Duration::from_secs(1) && slowest < FOR_AN_ANSWER,
+        "{median:?}, {slowest:?}, while {came} half-sent ones came"
+    );
+    assert!(came > 5_000, "{came} half-sent ones came meanwhile");
+}
+
+#[test]
+fn health_is_told_beside_a_storm_from_the_same_address() {
+    // All of the time that may be used at once is gone at once, and the address is beyond its account.
+    let address = start_apart(Bounds::USUAL, 20);
+    let _halves = HalfSent::start(address, 100);
+    let slowest = (0..10).map(|_| probe(address)).max().unwrap();
+    assert!(slowest < FOR_AN_ANSWER, "{slowest:?}");
 }
 
 /// A request of which the last byte of the body is missing.
@@ -298,10 +465,7 @@ async fn a_storm_of_requests_takes_a_share_of_a_processor_and_another_client_is_
     let begun = Instant::now();
     let mut others = 0;
     while begun.elapsed() < Duration::from_secs(3) {
-        // Another address of this machine.
-        let socket = tokio::net::TcpSocket::new_v4().unwrap();
-        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
-        let mut stream = socket.connect(address).await.unwrap();
+        let mut stream = connect_from("127.0.0.2:0", address).await;
         assert!(is_answered(&mut stream).await);
         others += 1;
         sleep(Duration::from_millis(100)).await;

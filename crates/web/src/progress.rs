@@ -1,0 +1,183 @@
+//! How far HTTP connections have come, and which of them gives way to a new one.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use crate::caller::{Caller, Process};
+
+/// How often connections look at something that does not wake them.
+pub(crate) const LOOK: Duration = Duration::from_secs(1);
+/// How soon another connection is asked to give way after one that did not.
+const ANOTHER: Duration = Duration::from_millis(2);
+
+/// The caller, as far as the network knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Origin {
+    /// One that is about to connect.
+    Unknown,
+    /// A user on the control socket, where the kernel knows it.
+    User(Option<u32>),
+    /// An address, or the /64 of IPv6 that is all one host's.
+    Network(u64),
+}
+
+impl From<IpAddr> for Origin {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::Network(address.to_bits().into()),
+            // No /64 of the network is in the range of IPv4.
+            IpAddr::V6(address) => Self::Network((address.to_bits() >> 64) as u64),
+        }
+    }
+}
+
+impl From<&Caller> for Origin {
+    fn from(caller: &Caller) -> Self {
+        match caller {
+            Caller::Address(address) => address.ip().into(),
+            Caller::Process(Process { uid, .. }) => Self::User(Some(*uid)),
+            Caller::Unknown | Caller::Signal(_) => Self::User(None),
+        }
+    }
+}
+
+/// The stage of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The head or the body of a request, or what comes before the first one, since then.
+    Part(Instant),
+    /// A request waits for the client's turn: silence is not the client's then.
+    Turn,
+    /// It is being answered, likewise.
+    Answering,
+    /// Between two requests.
+    Idle,
+}
+
+/// How far a connection has come.
+pub(crate) struct Progress {
+    origin: Origin,
+    came: Instant,
+    state: Mutex<State>,
+    /// Wakes the connection when it is asked to give way.
+    asked: Notify,
+}
+
+struct State {
+    stage: Stage,
+    /// True from when another connection needs its place until it gets on.
+    gives_way: bool,
+}
+
+impl Progress {
+    /// A connection that comes now.
+    pub(crate) fn new(origin: Origin) -> Self {
+        let came = Instant::now();
+        let state = State { stage: Stage::Part(came), gives_way: false };
+        Self { origin, came, state: Mutex::new(state), asked: Notify::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stage(&self) -> Stage {
+        self.state().stage
+    }
+
+    /// It has got on, and keeps its place.
+    pub(crate) fn enter(&self, stage: Stage) {
+        *self.state() = State { stage, gives_way: false };
+    }
+
+    pub(crate) fn is_answering(&self) -> bool {
+        matches!(self.stage(), Stage::Turn | Stage::Answering)
+    }
+
+    /// Bytes have come.
+    pub(crate) fn receive(&self) {
+        if self.stage() == Stage::Idle {
+            self.enter(Stage::Part(Instant::now()));
+        }
+    }
+
+    /// Nothing could be read. One that is asked to give way stays if `more` has arrived meanwhile.
+    pub(crate) fn starve(&self, more: impl FnOnce() -> bool) {
+        let mut state = self.state();
+        state.gives_way = state.gives_way && !more();
+    }
+
+    /// Asks it to give way.
+    pub(crate) fn ask(&self) {
+        self.state().gives_way = true;
+        self.asked.notify_one();
+    }
+
+    /// True if another connection is to have its place.
+    pub(crate) fn gives_way(&self) -> bool {
+        self.state().gives_way
+    }
+
+    /// Waits until it gives way. To be polled behind the connection, which then has read what there was: a request that
+    /// has arrived whole is answered.
+    pub(crate) async fn until_it_gives_way(&self) {
+        loop {
+            self.asked.notified().await;
+            if self.gives_way() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the head or the body of a request has been incomplete for so long.
+    pub(crate) async fn until_late(&self, patience: Duration) {
+        loop {
+            match self.stage() {
+                Stage::Part(since) if since.elapsed() >= patience => return,
+                Stage::Part(since) => sleep_until(since + patience).await,
+                Stage::Turn | Stage::Answering | Stage::Idle => sleep(patience.min(LOOK)).await,
+            }
+        }
+    }
+}
+
+/// Connections in the order in which they came.
+#[derive(Default)]
+pub(crate) struct Crowd(Vec<Weak<Progress>>);
+
+impl Crowd {
+    /// A new one.
+    pub(crate) fn push(&mut self, progress: &Arc<Progress>) {
+        self.0.push(Arc::downgrade(progress));
+    }
+
+    /// Asks one to give way that has not sent a whole request, or else one that asks for nothing, or else one that waits
+    /// for its turn: the oldest of the client with the most of them. A client that has few is not in the way of others.
+    /// Incomplete requests have `grace` in any case. Returns when to ask again if there is no place by then.
+    pub(crate) fn make_room(&mut self, grace: Duration) -> Duration {
+        self.0.retain(|progress| progress.strong_count() > 0);
+        let open: Vec<_> = self.0.iter().filter_map(Weak::upgrade).collect();
+        let of = |wanted: fn(Stage) -> bool| {
+            let there: Vec<_> = open.iter().filter(|progress| wanted(progress.stage())).collect();
+            let mut counts = HashMap::<_, usize>::new();
+            there.iter().for_each(|progress| *counts.entry(progress.origin).or_default() += 1);
+            // The last of the largest is the oldest.
+            there.into_iter().rev().max_by_key(|progress| counts.get(&progress.origin))
+        };
+        if let Some(part) = of(|stage| matches!(stage, Stage::Part(_))) {
+            let left = grace.saturating_sub(part.came.elapsed());
+            if !left.is_zero() {
+                return left;
+            }
+            part.ask();
+        } else if let Some(oldest) = of(|stage| stage == Stage::Idle).or_else(|| of(|stage| stage == Stage::Turn)) {
+            oldest.ask();
+        }
+        ANOTHER
+    }
+}
