@@ -314,7 +314,7 @@ fn a_guarantee_that_is_missed_is_one_warning_and_its_return_is_told() {
     let mut load = command.stdout(silent()).stderr(silent()).spawn().expect("a client");
     let log = server.log_until("guaranteed throughput missed");
     succeed(&folder, &["pool", "set", "main", "--emulate", "iops=20000"]);
-    let log = log + &server.log_until("throughput guarantee no longer missed");
+    let log = log + &server.log_until("guaranteed throughput no longer missed");
     load.kill().and_then(|()| load.wait()).expect("the client ends");
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("guaranteed throughput")).collect();
     assert!(lines.len() == 2 && lines[0].contains("WARN") && lines[1].contains("INFO"), "{log}");

@@ -167,7 +167,7 @@ impl Worker {
                         tenant,
                         of,
                         reason,
-                        "throughput guarantee no longer missed: {because}"
+                        "guaranteed throughput no longer missed: {because}"
                     );
                 }
             }
