@@ -100,7 +100,7 @@ impl<D: Decided> Log<D> {
         true
     }
 
-    /// The same for a log of one subject.
+    /// Adds a decision to a log of one subject, like [`Log::record_of`]; true if it is a new entry.
     pub fn record(&mut self, now: Instant, decision: D) -> bool {
         let mut newest = self.last;
         let new = self.record_of(&mut newest, now, decision);

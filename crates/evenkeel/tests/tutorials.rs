@@ -60,13 +60,14 @@ fn every_tutorial_can_be_followed_by_a_reader() {
 #[test]
 fn a_page_is_read() {
     let page = "Text\n```toml\n# a.toml\nb = 1\n```\n```console\n$ one\nans ... r\n$ two\n```\n\
-                ```console terminal about\n$ three\n```\n```console terminal\n^C\nbye\n```\n";
+                ```console terminal about except 0 errors, 20 ms\n$ three\n```\n```console terminal\n^C\nbye\n```\n";
     let (once, terminal) = (How::default(), How { terminal: true, ..How::default() });
+    let about = How { about: Some(vec!["0 errors".into(), "20 ms".into()]), ..terminal.clone() };
     let expected = [
         Step::File("a.toml".into(), "# a.toml\nb = 1\n".into()),
-        Step::Command("one".into(), once, 7..8),
+        Step::Command("one".into(), once.clone(), 7..8),
         Step::Command("two".into(), once, 9..9),
-        Step::Command("three".into(), How { about: true, ..terminal }, 12..12),
+        Step::Command("three".into(), about, 12..12),
         Step::Command("^C".into(), terminal, 15..16),
     ];
     assert_eq!(steps(page).unwrap(), expected);
@@ -75,6 +76,8 @@ fn a_page_is_read() {
         "```console\nanswer\n```",
         "```console\n$ a\n```\n```console\nb\n```",
         "```console a\n```",
+        "```console about 0 errors\n```",
+        "```console aboutness\n```",
     ] {
         assert!(steps(wrong).is_err(), "{wrong}");
     }
@@ -92,12 +95,20 @@ fn an_answer_is_compared() {
         ("a ... b ... c", "a x b c", true, true),
         ("a ... b ... c", "a x c", false, false),
         ("read 7 12.5 MB/s", "read  1016 3 MB/s", false, true),
-        ("10.0.0.1 waits ... 4", "10.0.0.12 waits 1 2.25", false, true),
+        ("10.0.0.1 waits ... 4", "10.0.0.12 waits 1 2.25", false, false),
+        ("b1 of osd.0 waits ... 4", "b1 of osd.0 waits 1 2.25", false, true),
+        ("b1", "b2", false, false),
+        ("... 7 ms", "3 s 12 ms", false, true),
+        ("1,010 µs ... b", "7 µs\nb", false, true),
+        ("... no ... 5", "no 15", true, true),
+        ("up 5 s, 0 errors", "up 7 s, 0 errors", false, true),
+        ("up 5 s, 0 errors", "up 0 s, 1 errors", false, false),
+        ("... 0 errors", "10 errors", true, false),
         ("read 7 ms", "read -7 ms", false, false),
         ("read 7 ms", "read . ms", false, false),
     ] {
-        assert_eq!(fits(pattern, text, false), exact, "{pattern:?} {text:?}");
-        assert_eq!(fits(pattern, text, true), about, "about {pattern:?} {text:?}");
+        assert_eq!(fits(pattern, text, None), exact, "{pattern:?} {text:?}");
+        assert_eq!(fits(pattern, text, Some(&["0 errors".to_owned()])), about, "about {pattern:?} {text:?}");
     }
 }
 
@@ -108,10 +119,19 @@ fn answers_that_do_not_fit_are_written_into_the_page() {
     };
     let page = block("first ... line\nsecond\n", "took 3 s\n");
     let seen = |answers: [&str; 3]| rewritten(&page, &answers.map(str::to_owned)).unwrap();
-    assert_eq!(seen(["first fine line\nsecond\n", "", "took 12.5 s\n"]), page);
+    assert_eq!(seen(["first fine line\nsecond\n", "", "took 3 s\n"]), page);
     assert_eq!(seen(["first line  \n\nthird\n", "", "took 3 ms\n"]), block("first line\n\nthird\n", "took 3 ms\n"));
     assert_eq!(seen(["", "", ""]), block("", ""));
     assert!(rewritten(&page, &["first line second".to_owned()]).is_err());
+}
+
+#[test]
+fn numbers_of_answers_that_fit_are_written_into_the_page_with_their_blanks() {
+    let block = |answer: &str| format!("```console about except 0 errors\n$ one\n{answer}```\n");
+    let page = block("took 3 s, ..., 0 errors\n...\n  name  MB/s\n  b1     1.5\n  ...\n");
+    let answer = "took 12 s, some 4 late, 0 errors\nmore\n\n  name   MB/s\n  b1    104.5  \nend\n".to_owned();
+    let written = block("took 12 s, ..., 0 errors\n...\n  name   MB/s\n  b1    104.5\n  ...\n");
+    assert_eq!(rewritten(&page, &[answer]).unwrap(), written);
 }
 
 #[test]

@@ -96,7 +96,7 @@ pub enum Malformed {
         wanted: usize,
     },
     /// It is longer than any that is asked for.
-    #[error("the answer is said to have {0} bytes, which is too long")]
+    #[error("the daemon announces an answer of {0} bytes, longer than any it gives: is the socket a Ceph daemon's?")]
     Long(usize),
     /// It is not JSON.
     #[error("the answer is not JSON: {0}")]

@@ -69,7 +69,7 @@ pub fn kernel_text(data: &[u8]) {
     assert!(seen <= lines, "{seen} of {lines} lines");
 }
 
-/// An answer of the kernel's by netlink, or of its device mapper; the first byte chooses which.
+/// Reads the rest as an answer of the kernel: of its device mapper if the first byte is `d`, otherwise by netlink.
 pub fn netlink(data: &[u8]) {
     match data {
         [b'd', bytes @ ..] => read_device_mapper(bytes),

@@ -256,7 +256,12 @@ fn usable(job: &Job, connected: &Connected, extras: &Extras<'_>) -> Result<Range
     ensure!(Export, job.offset < connected.size, "--offset is beyond the end of the export ({} bytes)", connected.size);
     let rest = connected.size - job.offset;
     let length = job.size.unwrap_or(rest);
-    ensure!(Export, length <= rest, "--size reaches beyond the end of the export ({} bytes)", connected.size);
+    ensure!(
+        Export,
+        length <= rest,
+        "--offset and --size together reach beyond the end of the export ({} bytes): at most {rest} are left",
+        connected.size
+    );
     let length = length / unit * unit;
     ensure!(
         Export,

@@ -36,7 +36,7 @@ pub enum DialError {
     #[error("the connection broke during the handshake: {0}")]
     Broken(io::Error),
     /// The server hung up.
-    #[error("the server closed the connection during the handshake")]
+    #[error("the server closed the connection during the handshake: its log may say why")]
     Closed,
     /// The server's message is not NBD as specified.
     #[error("{0}")]

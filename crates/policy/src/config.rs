@@ -334,7 +334,7 @@ pub struct Volume {
     /// Needed for memory, emulate and new files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<Bytes>,
-    /// Lengthen a foreign file to `size`.
+    /// Lengthen an existing file that Evenkeel did not make to `size`.
     pub grow: bool,
     /// "raw": serve a file that holds an image byte for byte.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -233,7 +233,7 @@ pub struct TenantSlotsState {
     pub violated_total: u64,
     /// Name of the reason why it has what it has.
     pub reason: String,
-    /// The same as a sentence.
+    /// The reason as a sentence.
     pub because: String,
 }
 
@@ -499,11 +499,11 @@ pub struct QosState {
 /// A distribution of durations since the start. Percentiles are upper bounds, at most 12.5 % above.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LatencyState {
-    /// Durations counted.
+    /// Number of latencies counted.
     pub count: u64,
-    /// Their sum.
+    /// Sum of the latencies.
     pub sum_s: f64,
-    /// Their mean.
+    /// Mean.
     pub mean_ms: f64,
     /// Median.
     pub p50_ms: f64,

@@ -392,7 +392,7 @@ impl Match {
         matches!(self, Self::Volume(pattern) if fits(pattern, name))
     }
 
-    /// True if a client of a target is meant that comes from an address and has these names.
+    /// True if this matches an initiator (client of an iSCSI target) by its address or one of its names.
     pub fn names_initiator(&self, address: IpAddr, names: &[String]) -> bool {
         match self {
             Self::Client(Who::Address(block)) => block.contains(address),

@@ -65,7 +65,7 @@ impl SharedPool {
         let (pool, name, because) = (&self.name, reason.name(), explain::latency(reason, Throttles::Tenants));
         match self.newly_missed(reason) {
             Some(true) => tracing::warn!(pool, reason = name, "latency target missed: {because}"),
-            Some(false) => tracing::info!(pool, reason = name, "latency target not missed any more: {because}"),
+            Some(false) => tracing::info!(pool, reason = name, "latency target no longer missed: {because}"),
             None => tracing::info!(pool, reason = name, "latency target: {because}"),
         }
     }

@@ -200,11 +200,11 @@ impl Reason {
 /// A decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
-    /// When.
+    /// Time of the decision.
     pub at: Instant,
-    /// Why.
+    /// Reason for the moves, or for none.
     pub reason: Reason,
-    /// How many connections move: [`Placement::moves`] names them.
+    /// Number of connections that move; [`Placement::moves`] names them.
     pub moves: usize,
 }
 
@@ -391,12 +391,12 @@ impl Placement {
         self.decision
     }
 
-    /// How often [`Placement::tick`] has something to say; never for methods that do not move.
+    /// Time between two decisions of [`Placement::tick`]; `None` for methods that never move connections.
     pub fn interval(&self) -> Option<Duration> {
         Some(self.config.moving()?.interval)
     }
 
-    /// When [`Placement::tick`] next has something to say; never for methods that do not move.
+    /// Time of the next decision of [`Placement::tick`]; `None` for methods that never move connections.
     pub fn next_tick(&self) -> Option<Instant> {
         Some(self.began_at + self.interval()?)
     }

@@ -34,9 +34,6 @@ pub(super) struct HarmArgs {
     /// The record of drawn sets, which says how many were used
     #[arg(long, value_name = "FILE", default_value = "docs/results/harm-sets.md")]
     pub(super) sets: PathBuf,
-    /// Add this run to the record of drawn sets
-    #[arg(long, conflicts_with = "seed")]
-    record: bool,
 }
 
 impl HarmArgs {
@@ -46,7 +43,6 @@ impl HarmArgs {
             (self.cases.is_some(), "--cases"),
             (!self.controller.is_empty(), "--controller"),
             (self.write_failures.is_some(), "--write-failures"),
-            (self.record, "--record"),
         ];
         given.into_iter().find_map(|(given, name)| given.then_some(name))
     }
@@ -61,10 +57,9 @@ impl HarmArgs {
         Sets::read(text, drawn).map_err(|why| anyhow!("{path} {why}"))
     }
 
-    /// Adds a run to the record, if that is asked for.
+    /// Adds a run to the record.
     pub(super) fn add(&self, sets: &mut Sets, report: &Report) -> anyhow::Result<()> {
-        let text = if self.record { sets.record(report) } else { return Ok(()) };
-        std::fs::write(&self.sets, text).with_context(|| {
+        std::fs::write(&self.sets, sets.record(report)).with_context(|| {
             format!("cannot write {}; name a file in a folder that is there with --sets", self.sets.display())
         })
     }

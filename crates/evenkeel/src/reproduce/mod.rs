@@ -1,6 +1,7 @@
 //! `evenkeel reproduce`: the experiments of the papers in virtual time, beside ours.
 
 mod harm;
+mod record;
 #[cfg(test)]
 mod tests;
 mod traces;
@@ -65,6 +66,10 @@ pub(crate) struct Args {
     /// Runs at a time; one for each core if not given
     #[arg(long, value_name = "N")]
     jobs: Option<std::num::NonZeroUsize>,
+    /// In a checkout of Evenkeel: write the figures, with command, seed, date and commit, into the experiment's section of
+    /// docs/results/papers.md. For harm: add this run to the record of drawn sets
+    #[arg(long, conflicts_with = "traces")]
+    record: bool,
     #[command(flatten)]
     harm: harm::HarmArgs,
 }
@@ -92,28 +97,39 @@ fn show(args: &Args) -> anyhow::Result<()> {
     if let Some(option) = args.harm.given().filter(|_| !is_harm) {
         anyhow::bail!("{option} is for harm: other experiments draw no cases");
     }
+    anyhow::ensure!(
+        !(is_harm && args.record && args.seed.is_some()),
+        "--record of harm is without --seed: the record is of sets whose seed follows from the constants"
+    );
     let mut sets = is_harm.then(|| args.harm.read(args.seed.is_none())).transpose()?;
+    let commit = (args.record && !is_harm).then(record::commit).transpose()?;
     let stop = parallel::interrupts()?;
     let begun = Instant::now();
     let report = reproduce(args, &stop)?;
-    if let Some(sets) = &mut sets {
+    if let Some(sets) = sets.as_mut().filter(|_| args.record) {
         args.harm.add(sets, &report)?;
     }
-    let took = begun.elapsed();
+    let took = format!("{:.0} s on {}", begun.elapsed().as_secs_f64(), counted(threads(args) as u64, "thread"));
+    if let Some(commit) = commit {
+        let (experiment, seed, quick, took) = (args.experiment, report.seed, args.quick, took.clone());
+        record::write(&record::Section { experiment, seed, quick, took }, &commit, &report::text(&report))?;
+    }
     if let Some(path) = &args.report {
         let html = report::page(&report, args.quick).html();
         std::fs::write(path, html).with_context(|| cannot_write(path))?;
     }
     let (constants, used) = (sets.as_ref().map(|sets| sets.constants.as_str()), sets.as_ref().and_then(Sets::used));
     output::show(args.json, &report::document(&report, constants, used), |_| {
-        let (threads, seed) = (threads(args), report.seed);
         let mut text = report::text(&report);
-        text += &format!("\n{:.0} s on {}, seed {seed}.\n", took.as_secs_f64(), counted(threads as u64, "thread"));
+        text += &format!("\n{took}, seed {}.\n", report.seed);
         if let Some(sets) = &sets {
             text += &(sets.words(&args.harm.sets.display().to_string()) + "\n");
         }
         if let Some(path) = &args.report {
             text += &format!("Plots: {}\n", path.display());
+        }
+        if args.record && !is_harm {
+            text += &format!("Recorded: {}\n", record::FILE);
         }
         text
     })?;

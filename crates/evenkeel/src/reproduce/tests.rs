@@ -10,11 +10,20 @@ fn options_for_harm_are_read_and_others_are_refused() {
     let args =
         parse(&["harm", "--cases", "40", "--controller", "slots", "--write-failures", "failures", "--record"]).unwrap();
     assert_eq!((args.seed, args.harm.given()), (None, Some("--cases")));
-    for refused in
-        [&["harm", "--cases", "1001"][..], &["harm", "--cases", "9", "--quick"], &["harm", "--seed", "1", "--record"]]
-    {
+    for refused in [
+        &["harm", "--cases", "1001"][..],
+        &["harm", "--cases", "9", "--quick"],
+        &["drg", "--traces", "folder", "--record"],
+    ] {
         assert!(parse(refused).is_err(), "{refused:?}");
     }
-    let error = super::show(&parse(&["drg", "--record"]).unwrap()).unwrap_err();
-    assert!(error.to_string().contains("--record is for harm"), "{error}");
+    for (words, why) in [
+        (&["drg", "--cases", "9"][..], "--cases is for harm"),
+        (&["harm", "--seed", "1", "--record"], "--record of harm is without --seed"),
+        // Tests run in the folder of the package.
+        (&["drg", "--record"], "run it in their root folder"),
+    ] {
+        let error = format!("{:#}", super::show(&parse(words).unwrap()).unwrap_err());
+        assert!(error.contains(why), "{error}");
+    }
 }

@@ -210,7 +210,7 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
             // Sent every second from the limit on, or once more by a program that watches the power.
             _ if stopping.is_some() && !signals::is_request(signal) => {}
             _ if stopping.is_some() => {
-                tracing::warn!("stopping at once");
+                tracing::warn!("a second signal: stopping without answering what is in flight");
                 manager.server().abort();
                 return Err(anyhow!("stopped before everything was answered and made durable"));
             }
@@ -241,7 +241,9 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
     }
     match stopping.map(thread::JoinHandle::join) {
         Some(Ok(stopped)) => Ok(stopped?),
-        Some(Err(_)) => Err(anyhow!("stopping failed with a panic")),
+        Some(Err(_)) => Err(anyhow!(
+            "the server panicked while it stopped: writes since the last flush may be lost; report the panic above as a bug"
+        )),
         None => Ok(()),
     }
 }
@@ -254,7 +256,7 @@ pub(crate) fn reload_on_demand(reload: impl Fn(Sender) + Send + 'static) -> anyh
     let (demand, demands) = sync_channel(1);
     let reload = move || {
         for sender in demands {
-            tracing::info!("reading files again: {}", Caller::Signal(sender));
+            tracing::info!("reloading the configuration: {}", Caller::Signal(sender));
             systemd::notify(Condition::Reloading);
             reload(sender);
             systemd::notify(Condition::Ready);

@@ -295,7 +295,7 @@ fn every_change_by_command_is_on_record_with_who_what_from_and_to() {
     let log = server.log_until("changed by SIGHUP");
     // Of the program that has sent it.
     let who = format!("SIGHUP of uid {}, pid ", rustix::process::getuid().as_raw());
-    assert!(log.contains(&format!("reading files again: {who}")), "{log}");
+    assert!(log.contains(&format!("reloading the configuration: {who}")), "{log}");
     assert!(log.contains(&format!("changed by {who}")), "{log}");
     assert!(log.contains("configuration: volumes.disk.size from 1MiB to 2MiB"), "{log}");
     server.stop();
@@ -314,7 +314,7 @@ fn a_guarantee_that_is_missed_is_one_warning_and_its_return_is_told() {
     let mut load = command.stdout(silent()).stderr(silent()).spawn().expect("a client");
     let log = server.log_until("guaranteed throughput missed");
     succeed(&folder, &["pool", "set", "main", "--emulate", "iops=20000"]);
-    let log = log + &server.log_until("guaranteed throughput not missed any more");
+    let log = log + &server.log_until("guaranteed throughput no longer missed");
     load.kill().and_then(|()| load.wait()).expect("the client ends");
     let lines: Vec<&str> = log.lines().filter(|line| line.contains("guaranteed throughput")).collect();
     assert!(lines.len() == 2 && lines[0].contains("WARN") && lines[1].contains("INFO"), "{log}");

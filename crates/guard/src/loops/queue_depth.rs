@@ -145,7 +145,8 @@ impl Array {
         true
     }
 
-    /// This host's summary for the others, once for each period. Where they have a say, the period ends now.
+    /// This host's summary of a period for the other hosts, once for each. In a cluster, where periods end for all hosts at once,
+    /// the call ends the period.
     pub fn take_summary(&mut self) -> Option<Summary> {
         if self.clustered { Some(self.end_period().clone()) } else { self.summary.take() }
     }

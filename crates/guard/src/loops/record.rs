@@ -334,9 +334,9 @@ pub struct OsdState {
     pub condition: String,
     /// Why, if it is neither controlled nor watched.
     pub problem: Option<String>,
-    /// The bytes that may be in flight by the controller.
+    /// Budget of the controller: bytes that it allows in flight.
     pub budget_bytes: u64,
-    /// The bytes that may be in flight by the OSD; `null` before it has said so.
+    /// Throttle of the OSD: bytes that it allows in flight; `null` until it has answered.
     pub throttle_bytes: Option<u64>,
     /// Latency that the controller aims at, if it has an aim.
     pub target_ms: Option<f64>,

@@ -23,10 +23,10 @@ pub const MAX_GROUPS: usize = 4_096;
 /// More than an `io.stat` or `io.max` holds: some 150 bytes a device.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Calls `each` with every device that the group has done something on.
+/// Parses the `io.stat` of a cgroup, and calls `each` for every device with counters.
 ///
 /// # Errors
-/// The first line that is none of the file's format; what was before it has been handed out.
+/// The first malformed line; `each` has been called for the lines before it.
 pub fn parse_stat(text: &[u8], mut each: impl FnMut(DeviceNumber, Counters)) -> Result<(), Fault> {
     for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
         let fault = |problem: String| Fault::new(index + 1, problem);

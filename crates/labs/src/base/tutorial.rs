@@ -5,7 +5,8 @@
 //!
 //! - `repeat`: a command is repeated until its answer fits, after a text that says to wait
 //! - `terminal`: the command goes on in a terminal of its own, until a `^C` in a later block of this kind
-//! - `about`: numbers in answers are those of one run; they may be others
+//! - `about`: numbers in answers are those of one run; they may be others. Digits of names (`vg1`, `osd.0`, addresses) may not.
+//!   The last word, after which phrases may follow whose numbers are exact: `about except 0 errors, target 20 ms`
 
 use std::env;
 use std::fs::{self, File};
@@ -37,11 +38,12 @@ pub(crate) fn is_to_be_written() -> bool {
 }
 
 /// How the commands of a block are run, and their answers compared.
-#[derive(Debug, Default, Clone, Copy, PartialEq)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct How {
     pub(crate) repeat: bool,
     pub(crate) terminal: bool,
-    pub(crate) about: bool,
+    /// Numbers may be others, but for those in these phrases.
+    pub(crate) about: Option<Vec<String>>,
 }
 
 /// A step of a tutorial.
@@ -68,7 +70,7 @@ pub(crate) fn steps(page: &str) -> Result<Vec<Step>> {
             for (number, line) in block {
                 let command = line.strip_prefix("$ ").or_else(|| (how.terminal && line == INTERRUPT).then_some(line));
                 if let Some(command) = command {
-                    steps.push(Step::Command(command.to_owned(), how, number + 1..number + 1));
+                    steps.push(Step::Command(command.to_owned(), how.clone(), number + 1..number + 1));
                 } else if let Some(Step::Command(.., answer)) = steps.get_mut(first..).and_then(<[Step]>::last_mut) {
                     answer.end = number + 1;
                 } else {
@@ -82,63 +84,164 @@ pub(crate) fn steps(page: &str) -> Result<Vec<Step>> {
 
 fn how(words: &str) -> Result<How> {
     let mut how = How::default();
+    let (words, phrases) = match words.split_once(" about") {
+        Some((words, phrases)) => (words, Some(phrases)),
+        None => (words, None),
+    };
+    if let Some(phrases) = phrases {
+        let phrases = match phrases.strip_prefix(" except ") {
+            Some(phrases) => phrases.split(", ").map(str::to_owned).collect(),
+            None if phrases.trim().is_empty() => Vec::new(),
+            None => bail!("about{phrases}: phrases are after `except`"),
+        };
+        how.about = Some(phrases);
+    }
     for word in words.split_whitespace() {
         match word {
             "repeat" => how.repeat = true,
             "terminal" => how.terminal = true,
-            "about" => how.about = true,
             _ => bail!("an unknown kind of console: {word}"),
         }
     }
     Ok(how)
 }
 
-/// True if `text` is `pattern`, in which [`ANYTHING`] stands for anything, and with `about` each number for any number. How many
-/// blanks there are does not count.
-pub(crate) fn fits(pattern: &str, text: &str, about: bool) -> bool {
-    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let read = |text: &str| if about { without_numbers(&words(text)) } else { words(text) };
-    let (pattern, text) = (read(pattern), read(text));
-    let parts: Vec<&str> = pattern.split(ANYTHING).map(str::trim).collect();
-    let [first, between @ .., last] = parts.as_slice() else { return pattern == text };
-    let Some(mut rest) = text.strip_prefix(first) else { return false };
-    for part in between {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
+/// True if `text` is `pattern`, in which [`ANYTHING`] stands for anything, and with `about` each number for any number but in its
+/// phrases. How many blanks there are does not count.
+pub(crate) fn fits(pattern: &str, text: &str, about: Option<&[String]>) -> bool {
+    filled(pattern, text, about).is_some()
 }
 
-/// The text with 0 for each number, its fraction included.
-fn without_numbers(text: &str) -> String {
-    let mut kept = String::new();
-    let mut chars = text.chars().peekable();
-    while let Some(next) = chars.next() {
-        let digit_follows = chars.peek().is_some_and(char::is_ascii_digit);
-        match next {
-            '0'..='9' if digit_follows => {}
-            '0'..='9' => kept.push('0'),
-            '.' if kept.ends_with('0') && digit_follows => _ = kept.pop(),
-            _ => kept.push(next),
+/// The text with [`ANYTHING`] where the pattern has it; `None` if the text does not fit.
+fn filled(pattern: &str, text: &str, about: Option<&[String]>) -> Option<String> {
+    let raw: Vec<&str> = pattern.split(ANYTHING).collect();
+    let segments: Vec<Vec<Part>> = raw.iter().map(|segment| parts(&words(segment), about)).collect();
+    let text_words = words(text);
+    let (mut at, mut filled) = (0, String::new());
+    for (number, (raw, segment)) in raw.iter().zip(&segments).enumerate() {
+        let (is_first, is_last) = (number == 0, number + 1 == segments.len());
+        let fits = |from: usize| {
+            let end = end_of(segment, &text_words, from)?;
+            (!is_last || end == text_words.len()).then_some((from, end))
+        };
+        let (from, end) = if is_first {
+            fits(0)
+        } else {
+            (at..=text_words.len()).filter(|at| text_words.is_char_boundary(*at)).find_map(fits)
+        }?;
+        if !is_first {
+            filled += ANYTHING;
+        }
+        let inner = raw.trim();
+        let (before, after) = raw.split_once(inner).filter(|_| !inner.is_empty()).unwrap_or((raw, ""));
+        filled += &[before, spaced(text, from, end), after].concat();
+        at = end;
+    }
+    Some(filled)
+}
+
+/// A part of a pattern.
+#[derive(Debug, PartialEq)]
+enum Part {
+    Text(String),
+    /// This number, or any.
+    Number(Option<String>),
+}
+
+/// The words, a blank between each two.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The parts of a pattern without [`ANYTHING`].
+fn parts(pattern: &str, about: Option<&[String]>) -> Vec<Part> {
+    let Some(phrases) = about else { return vec![Part::Text(pattern.to_owned())] };
+    let exact: Vec<Range<usize>> = phrases
+        .iter()
+        .flat_map(|phrase| pattern.match_indices(phrase.as_str()).map(|(at, found)| at..at + found.len()))
+        .collect();
+    let (mut parts, mut at, mut text) = (Vec::new(), 0, String::new());
+    while let Some(next) = pattern[at..].chars().next() {
+        let number = number(&pattern[at..]);
+        let before = &pattern[..at];
+        let is_of_a_name = before.ends_with(|c: char| c.is_alphabetic() || c == '_')
+            || before.strip_suffix(['.', '-', ':']).is_some_and(|name| name.ends_with(char::is_alphanumeric))
+            || number.matches('.').count() > 1;
+        if number.is_empty() || is_of_a_name {
+            let taken = if number.is_empty() { next.len_utf8() } else { number.len() };
+            text += &pattern[at..at + taken];
+            at += taken;
+        } else {
+            let is_exact = exact.iter().any(|phrase| phrase.contains(&at));
+            parts.extend([Part::Text(std::mem::take(&mut text)), Part::Number(is_exact.then(|| number.to_owned()))]);
+            at += number.len();
         }
     }
-    kept
+    parts.push(Part::Text(text));
+    parts
 }
 
-/// The page with the answers seen, in the order of its commands; an answer that fits the page's stays as the page has it.
+/// The number that the text begins with, its fraction and thousands included; an address is one, too.
+fn number(text: &str) -> &str {
+    let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
+    let mut end = digits(text);
+    while end > 0 {
+        end += match text[end..].as_bytes().first() {
+            Some(b'.') if digits(&text[end + 1..]) > 0 => 1 + digits(&text[end + 1..]),
+            Some(b',') if digits(&text[end + 1..]) == 3 => 4,
+            _ => break,
+        };
+    }
+    &text[..end]
+}
+
+/// The end of what these parts stand for in the text from here on.
+fn end_of(parts: &[Part], text: &str, from: usize) -> Option<usize> {
+    let mut at = from;
+    for part in parts {
+        at += match part {
+            Part::Text(part) => text[at..].strip_prefix(part.as_str()).map(|_| part.len())?,
+            Part::Number(exact) => {
+                let is_inside = text[..at].ends_with(|c: char| c.is_ascii_digit());
+                let number = number(&text[at..]);
+                let is_it = exact.as_ref().is_none_or(|exact| exact == number);
+                (!is_inside && !number.is_empty() && is_it).then_some(number.len())?
+            }
+        };
+    }
+    Some(at)
+}
+
+/// A range of [`words`] of the text as it is in the text, with all its blanks.
+fn spaced(text: &str, from: usize, end: usize) -> &str {
+    // Where each byte of the words comes from.
+    let mut places = Vec::new();
+    for word in text.split_whitespace() {
+        let at = word.as_ptr().addr() - text.as_ptr().addr();
+        if !places.is_empty() {
+            places.push(at - 1);
+        }
+        places.extend(at..at + word.len());
+    }
+    if from == end { "" } else { &text[places[from]..=places[end - 1]] }
+}
+
+/// The page with the answers seen, in the order of its commands. An answer that fits the page's stays as the page has it, but for
+/// its numbers in blocks with `about`.
 pub(crate) fn rewritten(page: &str, seen: &[String]) -> Result<String> {
     let lines: Vec<&str> = page.lines().collect();
     let (mut written, mut at, mut seen) = (Vec::new(), 0, seen.iter());
     for step in steps(page)? {
         let Step::Command(_, how, answer) = step else { continue };
         let text = seen.next().context("fewer answers than commands")?;
-        if !fits(&lines[answer.clone()].join("\n"), text, how.about) {
-            written.extend(&lines[at..answer.start]);
-            written.extend(text.lines().map(str::trim_end));
+        let filled = filled(&lines[answer.clone()].join("\n"), text, how.about.as_deref());
+        if how.about.is_some() || filled.is_none() {
+            written.extend(lines[at..answer.start].iter().map(|&line| line.to_owned()));
+            written.extend(filled.unwrap_or_else(|| text.clone()).lines().map(|line| line.trim_end().to_owned()));
             at = answer.end;
         }
     }
-    written.extend(&lines[at..]);
+    written.extend(lines[at..].iter().map(|&line| line.to_owned()));
     Ok(written.join("\n") + "\n")
 }
 
@@ -206,14 +309,14 @@ pub(crate) fn follow(page: &str, stage: &Stage, strict: bool) -> Result<Vec<Stri
             };
             let text = stage.as_the_page_says(&text);
             let waits = (how.repeat || how.terminal && command != INTERRUPT) && Instant::now() < deadline;
-            if !waits || failed == 0 && fits(&expected, &text, how.about) {
+            if !waits || failed == 0 && fits(&expected, &text, how.about.as_deref()) {
                 ensure!(failed == 0, "{command}\nended with status {failed}:\n{text}");
                 break text;
             }
             thread::sleep(PAUSE);
         };
         ensure!(
-            !strict || fits(&expected, &answer, how.about),
+            !strict || fits(&expected, &answer, how.about.as_deref()),
             "{command}\nthe page says\n{expected}\nthe answer is\n{answer}"
         );
         seen.push(answer);

@@ -28,7 +28,7 @@ const SECONDS: [usize; 2] = [20, 40];
 const SETTLE: [usize; 2] = [20, 30];
 const SETTLE_STATIC: [usize; 2] = [5, 30];
 /// Longest load of a tenant beside the tutorial.
-const LOAD_SECONDS: u64 = 80;
+const LOAD_SECONDS: u64 = 120;
 /// The shortage without correction, at least, and with it, at most.
 const STATIC_ABOVE_PERCENT: f64 = 10.0;
 const OURS_BELOW_PERCENT: f64 = 2.0;

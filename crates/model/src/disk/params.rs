@@ -77,10 +77,10 @@ pub struct Overhead {
     /// A read that needs the arm, before the arm begins to move.
     #[cfg_attr(feature = "serde", serde(rename = "read_miss_overhead"))]
     pub read_miss: Duration,
-    /// A write that continues or repeats one in the cache.
+    /// Overhead of a write that continues or repeats one in the cache.
     #[cfg_attr(feature = "serde", serde(rename = "write_hit_overhead"))]
     pub write_hit: Duration,
-    /// Any other write.
+    /// Overhead of any other write.
     #[cfg_attr(feature = "serde", serde(rename = "write_overhead"))]
     pub write: Duration,
 }

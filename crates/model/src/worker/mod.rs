@@ -161,8 +161,8 @@ impl Workers {
         self.connections.len() as u32 - 1
     }
 
-    /// A message of `bytes`, header included, is there to be received or sent; `id` comes back from [`Workers::poll`] and
-    /// is not looked into. O(1).
+    /// Queues a message of `bytes`, header included, to be received or sent by the connection's worker. [`Workers::poll`] returns
+    /// its `id`. O(1).
     ///
     /// # Panics
     /// When there is no connection of this number.

@@ -295,7 +295,7 @@ impl Worker {
             Ok(others) => return others,
             Err(Errno::INTR) => {}
             Err(error @ (Errno::NOSYS | Errno::PERM)) if self.sources.wait_coarsely() => {
-                tracing::warn!(%error, "no epoll_pwait2: waits are good to a millisecond only, which coarsens limits");
+                tracing::warn!(%error, "the kernel has no epoll_pwait2 (Linux 5.11 has): timers are exact to a millisecond only, and throughput under a limit is less even");
             }
             Err(error) => {
                 if let Some(more) = self.count_failure("wait", error.raw_os_error()) {

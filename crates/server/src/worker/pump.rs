@@ -167,7 +167,7 @@ impl Worker {
                         tenant,
                         of,
                         reason,
-                        "guaranteed throughput not missed any more: {because}"
+                        "guaranteed throughput no longer missed: {because}"
                     );
                 }
             }

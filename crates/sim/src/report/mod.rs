@@ -170,7 +170,7 @@ pub struct Series {
     pub hidden: bool,
 }
 
-/// How points are joined.
+/// The way in which a plot joins its points.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Style {

@@ -62,9 +62,9 @@ pub struct Choice<'a> {
     pub set: &'a [String],
     /// Keys that take several values, all combined.
     pub sweeps: &'a [Sweep],
-    /// How many seeds.
+    /// Number of seeds; each point runs with each.
     pub seeds: Option<u32>,
-    /// The first seed.
+    /// The first of the seeds, which follow each other.
     pub seed: Option<u64>,
 }
 

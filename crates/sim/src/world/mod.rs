@@ -74,10 +74,10 @@ pub struct Setup {
     pub divides: bool,
 }
 
-/// Workers before the pool.
+/// Settings of the worker threads that receive requests and pass them to the pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FrontSetup {
-    /// How many; at least one.
+    /// Number of workers; at least one.
     pub count: u32,
     /// The cost of requests and replies to them.
     pub params: WorkerParams,

@@ -176,7 +176,7 @@ impl Driver {
             && error != rustix::io::Errno::INTR
         {
             // Nothing sensible is left to do, but spinning at full speed would make it worse.
-            tracing::error!(volume = self.settings.volume, %error, "waiting for events failed");
+            tracing::error!(volume = self.settings.volume, %error, "waiting for events of the remote servers failed; this volume tries again every 100 ms");
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
     }

@@ -1,0 +1,140 @@
+//! `evenkeel reproduce NAME --record`: writes the experiment's section of `docs/results/papers.md`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context;
+use clap::ValueEnum;
+
+use super::Experiment;
+
+/// The file below the root of a checkout.
+pub(super) const FILE: &str = "docs/results/papers.md";
+
+/// The text above the sections.
+const HEAD: &str = "\
+# Reproduced papers: output
+
+`evenkeel reproduce NAME --record` writes the section of an experiment. [README](../../README.md#the-five-papers) quotes \
+them. Figures are in virtual time and the same on every machine; running times are not.
+";
+
+/// The section of one run.
+pub(super) struct Section {
+    pub(super) experiment: Experiment,
+    pub(super) seed: u64,
+    pub(super) quick: bool,
+    /// Running time, with its threads.
+    pub(super) took: String,
+}
+
+impl Section {
+    /// The command that gives these figures again.
+    fn command(&self) -> String {
+        let mut command = format!("evenkeel reproduce {}", name(self.experiment));
+        if self.seed != 1 {
+            let _ = write!(command, " --seed {}", self.seed);
+        }
+        command + if self.quick { " --quick --record" } else { " --record" }
+    }
+
+    /// The section: a heading with command, seed, date and commit, and the output.
+    fn text(&self, date: &str, commit: &str, output: &str) -> String {
+        let (name, command, seed, took) = (name(self.experiment), self.command(), self.seed, &self.took);
+        let output = output.trim_end();
+        format!("## {name}\n\n`{command}`: seed {seed}, {date}, commit {commit}, {took}.\n\n```\n{output}\n```\n")
+    }
+}
+
+/// The commit of the checkout in the current folder.
+///
+/// # Errors
+/// When the current folder is no checkout with the file.
+pub(super) fn commit() -> anyhow::Result<String> {
+    let cure = "--record writes docs/results/papers.md of Evenkeel's sources: run it in their root folder";
+    anyhow::ensure!(Path::new(FILE).exists(), "{FILE} is not in this folder; {cure}");
+    let commit = said("git", &["rev-parse", "--short=8", "HEAD"]).context(cure)?;
+    let changed = said("git", &["status", "--porcelain", "--untracked-files=no", "--", "crates"]).context(cure)?;
+    Ok(if changed.is_empty() { commit } else { commit + " with changes" })
+}
+
+/// Replaces the section in the file, or adds it.
+///
+/// # Errors
+/// When the file cannot be read or written.
+pub(super) fn write(section: &Section, commit: &str, output: &str) -> anyhow::Result<()> {
+    let date = said("date", &["--utc", "+%F"])?;
+    let page = std::fs::read_to_string(FILE).with_context(|| format!("cannot read {FILE}"))?;
+    let page = replaced(&page, section.experiment, &section.text(&date, commit, output));
+    std::fs::write(FILE, page).with_context(|| format!("cannot write {FILE}"))
+}
+
+/// The page with this section in place of the experiment's earlier one. Sections are in the order of the experiments; text that
+/// is in no section is replaced by [`HEAD`].
+fn replaced(page: &str, experiment: Experiment, section: &str) -> String {
+    let mut text = HEAD.to_owned();
+    for each in Experiment::value_variants() {
+        let kept = if *each == experiment { Some(section.to_owned()) } else { of(page, *each) };
+        if let Some(kept) = kept {
+            text = text + "\n" + kept.trim_end() + "\n";
+        }
+    }
+    text
+}
+
+/// The section of an experiment, if the page has it.
+fn of(page: &str, experiment: Experiment) -> Option<String> {
+    let heading = format!("## {}", name(experiment));
+    let mut lines = page.lines().skip_while(|line| *line != heading);
+    let first = lines.next()?;
+    let rest = lines.take_while(|line| !line.starts_with("## "));
+    Some(std::iter::once(first).chain(rest).collect::<Vec<_>>().join("\n"))
+}
+
+/// The name on the command line.
+fn name(experiment: Experiment) -> String {
+    experiment.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// The output of a program that succeeds.
+fn said(program: &str, words: &[&str]) -> anyhow::Result<String> {
+    let output = Command::new(program).args(words).output().with_context(|| format!("cannot run {program}"))?;
+    let error = String::from_utf8_lossy(&output.stderr);
+    anyhow::ensure!(output.status.success(), "{program} {}: {}", words.join(" "), error.trim());
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECTION: Section = Section { experiment: Experiment::Saat, seed: 7, quick: true, took: String::new() };
+
+    #[test]
+    fn a_section_replaces_its_own_alone_and_takes_its_place_in_order() {
+        let section = |took: &str| Section { took: took.into(), ..SECTION }.text("2026-01-02", "abc", "ROWS\n  1\n");
+        let expected = "## saat\n\n`evenkeel reproduce saat --seed 7 --quick --record`: seed 7, 2026-01-02, commit abc, 3 s.\n\n\
+                        ```\nROWS\n  1\n```\n";
+        assert_eq!(section("3 s"), expected);
+        let others = ["## iscsi\n\none\n", "## drg\n\ntwo\n"];
+        let page = format!("text\n\n{}\n{}", others[1], others[0]);
+        let once = replaced(&page, Experiment::Saat, &section("1 s"));
+        let twice = replaced(&once, Experiment::Saat, &section("3 s"));
+        assert_eq!(twice, format!("{HEAD}\n{}\n{expected}\n{}", others[0], others[1]));
+    }
+
+    #[test]
+    fn the_page_of_the_project_stays_as_it_is_when_a_section_is_written_again() {
+        let page = include_str!("../../../../docs/results/papers.md");
+        let sections = Experiment::value_variants().iter().filter_map(|each| Some((*each, of(page, *each)?)));
+        let mut found = 0;
+        for (experiment, section) in sections {
+            let command = format!("\n\n`evenkeel reproduce {}", name(experiment));
+            assert!(section.contains(&command) && section.contains("`: seed "), "{section:.200}");
+            assert_eq!(replaced(page, experiment, &section), page, "{experiment:?}");
+            found += 1;
+        }
+        assert!(found >= 4, "{found} sections");
+    }
+}
