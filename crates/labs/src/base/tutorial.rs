@@ -186,7 +186,7 @@ fn number(text: &str) -> &str {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let mut end = digits(text);
     while end > 0 {
-        end += match text[end..].as_bytes().first() {
+        end += match text.as_bytes()[end..].first() {
             Some(b'.') if digits(&text[end + 1..]) > 0 => 1 + digits(&text[end + 1..]),
             Some(b',') if digits(&text[end + 1..]) == 3 => 4,
             _ => break,
