@@ -671,7 +671,7 @@ impl<R> Pool<R> {
 
     /// Bytes that a request costs the admission budget beside its own.
     #[inline]
-    fn base_cost(&self) -> u64 {
+    pub fn base_cost(&self) -> u64 {
         u64::from(if self.admission.is_elastic() { self.price.base() } else { self.config.base_cost_bytes })
     }
 

@@ -160,7 +160,7 @@ fn pool(
             Scheduler::Mclock => "mclock".into(),
             Scheduler::None => "none".into(),
         },
-        admission: admission(state.admission(), state.in_flight(), uptime),
+        admission: admission(state.admission(), state.base_cost(), state.in_flight(), uptime),
         queued_requests: state.queued() as u64,
         limit: LimitState::new(iops, bytes_per_s),
         latency_target: state.target().map(|view| target(&pool.name, &view, uptime)),
@@ -301,12 +301,18 @@ fn throttled_state(throttled: &Throttled, slots: &LimitSet) -> ThrottledState {
     }
 }
 
-fn admission(admission: &Admission, in_flight_requests: u64, uptime: StdDuration) -> AdmissionState {
+fn admission(
+    admission: &Admission,
+    base_cost_bytes: u64,
+    in_flight_requests: u64,
+    uptime: StdDuration,
+) -> AdmissionState {
     let decision = admission.decision();
     let ago = clock::now().since(decision.at).as_secs_f64();
     AdmissionState {
         kind: admission.config().name().into(),
         budget_bytes: (decision.budget_bytes < u64::MAX).then_some(decision.budget_bytes),
+        base_cost_bytes,
         in_flight_bytes: admission.in_flight_bytes(),
         in_flight_requests,
         target_ms: decision.target.map(|target| target.as_millis_f64()),

@@ -84,6 +84,7 @@ const POOL: Table<PoolState> = Table {
         gauge("pool_budget", "Cost that may be in flight; absent: unbounded.", BYTES, |p| {
             p.admission.budget_bytes.and_then(some)
         }),
+        gauge("pool_base_cost", "Cost of a request beside its bytes.", BYTES, |p| some(p.admission.base_cost_bytes)),
         gauge("pool_target", "Latency target of admission control.", SECONDS, |p| ms(p.admission.target_ms)),
         gauge("pool_overdue_requests", "Requests in flight for longer than `stall_report_after`.", None, |p| {
             some(p.overdue.len() as u64)
