@@ -16,7 +16,6 @@
 //! | [`effective`] | which setting is enforced where, which one wins, and what is not enforced |
 //! | [`cluster`] | the cluster of hosts: settings, and the reports of its members |
 //! | [`http`] | HTTP beyond this machine |
-//! | [`slots`] | slots of pools |
 //! | [`rbd`] | images of a Ceph cluster |
 //! | [`uri`] | NBD servers and their exports, likewise |
 //! | [`units`] | bytes, durations, rates and address blocks as people write them |
