@@ -392,15 +392,16 @@ impl<R> Pool<R> {
 
     /// Changes the pool's settings; what is queued and inside stays.
     pub fn reconfigure(&mut self, now: Instant, config: Config) {
-        if config.base_cost_bytes != self.config.base_cost_bytes {
-            self.price = Price::new(config.base_cost_bytes);
-        }
-        let base_bytes = config.cost.base_bytes.max(self.price.beyond(config.base_cost_bytes));
-        self.queue.set_cost_model(now, CostModel { base_bytes, ..config.cost });
+        let change = self.price.configure(config.base_cost_bytes);
+        self.queue.set_cost_model(now, self.priced(config.cost));
         self.limit_iops.set(Owner::Operator, rate(config.limit.iops));
         self.limit_bytes_per_s.set(Owner::Operator, rate(config.limit.bytes_per_s));
         if config.admission != self.config.admission {
             self.admission.reconfigure(config.admission, now);
+        }
+        if let Some(change) = change {
+            self.admission.rescale(now, change);
+            self.slices.set_price(change.base);
         }
         if config.scheduler != self.config.scheduler {
             self.switch_scheduler(now, config.scheduler);
@@ -479,7 +480,7 @@ impl<R> Pool<R> {
         if ready > now {
             return Ok(Next::Wait(ready));
         }
-        let base = self.base_cost();
+        let base = self.base_in_budget();
         let (phase, work, queued_at, free_at, entry) = match self.config.scheduler {
             Scheduler::Mclock => {
                 let (admission, tenants) = (&self.admission, &self.tenants);
@@ -583,9 +584,8 @@ impl<R> Pool<R> {
                 self.admission.observe(now, ticket.cost, kind, u64::from(bytes), latency);
                 let busy = self.admission.is_holding_back();
                 self.slices.observe(now, kind, bytes, latency);
-                let configured = self.config.base_cost_bytes;
-                if let Some(change) = self.price.observe(now, busy, bytes, latency, configured) {
-                    self.queue.set_cost_model(now, CostModel { base_bytes: change.base, ..self.config.cost });
+                if let Some(change) = self.price.observe(now, busy, kind.direction(), bytes, latency) {
+                    self.queue.set_cost_model(now, self.priced(self.config.cost));
                     self.admission.rescale(now, change);
                     self.slices.set_price(change.base);
                 }
@@ -669,10 +669,20 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Bytes that a request costs the admission budget beside its own.
-    #[inline]
+    /// Bytes that a request costs beside its own, as configured or measured.
     pub fn base_cost(&self) -> u64 {
+        self.price.base().into()
+    }
+
+    /// The same for the admission budget: that of another controller than `elastic` counts in configured ones.
+    #[inline]
+    fn base_in_budget(&self) -> u64 {
         u64::from(if self.admission.is_elastic() { self.price.base() } else { self.config.base_cost_bytes })
+    }
+
+    /// The cost model of weights with what was measured.
+    fn priced(&self, cost: CostModel) -> CostModel {
+        CostModel { base_bytes: cost.base_bytes.max(self.price.measured()), ..cost }
     }
 
     /// Requests waiting here.

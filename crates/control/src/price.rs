@@ -9,11 +9,12 @@
 //! ```
 //!
 //! Both are found by least squares over intervals, each with its own mixture of sizes. An interval lasts until what was in
-//! flight at its beginning has left. The base cost is the one nearest to the configured one that the measurements do not
+//! flight at its beginning has left. The base cost is the smallest one from the configured one on that the measurements do not
 //! refute: the lower limit of Fieller's interval for the ratio of two estimates. Where sizes hardly differ, or the device's
 //! time scatters by more than they do, that is the configured one.
 
 use crate::time::{Duration, Instant};
+use crate::units::Direction;
 
 /// Completions of an interval at least: their sizes differ from interval to interval, and what is half done at its ends is
 /// little.
@@ -24,6 +25,8 @@ const MEMORY: f64 = 1024.0;
 const EVERY: u32 = 8;
 /// A base cost that differs by less from the one in force leaves that in force.
 const STEP: f64 = 1.25;
+/// Base costs below a sector are one.
+const LEAST_BYTES: f64 = 512.0;
 /// Standard errors within which a difference may be chance.
 const SURE: f64 = 2.0;
 /// The largest base cost, in bytes: more than a disk moves while it seeks.
@@ -100,8 +103,10 @@ pub(crate) struct Price {
     completions: u32,
     bytes: u64,
     until: u32,
-    /// The largest request since the base cost was computed, in bytes.
+    /// The largest request of late, in bytes; halved when the base cost is computed.
     largest: u32,
+    /// The base cost as configured: it is never below.
+    least: f64,
     /// The base cost in force, in bytes.
     base: f64,
 }
@@ -130,6 +135,7 @@ impl Price {
             bytes: 0,
             until: EVERY,
             largest: 0,
+            least: f64::from(configured),
             base: f64::from(configured),
         }
     }
@@ -140,22 +146,30 @@ impl Price {
     }
 
     /// The base cost in force, if it is a measured one; 0 otherwise.
-    pub(crate) fn beyond(&self, configured: u32) -> u32 {
-        if self.base() > configured { self.base() } else { 0 }
+    pub(crate) fn measured(&self) -> u32 {
+        if self.base > self.least { self.base() } else { 0 }
     }
 
-    /// A request has come back; `busy` if the device has had all the time more than it could do. The base cost, if another
-    /// one than before is in force from now on, at least `configured`. O(1).
+    /// Changes the configured base cost; a measured one stays if it is larger.
+    pub(crate) fn configure(&mut self, configured: u32) -> Option<Change> {
+        let measured = f64::from(self.measured());
+        self.least = f64::from(configured);
+        self.change_to(measured.max(self.least))
+    }
+
+    /// A request has come back; `busy` if the device has had all the time more than it could do. Requests without payload
+    /// take what time they like, so that nothing is learnt beside them. The base cost, if another one than before is in force
+    /// from now on. O(1).
     #[inline]
     pub(crate) fn observe(
         &mut self,
         now: Instant,
         busy: bool,
+        direction: Option<Direction>,
         bytes: u32,
         latency: Duration,
-        configured: u32,
     ) -> Option<Change> {
-        let Some(began) = self.began.filter(|_| busy) else {
+        let Some(began) = self.began.filter(|_| busy && direction.is_some()) else {
             self.begin(busy.then_some(now));
             return None;
         };
@@ -171,29 +185,36 @@ impl Price {
         self.sums.add(time.as_nanos() as f64, f64::from(self.completions), self.bytes as f64);
         self.begin(Some(now));
         self.until -= 1;
-        if self.until == 0 { self.decide(f64::from(configured)) } else { None }
+        if self.until == 0 { self.decide() } else { None }
     }
 
     #[cold]
-    fn decide(&mut self, configured: f64) -> Option<Change> {
+    fn decide(&mut self) -> Option<Change> {
         self.until = EVERY;
-        let base = self.sums.least_ratio().max(configured);
-        let mean = self.sums.bytes / self.sums.requests;
-        let largest = f64::from(core::mem::take(&mut self.largest));
+        let base = self.sums.least_ratio().max(self.least);
+        let change = self.change_to(base);
         if self.sums.count >= MEMORY {
             self.sums.fade();
         }
+        self.largest /= 2;
+        change
+    }
+
+    /// Another base cost is in force from now on, if it differs by more than chance.
+    fn change_to(&mut self, base: f64) -> Option<Change> {
         let before = self.base;
-        if (before / STEP..=before * STEP).contains(&base) {
+        let ratio = base.max(LEAST_BYTES) / before.max(LEAST_BYTES);
+        if (1.0 / STEP..=STEP).contains(&ratio) {
             return None;
         }
         self.base = base;
-        let factor = |bytes: f64| (base + bytes) / (before + bytes);
+        let mean = if self.sums.requests > 0.0 { self.sums.bytes / self.sums.requests } else { 0.0 };
+        let factor = |bytes: f64| (base + bytes).max(1.0) / (before + bytes).max(1.0);
         Some(Change {
             base: base as u32,
             before: before as u32,
             factor: factor(mean),
-            factor_of_largest: factor(largest),
+            factor_of_largest: factor(f64::from(self.largest)),
         })
     }
 
@@ -231,7 +252,7 @@ mod tests {
         done.sort_by(|one, other| one.0.total_cmp(&other.0));
         for (us, entered, size) in done {
             let [now, entered] = [us, entered].map(|us| Instant::from_nanos((us * 1e3) as u64));
-            let _ = price.observe(now, true, size, now.since(entered), CONFIGURED);
+            let _ = price.observe(now, true, Some(Direction::Read), size, now.since(entered));
         }
         f64::from(price.base())
     }
@@ -273,7 +294,39 @@ mod tests {
         for step in 0..10_000_u64 {
             let now = Instant::from_nanos(step * 1_000_000);
             let bytes = if step % 3 == 0 { 1 << 20 } else { 512 };
-            assert_eq!(price.observe(now, step % 16 != 0, bytes, Duration::from_millis(1), CONFIGURED), None);
+            assert_eq!(
+                price.observe(now, step % 16 != 0, Some(Direction::Read), bytes, Duration::from_millis(1)),
+                None
+            );
         }
+    }
+
+    /// The base cost after requests with and without payload in turn, each of which takes a millisecond and 10 us for 4 KiB.
+    fn beside_flushes(price: &mut Price, steps: u64) {
+        let mut now = Instant::ZERO;
+        for step in 0..steps {
+            let (direction, bytes) =
+                if step % 4 == 0 { (None, 0) } else { (Some(Direction::Read), 4_096 << (step % 7)) };
+            now += Duration::from_nanos(1_000_000 + u64::from(bytes) * 10_000 / 4_096);
+            let _ = price.observe(now, true, direction, bytes, Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn requests_without_payload_set_no_base_cost() {
+        let mut price = Price::new(CONFIGURED);
+        beside_flushes(&mut price, 20_000);
+        assert_eq!(price.base(), CONFIGURED);
+    }
+
+    #[test]
+    fn another_configured_base_cost_is_the_least_and_factors_are_finite() {
+        let mut price = Price::new(0);
+        let change = price.configure(8_192).expect("another one");
+        assert_eq!((change.base, change.before), (8_192, 0));
+        assert!(change.factor.is_finite() && change.factor_of_largest.is_finite(), "{change:?}");
+        assert_eq!((price.configure(9_000), price.measured()), (None, 0), "hardly another one");
+        let change = price.configure(0).expect("back");
+        assert!((change.base, price.measured()) == (0, 0) && change.factor > 0.0, "{change:?}");
     }
 }

@@ -176,7 +176,7 @@ impl Model {
 
     /// Clients that may share by weight leave behind what lies further back than the credit.
     fn catch_up(&mut self, now: Fine) {
-        let most = (64 << 10).max(16 * self.base_bytes);
+        let most = (16 * self.base_bytes).clamp(64 << 10, 256 << 20);
         for class in 0..2 {
             let floor = self.virtual_time[class];
             for client in &mut self.clients {

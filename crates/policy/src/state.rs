@@ -244,7 +244,7 @@ pub struct AdmissionState {
     pub kind: String,
     /// Cost that may be in flight; `null` = unbounded.
     pub budget_bytes: Option<u64>,
-    /// Bytes that a request costs beside its own, as configured or measured.
+    /// Bytes that a request costs beside its own in weights and for `elastic`, as configured or measured.
     pub base_cost_bytes: u64,
     /// Cost in flight.
     pub in_flight_bytes: u64,

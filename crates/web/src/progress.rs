@@ -151,8 +151,11 @@ impl Progress {
 pub(crate) struct Crowd(Vec<Weak<Progress>>);
 
 impl Crowd {
-    /// A new one.
+    /// Adds a new one. O(1) amortised; in memory there are at most about twice as many as are open.
     pub(crate) fn push(&mut self, progress: &Arc<Progress>) {
+        if self.0.len() == self.0.capacity() {
+            self.0.retain(|progress| progress.strong_count() > 0);
+        }
         self.0.push(Arc::downgrade(progress));
     }
 

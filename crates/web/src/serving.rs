@@ -45,7 +45,7 @@ pub(crate) struct Bounds {
     /// Monitoring needs a handful.
     pub(crate) connections: usize,
     /// The time that a connection has for its first request before it gives way to another: longer than a busy machine
-    /// takes from connecting to sending. That many connections each `grace` are the most that can come and go.
+    /// takes from connecting to sending. At most `connections` come and go per `grace`.
     pub(crate) grace: Duration,
     /// Of one address beyond this machine; further ones are closed.
     pub(crate) of_address: usize,

@@ -31,12 +31,15 @@ const MAX_LEAD: u64 = 1 << 20;
 ///
 /// A client with one request outstanding is idle between its requests. When its reply is a little
 /// late it misses its turn, and without a credit the turn is gone: beside a deep queue it would get
-/// less than its share however little it asks. The credit is as much as one request of 64 KiB, so
-/// a client that returns gets ahead of the others by no more than that, however long it was away.
+/// less than its share however little it asks. The credit is as much as one request of 64 KiB, or as
+/// [`MAX_CREDIT_REQUESTS`], so a client that returns gets ahead of the others by no more than that, however long it was away.
 pub(super) const MAX_CREDIT: u64 = 64 << 10;
 
 /// The least that [`MAX_CREDIT`] is, in requests without payload: small requests that come in a burst are served as one.
 pub(super) const MAX_CREDIT_REQUESTS: u64 = 16;
+
+/// The most that it is then, in cost units: tags stay within the range of the heap.
+pub(super) const MAX_CREDIT_BYTES: u64 = 256 << 20;
 
 /// The least that [`MAX_LEAD`] is for large requests, in requests.
 const MAX_LEAD_REQUESTS: u64 = 2;

@@ -38,7 +38,7 @@ use crate::time::{Duration, Instant};
 use crate::units::{Direction, Kind, Rates, Work};
 
 use claim::Claim;
-use client::{Class, Client, MAX_CREDIT, MAX_CREDIT_REQUESTS, VirtualTime};
+use client::{Class, Client, MAX_CREDIT, MAX_CREDIT_BYTES, MAX_CREDIT_REQUESTS, VirtualTime};
 use heap::Heap;
 use lanes::{Lanes, Place};
 use slab::{Fifo, Request, Slab};
@@ -103,7 +103,7 @@ impl CostModel {
     /// How far behind virtual time a client may return.
     #[inline]
     fn credit(&self) -> u64 {
-        MAX_CREDIT.max(MAX_CREDIT_REQUESTS * u64::from(self.base_bytes))
+        (MAX_CREDIT_REQUESTS * u64::from(self.base_bytes)).clamp(MAX_CREDIT, MAX_CREDIT_BYTES)
     }
 }
 
@@ -308,10 +308,14 @@ impl<R> Queue<R> {
         lanes.is_some_and(|lanes| lanes.take_beyond(direction))
     }
 
-    /// Changes the cost model for requests pushed from now on. O(clients · log clients).
+    /// Changes the cost model for requests pushed from now on. O(clients · log clients) if requests cost less.
     pub fn set_cost_model(&mut self, now: Instant, cost: CostModel) {
         self.release(now);
+        let before = self.cost.credit();
         self.cost = cost;
+        if self.cost.credit() >= before {
+            return;
+        }
         for index in 0..self.clients.len() as u32 {
             if self.ready.iter().any(|ready| ready.key_of(index).is_some()) {
                 self.make_ready(index);

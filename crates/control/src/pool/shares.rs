@@ -100,7 +100,7 @@ impl<R> Pool<R> {
         weight_in_turn: u32,
         wish: impl Fn(&R) -> W,
     ) -> Option<Pulled<R>> {
-        let (base, budget) = (self.base_cost(), self.admission.budget_bytes());
+        let (base, budget) = (self.base_in_budget(), self.admission.budget_bytes());
         let small = (self.admission.in_flight_bytes() / self.in_flight.max(1)).saturating_sub(1);
         while let Some(&Reverse((until, index))) = self.shares.throttled.peek()
             && until <= now

@@ -226,6 +226,6 @@ fn a_byte_of_cost_carries_one_byte_of_payload_at_most() {
 /// A throttle that a smaller budget was tried with is to be raised again.
 #[test]
 fn no_bound_is_a_throttle_that_can_be_set() {
-    let mind = Mind::new(Config::Elastic(ElasticConfig::default()), INTERVAL, Instant::ZERO, 1);
+    let mind = Mind::new(Config::None, INTERVAL, Instant::ZERO, 1);
     assert_eq!((mind.decision().budget_bytes, mind.budget_bytes()), (u64::MAX, NO_BOUND_BYTES));
 }

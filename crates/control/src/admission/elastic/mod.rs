@@ -180,11 +180,11 @@ impl Elastic {
         }
     }
 
-    /// Requests cost more or less from now on; as many fit as before. Where something goes before throughput that counts for
-    /// large ones: a mean with small ones would let more of those in.
+    /// Requests cost more or less from now on; as many fit as before. Where something goes before throughput, no more than
+    /// before of any size: a mean with small ones would let more large ones in.
     pub(super) fn rescale(&mut self, now: Instant, change: Change) {
         let more = f64::from(change.base) - f64::from(change.before);
-        let factor = if self.is_careful() { change.factor_of_largest } else { change.factor };
+        let factor = if self.is_careful() { change.factor.min(change.factor_of_largest) } else { change.factor };
         for budget in [&mut self.enough, &mut self.costs, &mut self.most, &mut self.low, &mut self.high] {
             *budget *= factor;
         }
@@ -192,7 +192,8 @@ impl Elastic {
             (self.mean_cost, self.cost) = ((self.mean_cost + more).max(1.0), (self.cost + more).max(1.0));
         }
         (self.usual, self.differed, self.before, self.during) = (None, false, None, None);
-        self.put_in_force(now, if self.asking && self.low == self.enough { Side::Low } else { Side::High });
+        let first = self.enough.is_infinite() && self.side == Side::Low;
+        self.put_in_force(now, if first || self.asking && self.low == self.enough { Side::Low } else { Side::High });
     }
 
     fn is_careful(&self) -> bool {
@@ -231,7 +232,8 @@ impl Elastic {
             self.decision.reason = Reason::AppLimited { waited: 0, completions: 1 };
             return true;
         }
-        if ran_empty && self.asking && self.side == Side::Low && self.enough.is_finite() {
+        let is_known = self.enough.is_finite() || self.most.is_finite();
+        if ran_empty && self.asking && self.side == Side::Low && is_known {
             // Nothing is left of the load that a smaller budget was to be tried on.
             return self.put_in_force(done.now, Side::High);
         }
