@@ -30,6 +30,7 @@ use crate::token_bucket::TokenBucket;
 use crate::units::{Kind, Rates, Work};
 
 pub mod guarantee;
+mod prices;
 mod shares;
 pub mod slots;
 pub mod target;
@@ -393,29 +394,18 @@ impl<R> Pool<R> {
     /// Changes the pool's settings; what is queued and inside stays.
     pub fn reconfigure(&mut self, now: Instant, config: Config) {
         let change = self.price.configure(config.base_cost_bytes);
-        self.queue.set_cost_model(now, self.priced(config.cost));
         self.limit_iops.set(Owner::Operator, rate(config.limit.iops));
         self.limit_bytes_per_s.set(Owner::Operator, rate(config.limit.bytes_per_s));
         if config.admission != self.config.admission {
             self.admission.reconfigure(config.admission, now);
         }
-        if let Some(change) = change {
-            self.admission.rescale(now, change);
-            self.slices.set_price(change.base);
-        }
+        self.apply_price(now, config.cost, change);
         if config.scheduler != self.config.scheduler {
             self.switch_scheduler(now, config.scheduler);
         }
         self.config = config;
         self.set_target(now);
         self.set_slot_controller(now);
-        self.apply_pool_limit(now);
-    }
-
-    /// Sets or withdraws (rate 0) `owner`'s limit on the whole pool.
-    pub fn set_pool_limit(&mut self, now: Instant, owner: Owner, limit: Rates) {
-        self.limit_iops.set(owner, rate(limit.iops));
-        self.limit_bytes_per_s.set(owner, rate(limit.bytes_per_s));
         self.apply_pool_limit(now);
     }
 
@@ -584,10 +574,9 @@ impl<R> Pool<R> {
                 self.admission.observe(now, ticket.cost, kind, u64::from(bytes), latency);
                 let busy = self.admission.is_holding_back();
                 self.slices.observe(now, kind, bytes, latency);
-                if let Some(change) = self.price.observe(now, busy, kind.direction(), bytes, latency) {
-                    self.queue.set_cost_model(now, self.priced(self.config.cost));
-                    self.admission.rescale(now, change);
-                    self.slices.set_price(change.base);
+                let change = self.price.observe(now, busy, kind.direction(), bytes, latency);
+                if change.is_some() {
+                    self.apply_price(now, self.config.cost, change);
                 }
             }
             // A failure may come back at once: its latency says nothing about the queue.
@@ -667,22 +656,6 @@ impl<R> Pool<R> {
             }
             ticket.cost = 0;
         }
-    }
-
-    /// Bytes that a request costs beside its own, as configured or measured.
-    pub fn base_cost(&self) -> u64 {
-        self.price.base().into()
-    }
-
-    /// The same for the admission budget: that of another controller than `elastic` counts in configured ones.
-    #[inline]
-    fn base_in_budget(&self) -> u64 {
-        u64::from(if self.admission.is_elastic() { self.price.base() } else { self.config.base_cost_bytes })
-    }
-
-    /// The cost model of weights with what was measured.
-    fn priced(&self, cost: CostModel) -> CostModel {
-        CostModel { base_bytes: cost.base_bytes.max(self.price.measured()), ..cost }
     }
 
     /// Requests waiting here.
