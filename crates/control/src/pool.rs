@@ -225,8 +225,6 @@ pub struct Pool<R> {
     queue: Queue<Entry<R>>,
     fifo: VecDeque<(Instant, Work, Entry<R>)>,
     bucket: TokenBucket,
-    limit_iops: LimitSet,
-    limit_bytes_per_s: LimitSet,
     admission: Admission,
     shares: Shares,
     /// Admission's decision since [`Pool::take_decision`].
@@ -256,8 +254,6 @@ impl<R> Pool<R> {
             queue: Queue::new(config.cost),
             fifo: VecDeque::new(),
             bucket: TokenBucket::new(config.limit, config.limit_burst),
-            limit_iops: LimitSet::NONE,
-            limit_bytes_per_s: LimitSet::NONE,
             admission: Admission::new(config.admission, now, seed),
             shares: Shares::default(),
             decided: None,
@@ -278,8 +274,6 @@ impl<R> Pool<R> {
         };
         pool.set_target(now);
         pool.set_slot_controller(now);
-        pool.limit_iops.set(Owner::Operator, rate(config.limit.iops));
-        pool.limit_bytes_per_s.set(Owner::Operator, rate(config.limit.bytes_per_s));
         pool
     }
 
@@ -394,8 +388,7 @@ impl<R> Pool<R> {
     /// Changes the pool's settings; what is queued and inside stays.
     pub fn reconfigure(&mut self, now: Instant, config: Config) {
         let change = self.price.configure(config.base_cost_bytes);
-        self.limit_iops.set(Owner::Operator, rate(config.limit.iops));
-        self.limit_bytes_per_s.set(Owner::Operator, rate(config.limit.bytes_per_s));
+        self.bucket.set_rates(now, config.limit, config.limit_burst);
         if config.admission != self.config.admission {
             self.admission.reconfigure(config.admission, now);
         }
@@ -406,7 +399,6 @@ impl<R> Pool<R> {
         self.config = config;
         self.set_target(now);
         self.set_slot_controller(now);
-        self.apply_pool_limit(now);
     }
 
     /// Queues a request.
@@ -460,15 +452,8 @@ impl<R> Pool<R> {
             self.decided = self.admission.tick(now).or(self.decided);
         }
         self.tick_controllers(now);
-        if self.queued() == 0 {
-            return Ok(Next::Idle);
-        }
-        if self.slots.as_ref().is_some_and(|slots| self.in_flight >= slots.together()) {
-            return Ok(Next::Wait(self.controllers_due()));
-        }
-        let ready = self.bucket.ready_at();
-        if ready > now {
-            return Ok(Next::Wait(ready));
+        if let Some(next) = self.before_the_budget(now) {
+            return Ok(next);
         }
         let base = self.base_in_budget();
         let (phase, work, queued_at, free_at, entry) = match self.config.scheduler {
@@ -511,8 +496,8 @@ impl<R> Pool<R> {
                     Pull::Refused(until) => {
                         return Ok(Next::Wait(until.min(self.admission.next_tick()).min(self.controllers_due())));
                     }
-                    Pull::Wait(until) => return Ok(Next::Wait(until.min(self.controllers_due()))),
-                    Pull::Idle => return Ok(Next::Wait(self.controllers_due())),
+                    Pull::Wait(until) => return Ok(self.waits_elsewhere(until)),
+                    Pull::Idle => return Ok(self.waits_elsewhere(self.controllers_due())),
                 }
             }
             Scheduler::None => {
@@ -560,6 +545,26 @@ impl<R> Pool<R> {
         let reserved = phase == Some(Phase::Reservation);
         let ticket = Ticket { tenant: entry.tenant, work, cost, queued_at, free_at, admitted_at: now, reserved };
         Ok(Next::Run(entry.request, ticket))
+    }
+
+    /// The answer where nothing waits, or what waits has the pool's limit or slots to wait for.
+    #[inline]
+    fn before_the_budget(&self, now: Instant) -> Option<Next<R>> {
+        if self.queued() == 0 {
+            self.admission.set_waiting(false);
+            return Some(Next::Idle);
+        }
+        if self.slots.as_ref().is_some_and(|slots| self.in_flight >= slots.together()) {
+            return Some(self.waits_elsewhere(self.controllers_due()));
+        }
+        let ready = self.bucket.ready_at();
+        (ready > now).then(|| self.waits_elsewhere(ready))
+    }
+
+    /// What waits does not wait for the budget.
+    fn waits_elsewhere(&self, until: Instant) -> Next<R> {
+        self.admission.set_waiting(false);
+        Next::Wait(until.min(self.controllers_due()))
     }
 
     /// A dispatched request has left the back end.
@@ -703,8 +708,12 @@ impl<R> Pool<R> {
     }
 
     /// The smallest IOPS limit and the smallest bytes/s limit on the whole pool, with their owners.
-    pub fn pool_limits(&self) -> (&LimitSet, &LimitSet) {
-        (&self.limit_iops, &self.limit_bytes_per_s)
+    pub fn pool_limits(&self) -> [LimitSet; 2] {
+        [self.config.limit.iops, self.config.limit.bytes_per_s].map(|limit| {
+            let mut of_pool = LimitSet::NONE;
+            of_pool.set(Owner::Operator, rate(limit));
+            of_pool
+        })
     }
 
     /// Ends delays that are over, and decides anew about target, guarantees and slots when it is time, before the state of a pool
@@ -749,14 +758,6 @@ impl<R> Pool<R> {
             self.queue.unblock(now, tenant.client);
             self.keep_share(index);
         }
-    }
-
-    fn apply_pool_limit(&mut self, now: Instant) {
-        let rates = Rates {
-            iops: self.limit_iops.effective().unwrap_or(0),
-            bytes_per_s: self.limit_bytes_per_s.effective().unwrap_or(0),
-        };
-        self.bucket.set_rates(now, rates, self.config.limit_burst);
     }
 
     /// Moves what is queued to the other queue, each tenant's requests in order.

@@ -153,7 +153,7 @@ fn pool(
     let mut state = pool.lock();
     // An idle pool is not called otherwise, and what was decided last would stand.
     state.tick_controllers(clock::now());
-    let (iops, bytes_per_s) = state.pool_limits();
+    let [iops, bytes_per_s] = state.pool_limits();
     let mut record = PoolState {
         name: pool.name.clone(),
         scheduler: match state.config().scheduler {
@@ -162,7 +162,7 @@ fn pool(
         },
         admission: admission(state.admission(), state.base_cost(), state.in_flight(), uptime),
         queued_requests: state.queued() as u64,
-        limit: LimitState::new(iops, bytes_per_s),
+        limit: LimitState::new(&iops, &bytes_per_s),
         latency_target: state.target().map(|view| target(&pool.name, &view, uptime)),
         slots: state.slots().map(|view| SlotsState {
             method: view.config.method.name().into(),

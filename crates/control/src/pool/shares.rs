@@ -153,3 +153,37 @@ impl<R> Pool<R> {
         self.care_is_due = false;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Config, Next, Pool, Scheduler};
+    use crate::admission;
+    use crate::mclock::{CostModel, Qos};
+    use crate::time::{Duration, Instant};
+    use crate::units::{Kind, Rates, Work};
+
+    #[test]
+    fn what_has_left_the_queue_does_not_wait_for_the_budget() {
+        let config = Config {
+            scheduler: Scheduler::Mclock,
+            admission: admission::Config::Fixed { budget_bytes: 4_096 },
+            base_cost_bytes: 0,
+            cost: CostModel::default(),
+            limit: Rates::UNSET,
+            limit_burst: Duration::ZERO,
+            target: None,
+            slots: None,
+        };
+        let mut pool = Pool::new(config, Instant::ZERO, 1);
+        let tenant = pool.join(Instant::ZERO, Qos::default());
+        for request in 0..2 {
+            pool.submit(Instant::ZERO, tenant, Work::new(Kind::Read, 4_096), request).expect("it is there");
+        }
+        assert!(matches!(pool.dispatch(Instant::ZERO), Next::Run(0, _)));
+        assert!(matches!(pool.dispatch(Instant::ZERO), Next::Wait(_)));
+        assert!(pool.admission().is_holding_back());
+        assert_eq!(pool.leave(tenant), [1]);
+        assert!(matches!(pool.dispatch(Instant::ZERO), Next::Idle));
+        assert!(!pool.admission().is_holding_back());
+    }
+}
