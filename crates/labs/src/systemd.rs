@@ -57,13 +57,14 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
 
 type Step = fn() -> Result<String>;
 /// In this order.
-const STEPS: [(&str, Step); 7] = [
+const STEPS: [(&str, Step); 8] = [
     ("the_units_start_and_say_when_they_are_ready", start),
     ("the_watchdog_hears_that_all_is_well", fed),
     ("a_reload_keeps_them_running", reload),
     ("who_hangs_is_ended_and_started_anew", hang),
     ("agent_and_sentinel_killed_leave_nothing", kill),
     ("a_stop_puts_everything_back", stop),
+    ("with_the_drop_in_of_its_page_the_server_raises_priorities", priority),
     ("with_the_drop_in_of_its_page_the_agent_reaches_osds", ceph),
 ];
 
@@ -215,6 +216,32 @@ fn stop() -> Result<String> {
     let said = tool(PROGRAM, &["guard", "reset"])?;
     ensure!(said.contains("nothing to put back"), "guard reset said {said:?}");
     Ok(String::new())
+}
+
+/// Without its drop-in the server warns that it may not raise the I/O priority of what a reservation is owed.
+fn priority() -> Result<String> {
+    const WARNING: &str = "no right to raise the I/O priority";
+    write(SERVE_FILE, &format!("{SERVE_CONFIG}[tenants.default]\nreservation.iops = 100\n"))?;
+    // A unit with Type=notify has started when the server has said all of its start.
+    let log_of_a_start = || -> Result<String> {
+        systemctl(&["restart", SERVE])?;
+        ensure!(is_running(SERVE)?, "{SERVE} is {}", show(SERVE, "SubState")?);
+        let invocation = format!("_SYSTEMD_INVOCATION_ID={}", show(SERVE, "InvocationID")?);
+        beside("journalctl", &["--sync"])?;
+        beside("journalctl", &["--no-pager", "--output=cat", &invocation])
+    };
+    let without = log_of_a_start()?;
+    ensure!(without.contains(WARNING), "no warning without the drop-in:\n{without}");
+    let page = crate::base::build::page_at("docs/reference/config.md")?;
+    let wanted = page.split("```").find(|block| block.contains("ioprio_set\n") && block.contains("[Service]\n"));
+    let wanted = wanted.context("no drop-in in the page")?.trim_start_matches("ini");
+    named_drop_in(SERVE, "priority", wanted)?;
+    systemctl(&["daemon-reload"])?;
+    let with = log_of_a_start()?;
+    ensure!(with.contains("nbd://"), "the log of the start lacks the address:\n{with}");
+    ensure!(!with.contains(WARNING), "a warning with the drop-in:\n{with}");
+    systemctl(&["stop", SERVE])?;
+    Ok("the warning is gone".into())
 }
 
 /// The listener there hangs up and is no OSD; that the agent says so shows that it was there.

@@ -28,17 +28,22 @@ pub fn workspace() -> PathBuf {
 
 /// A page of the guide.
 pub(crate) fn page(name: &str) -> Result<String> {
-    let path = page_path(name);
+    page_at(&page_path(name))
+}
+
+/// A page by its path in the workspace.
+pub(crate) fn page_at(path: &str) -> Result<String> {
+    let path = workspace().join(path);
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-fn page_path(name: &str) -> PathBuf {
-    workspace().join(format!("docs/guide/{name}.md"))
+fn page_path(name: &str) -> String {
+    format!("docs/guide/{name}.md")
 }
 
 /// Writes a page of the guide anew.
 pub(crate) fn write_page(name: &str, text: &str) -> Result<()> {
-    let path = page_path(name);
+    let path = workspace().join(page_path(name));
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
