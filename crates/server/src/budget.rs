@@ -1,13 +1,14 @@
 //! The bound on the bytes that requests of all connections hold in buffers, shared out among tenants.
 //!
-//! While there is enough, a connection may hold half of what is free: however many hoard, each holds less than the one before,
-//! and something is left for those that come. While another tenant waits for memory, none takes more than its share: an equal
-//! part for every tenant with connections. Each tenant has a floor, which is granted in any case. The sum therefore
-//! stays below the limit plus one floor a tenant.
+//! While there is enough, a connection may hold half of what is free, and a tenant as much as it leaves free: however many
+//! hoard, each holds less than the one before, and something is left for those that come. While another tenant waits for
+//! memory, none takes more than its share: an equal part for every tenant with connections. Each tenant has a floor, which is
+//! granted in any case. The sum therefore stays below the limit plus one floor a tenant.
 //!
 //! A large request would wait for ever while small ones take what becomes free, or where it is larger than a share. So one
-//! that has waited for a second, whose tenant is within its share, is the eldest: what it needs is set aside, one request at a
-//! time. A tenant may exceed its share by one request in this way.
+//! that has waited for a second, whose tenant is within its share, is the eldest, one request at a time: the rest of its
+//! tenant's share is set aside for it, and for a second now and then all that it needs, be that the shares of others. A tenant
+//! may exceed its share by one request in this way.
 //!
 //! What a client left inside a device when it went stays there, and so does its charge. While more than a [`LEFT_BEHIND`] of
 //! the limit is such on a volume, the tenant takes no more than its floor for that volume: clients that come, ask and go would
@@ -28,6 +29,10 @@ use crate::clock;
 pub(crate) const FLOOR: u64 = 64 << 10;
 /// How long a request waits before memory is set aside for it: longer than others take to give back what is theirs.
 const ELDEST_AFTER: Duration = Duration::from_secs(1);
+/// How long more than a tenant's share is set aside, and how often: while the clients of the eldest keep what they have, others
+/// lose 3 % of the time.
+const WHOLE_FOR: Duration = Duration::from_secs(1);
+const WHOLE_EVERY: Duration = Duration::from_secs(32);
 
 /// The part of the limit that clients of a tenant which are gone may have left inside a volume's device before those that come
 /// wait: 4 MiB of the default, as an ordinary bulk writer has in flight.
@@ -52,6 +57,8 @@ struct Inner {
     eldest: AtomicU64,
     /// The bytes set aside for it.
     aside: AtomicU64,
+    /// When all that an eldest needs was last set aside, in ns; 0: never.
+    whole_since: AtomicU64,
     /// Connections that have waited so far.
     numbers: AtomicU64,
     accounts: Mutex<HashMap<Arc<str>, Weak<Account>>>,
@@ -80,6 +87,13 @@ struct Left {
 /// A connection of a tenant.
 pub(crate) struct Member(Arc<Account>);
 
+/// The bytes that one connection left behind inside a volume's device. It counts as one of its tenant's until they are done.
+pub(crate) struct LeftBehind {
+    member: Member,
+    volume: u32,
+    bytes: u64,
+}
+
 /// Bytes of the budget, given back when it is dropped.
 #[derive(Default)]
 pub(crate) struct Charge {
@@ -104,6 +118,7 @@ impl Budget {
             hungry: AtomicU32::new(0),
             eldest: AtomicU64::new(0),
             aside: AtomicU64::new(0),
+            whole_since: AtomicU64::new(0),
             numbers: AtomicU64::new(0),
             accounts: Mutex::default(),
         }))
@@ -179,7 +194,8 @@ impl Account {
         if self.others_wait() {
             return own + bytes <= self.share();
         }
-        held == 0 && bytes <= FLOOR || held + bytes <= (limit - all) / 2
+        let free = limit - all;
+        own + 2 * bytes <= free && (held == 0 && bytes <= FLOOR || held + bytes <= free / 2)
     }
 
     /// The account of another tenant of the same budget.
@@ -227,15 +243,6 @@ impl Account {
             && !left.hangs(clock::now())
     }
 
-    /// A client is gone that has requests inside a volume's device, for which `bytes` were taken; each
-    /// [ends](Charge::end_left_behind).
-    pub(crate) fn leave_behind(&self, now: Instant, volume: u32, bytes: u64) {
-        let left = &self.left[volume as usize % PLACES];
-        if left.bytes.fetch_add(bytes, Relaxed) == 0 {
-            left.last_ended.store(now.as_nanos(), Relaxed);
-        }
-    }
-
     /// One more connection is the tenant's.
     pub(crate) fn join(self: &Arc<Self>) -> Member {
         self.connections.fetch_add(1, Relaxed);
@@ -268,12 +275,20 @@ impl Waiting {
     /// It still waits, for `bytes`.
     pub(crate) fn goes_on(&self, now: Instant, bytes: u64) {
         let Account { budget, used, .. } = &*self.account;
-        if now.since(self.since) < ELDEST_AFTER || used.load(Relaxed) > self.account.share() {
+        let rest_of_share = self.account.share().checked_sub(used.load(Relaxed));
+        let is_due = now.since(self.since) >= ELDEST_AFTER && rest_of_share.is_some();
+        let is_eldest = budget.eldest.load(Relaxed) == self.number
+            || is_due && budget.eldest.compare_exchange(0, self.number, Relaxed, Relaxed).is_ok();
+        if !is_eldest {
             return;
         }
-        if budget.eldest.compare_exchange(0, self.number, Relaxed, Relaxed).is_ok() {
-            budget.aside.store(bytes, Relaxed);
+        let whole_since = budget.whole_since.load(Relaxed);
+        let age = now.since(Instant::from_nanos(whole_since));
+        if whole_since == 0 || age >= WHOLE_EVERY {
+            budget.whole_since.store(now.as_nanos().max(1), Relaxed);
         }
+        let whole = whole_since == 0 || age >= WHOLE_EVERY || age < WHOLE_FOR;
+        budget.aside.store(if whole { bytes } else { bytes.min(rest_of_share.unwrap_or(0)) }, Relaxed);
     }
 }
 
@@ -297,6 +312,34 @@ impl Drop for Member {
     }
 }
 
+impl Member {
+    /// The client is gone, and has requests inside a volume's device for which `bytes` were taken.
+    pub(crate) fn leave_behind(self, now: Instant, volume: u32, bytes: u64) -> LeftBehind {
+        let left = &self.left[volume as usize % PLACES];
+        if left.bytes.fetch_add(bytes, Relaxed) == 0 {
+            left.last_ended.store(now.as_nanos(), Relaxed);
+        }
+        LeftBehind { member: self, volume, bytes }
+    }
+}
+
+impl LeftBehind {
+    /// A request has ended that held so many of the bytes.
+    pub(crate) fn end(&mut self, now: Instant, bytes: u64) {
+        let left = &self.member.left[self.volume as usize % PLACES];
+        left.last_ended.store(now.as_nanos(), Relaxed);
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        left.bytes.fetch_sub(bytes, Relaxed);
+    }
+}
+
+impl Drop for LeftBehind {
+    fn drop(&mut self) {
+        self.member.left[self.volume as usize % PLACES].bytes.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
 impl Drop for Waiting {
     fn drop(&mut self) {
         let Account { budget, waiting, .. } = &*self.account;
@@ -316,16 +359,6 @@ impl Charge {
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
-    }
-
-    /// That of a request to a volume, which has ended, and whose client is gone.
-    pub(crate) fn end_left_behind(&self, now: Instant, volume: u32) {
-        if let Some(account) = &self.account {
-            let left = &account.left[volume as usize % PLACES];
-            left.last_ended.store(now.as_nanos(), Relaxed);
-            let before = left.bytes.fetch_sub(self.bytes, Relaxed);
-            debug_assert!(before >= self.bytes, "{before} bytes were left behind, and {} of them end", self.bytes);
-        }
     }
 
     /// Takes up to `bytes` out of it, as a charge of its own.
@@ -386,35 +419,47 @@ mod tests {
         assert!(!busy.waits_for_the_gone(3, 4 * KIB), "its clients are there");
         // Later than the test takes.
         let now = clock::now() + Duration::from_secs(60);
-        busy.leave_behind(now, 3, 110 * KIB);
+        let mut gone = busy.join().leave_behind(now, 3, 110 * KIB);
         assert!(busy.waits_for_the_gone(3, 4 * KIB));
         assert!(!busy.waits_for_the_gone(4, 4 * KIB), "another volume");
         assert!(!light.waits_for_the_gone(3, 1000 * KIB), "another tenant");
         // They end one after the other, or the device hangs.
         let hangs = |ms| busy.left[3].hangs(now + Duration::from_millis(ms));
         assert!(!hangs(999) && hangs(1_000));
-        left[0].end_left_behind(now + HANGS_AFTER, 3);
+        gone.end(now + HANGS_AFTER, 60 * KIB);
         assert!(!hangs(1_000) && !busy.waits_for_the_gone(3, 1000 * KIB));
         // Those that are there keep what they have, and the floor is there in any case.
-        busy.leave_behind(now, 3, 60 * KIB);
-        assert!(busy.waits_for_the_gone(3, 4 * KIB));
+        let more = busy.join().leave_behind(now, 3, 60 * KIB);
+        assert!(busy.waits_for_the_gone(3, 4 * KIB) && busy.connections() == 2);
         drop(left);
         assert!(!busy.waits_for_the_gone(3, 64 * KIB));
+        // A request that holds more than was left of its connection, as after a change of tenants, ends no more than that.
+        gone.end(now, 1000 * KIB);
+        drop((gone, more));
+        assert_eq!((busy.left[3].bytes.load(Relaxed), busy.connections()), (0, 0));
     }
 
     #[test]
     fn a_tenant_that_comes_late_has_its_floor_at_once_and_its_share_as_others_give_back() {
         let budget = Budget::new(1024 * KIB);
         let (hoarder, light) = (budget.account(&"hoarder".into()), budget.account(&"light".into()));
-        // Connections that each take what they can.
+        // Connections that each take what they can leave as much free as they have, and those of another tenant likewise.
         let mut hoard: Vec<Charge> = (0..100).filter_map(|_| hoarder.take(0, 64 * KIB, None)).collect();
-        assert_eq!(budget.used(), 1024 * KIB);
+        assert_eq!(budget.used(), 512 * KIB);
+        let at_once = light.take(0, 256 * KIB, None).expect("half of what is free");
+        assert!(light.take(0, 64 * KIB, None).is_none());
+        drop(at_once);
+        // A large one that waited for long exceeds that.
+        let waits = hoarder.wait(Instant::ZERO);
+        waits.goes_on(Instant::ZERO + ELDEST_AFTER, 512 * KIB);
+        let large = hoarder.take(0, 512 * KIB, Some(&waits)).expect("it is the eldest");
+        drop(waits);
         let floor = light.take(0, FLOOR, None).expect("the floor is there in any case");
         assert!(light.take(FLOOR, 4 * KIB, None).is_none());
         let waiting = light.wait(Instant::ZERO);
         assert!(hoarder.is_in_the_way() && !light.is_in_the_way());
-        hoard.truncate(12);
-        assert!(hoarder.take(0, 4 * KIB, None).is_none(), "more than half, and another one waits");
+        drop(large);
+        assert!(hoarder.take(0, 4 * KIB, None).is_none(), "half, and another one waits");
         let share = light.take(0, 64 * KIB, None);
         assert!(share.is_some());
         hoard.truncate(4);
@@ -459,6 +504,26 @@ mod tests {
         waits.goes_on(second(10), 4096 * KIB);
         assert!(a.take(0, 4096 * KIB, Some(&waits)).is_some());
         drop(floors);
+    }
+
+    #[test]
+    fn a_request_larger_than_a_share_takes_that_of_others_now_and_then() {
+        let budget = Budget::new(1024 * KIB);
+        let (greedy, light) = (budget.account(&"greedy".into()), budget.account(&"light".into()));
+        let ms = |ms| Instant::ZERO + Duration::from_millis(ms);
+        // Its clients keep what they have, so that there is no room for the large one.
+        let kept = greedy.take(0, 300 * KIB, None);
+        let waits = greedy.wait(ms(0));
+        let mut blocked = 0;
+        for step in 0..6_400 {
+            waits.goes_on(ms(1_000 + 10 * step), 900 * KIB);
+            let free =
+                light.take(0, FLOOR, None).and_then(|floor| light.take(0, FLOOR, None).map(|more| (floor, more)));
+            blocked += u32::from(free.is_none());
+        }
+        assert_eq!(blocked, 200, "two seconds of 64");
+        drop(kept);
+        assert!(greedy.take(0, 900 * KIB, Some(&waits)).is_some(), "it is the eldest");
     }
 
     proptest! {

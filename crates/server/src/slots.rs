@@ -3,9 +3,12 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use evenkeel_control::Instant;
 use evenkeel_control::mclock::Wish;
 use evenkeel_nbd::wire::Command;
 
+use crate::budget::LeftBehind;
+use crate::handshakes::Place;
 use crate::worker::request::{ConnKey, is_change};
 
 /// Names and homes of connections.
@@ -15,14 +18,29 @@ pub(crate) struct Slots {
     homes: Vec<AtomicU32>,
     /// Requests that outlived their connection.
     orphans: Vec<AtomicU32>,
+    /// The rest of the connection, while there are some.
+    rests: Vec<Mutex<Option<Rest>>>,
     free: Mutex<Vec<u32>>,
+}
+
+/// The part of a connection that stays until the last of its requests has ended: it counts as one of its client and of its
+/// tenant, and so do the bytes that it left behind.
+pub(crate) struct Rest {
+    pub(crate) _place: Place,
+    pub(crate) left: Option<LeftBehind>,
 }
 
 impl Slots {
     /// Room for `count` connections.
     pub(crate) fn new(count: u32) -> Self {
         let zeros = || (0..count).map(|_| AtomicU32::new(0)).collect();
-        Self { generations: zeros(), homes: zeros(), orphans: zeros(), free: Mutex::new((0..count).rev().collect()) }
+        Self {
+            generations: zeros(),
+            homes: zeros(),
+            orphans: zeros(),
+            rests: (0..count).map(|_| Mutex::default()).collect(),
+            free: Mutex::new((0..count).rev().collect()),
+        }
     }
 
     /// Names a new connection, which has no home yet; `None` when there are too many.
@@ -36,13 +54,15 @@ impl Slots {
     }
 
     /// The connection is gone; what is under way for it is not to be delivered. Its slot is free once its
-    /// `in_flight` requests have ended too: otherwise clients that come, ask and go could fill a pool's queue without bound.
-    pub(crate) fn give(&self, key: ConnKey, in_flight: u32) {
+    /// `in_flight` requests have ended too: otherwise clients that come, ask and go could fill a pool's queue without bound,
+    /// or have all slots but the bound of one client.
+    pub(crate) fn give(&self, now: Instant, key: ConnKey, in_flight: u32, rest: Rest) {
         let slot = key.slot as usize;
+        *self.rests[slot].lock().unwrap_or_else(PoisonError::into_inner) = Some(rest);
         // One more than there are, so that the last of them does not free the slot before we are done.
         self.orphans[slot].store(in_flight + 1, Ordering::Release);
         self.generations[slot].store(key.generation.wrapping_add(2), Ordering::Release);
-        self.bury(key);
+        self.bury(now, key, 0);
     }
 
     /// The client of a connection has closed its end.
@@ -50,10 +70,16 @@ impl Slots {
         self.generations[key.slot as usize].store(key.generation | 1, Ordering::Release);
     }
 
-    /// A request has ended whose connection is gone.
-    pub(crate) fn bury(&self, key: ConnKey) {
+    /// A request has ended whose connection is gone, and which held so many bytes of buffer memory.
+    pub(crate) fn bury(&self, now: Instant, key: ConnKey, bytes: u64) {
+        let mut rest = self.rests[key.slot as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(left) = rest.as_mut().and_then(|rest| rest.left.as_mut()) {
+            left.end(now, bytes);
+        }
         if self.orphans[key.slot as usize].fetch_sub(1, Ordering::AcqRel) == 1 {
+            let last = rest.take();
             self.free.lock().unwrap_or_else(PoisonError::into_inner).push(key.slot);
+            drop((rest, last));
         }
     }
 
@@ -103,5 +129,37 @@ impl Slots {
     /// Number of slots.
     pub(crate) fn len(&self) -> usize {
         self.homes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use evenkeel_control::Duration;
+
+    use super::*;
+    use crate::budget::Budget;
+    use crate::handshakes::Handshakes;
+    use crate::transport::Peer;
+
+    #[test]
+    fn a_connection_counts_as_one_of_its_client_until_its_last_request_has_ended() {
+        let (now, peer) = (Instant::ZERO, Peer::default());
+        let handshakes = Arc::new(Handshakes::new(64, 64, Duration::from_secs(30), 16));
+        let account = Budget::new(1 << 20).account(&"tenant".into());
+        let slots = Slots::new(16);
+        let mut gone = Vec::new();
+        while let Ok((_, place)) = handshakes.begin(&peer, now) {
+            let key = slots.take().expect("the client may not have all");
+            slots.give(now, key, 2, Rest { _place: place, left: Some(account.join().leave_behind(now, 1, 200)) });
+            gone.push(key);
+        }
+        assert!(gone.len() < 16 && account.connections() as usize == gone.len());
+        slots.bury(now, gone[0], 100);
+        assert!(handshakes.begin(&peer, now).is_err());
+        slots.bury(now, gone[0], 100);
+        assert!(handshakes.begin(&peer, now).is_ok());
+        assert_eq!((account.connections() as usize, slots.taken() as usize), (gone.len() - 1, gone.len() - 1));
     }
 }

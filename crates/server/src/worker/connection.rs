@@ -258,6 +258,9 @@ const LINGERS: Duration = Duration::from_secs(2);
 /// Bytes a second below which a connection counts as stalled that holds memory which waits for the client: slower than any
 /// link one would put storage behind.
 const SLOWEST: u64 = 64 << 10;
+/// Likewise of a tenant with more than its share of memory while others wait: seconds within which a client takes or sends all
+/// that the connection holds.
+const MOVES_ALL_IN_S: u64 = 8;
 
 /// Since when next to nothing moves.
 pub(crate) struct Progress {
@@ -284,10 +287,11 @@ impl Progress {
 
     /// For how long next to nothing has moved, if something was to, at this look and the last. Bytes that were sent have moved
     /// when they have arrived: a socket that is full takes none for seconds, and then many. To be asked about once a second.
-    fn stalled(&mut self, now: Instant, something_to_move: bool, on_their_way: u64) -> Duration {
+    /// `least`: bytes a second below which that is next to nothing.
+    fn stalled(&mut self, now: Instant, something_to_move: bool, on_their_way: u64, least: u64) -> Duration {
         let age = now.since(self.looked_at);
         let arrived = (self.moved + self.on_their_way).saturating_sub(on_their_way);
-        let slow = something_to_move && self.had && arrived < age.as_nanos() / 1_000_000 * SLOWEST / 1000;
+        let slow = something_to_move && self.had && arrived < age.as_nanos() / 1_000_000 * least / 1000;
         self.stalled_since = slow.then(|| self.stalled_since.unwrap_or(self.looked_at));
         (self.looked_at, self.moved) = (now, 0);
         (self.on_their_way, self.had) = (on_their_way, something_to_move);
@@ -561,13 +565,16 @@ impl Connection {
         }
     }
 
-    /// For how long it has kept memory waiting for its client and moved next to nothing. To be asked about once a second.
-    pub(crate) fn stalled(&mut self, now: Instant) -> Duration {
+    /// For how long it has kept memory waiting for its client and moved next to nothing, which is more of what it holds if it
+    /// is `in_the_way`. To be asked about once a second.
+    pub(crate) fn stalled(&mut self, now: Instant, in_the_way: bool) -> Duration {
         let waits_for_client = self.incoming.is_some() || self.out.charged > 0;
         // A Unix socket keeps little, and counts its own overhead.
         let remote = self.peer.address.is_some();
         let on_their_way = if remote && self.out.charged > 0 { self.transport.on_their_way() } else { 0 };
-        self.progress.stalled(now, waits_for_client, on_their_way)
+        let arriving = self.incoming.as_ref().map_or(0, |incoming| incoming.request.charge.bytes());
+        let least = if in_the_way { SLOWEST.max((self.out.charged + arriving) / MOVES_ALL_IN_S) } else { SLOWEST };
+        self.progress.stalled(now, waits_for_client, on_their_way, least)
     }
 
     /// The buffer memory of its tenant.
@@ -588,7 +595,7 @@ mod tests {
         let mut progress = Progress::new(Instant::ZERO);
         let stalls = (1..=600).map(|second| {
             progress.moved(bytes(second));
-            progress.stalled(Instant::ZERO + Duration::from_secs(second), true, 0).as_nanos() / 1_000_000_000
+            progress.stalled(Instant::ZERO + Duration::from_secs(second), true, 0, SLOWEST).as_nanos() / 1_000_000_000
         });
         stalls.max().unwrap()
     }
@@ -606,7 +613,7 @@ mod tests {
         for second in 0..60 {
             progress.moved(if second % 8 == 0 { 4 << 20 } else { 0 });
             let on_their_way = (8 - second % 8) << 19;
-            let stalled = progress.stalled(Instant::ZERO + Duration::from_secs(second), true, on_their_way);
+            let stalled = progress.stalled(Instant::ZERO + Duration::from_secs(second), true, on_their_way, SLOWEST);
             assert_eq!(stalled, Duration::ZERO, "second {second}");
         }
     }

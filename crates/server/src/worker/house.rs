@@ -117,10 +117,10 @@ impl Worker {
                 late.then_some(Reason::HandshakeTimeout.because())
             }
             Phase::Attached(_) => {
-                let stalled = connection.stalled(now);
-                let account = connection.account();
-                let in_the_way = stalled >= GIVES_WAY_AFTER && account.is_some_and(|account| account.is_in_the_way());
-                let stuck = stalled >= STUCK_AFTER && account.is_some_and(|account| account.waits());
+                let in_the_way = connection.account().is_some_and(|account| account.is_in_the_way());
+                let stalled = connection.stalled(now, in_the_way);
+                let in_the_way = in_the_way && stalled >= GIVES_WAY_AFTER;
+                let stuck = stalled >= STUCK_AFTER && connection.account().is_some_and(|account| account.waits());
                 if in_the_way {
                     Some(
                         "it moves next to no data, and its tenant holds more than its share of buffer memory while others wait",

@@ -267,8 +267,7 @@ impl Worker {
         if self.shared.slots.is_alive(request.key) {
             return self.answer(request, Err(Errno::Shutdown));
         }
-        self.shared.slots.bury(request.key);
-        request.charge.end_left_behind(clock::now(), request.volume);
+        self.shared.slots.bury(clock::now(), request.key, request.charge.bytes());
         if let Some(buffer) = request.buffer.take() {
             self.buffers.give(buffer);
         }
@@ -286,8 +285,7 @@ impl Worker {
                     let home = self.shared.slots.home(key);
                     mail(&mut self.outbox, home, Message::Completed(request, result));
                 } else {
-                    self.shared.slots.bury(key);
-                    request.charge.end_left_behind(clock::now(), request.volume);
+                    self.shared.slots.bury(clock::now(), key, request.charge.bytes());
                     if let Ok(Output::Bytes(buffer)) = result {
                         self.buffers.give(buffer);
                     }

@@ -10,6 +10,7 @@ use super::sources::{READ, Set, WRITE};
 use super::{LINGER_RETRY, Worker};
 use crate::clock;
 use crate::faults::Call;
+use crate::slots::Rest;
 
 impl Worker {
     /// Puts a connection back in its place, or closes it when it is done.
@@ -79,12 +80,9 @@ impl Worker {
 
     pub(super) fn close(&mut self, mut connection: Box<Connection>) {
         connection.out.clear(&mut self.buffers);
-        if let (Some(account), Some(volume), true) =
-            (connection.account(), connection.volume(), connection.in_flight > 0)
-        {
-            account.leave_behind(clock::now(), volume.id, connection.inside());
-        }
+        let now = clock::now();
         self.shared.sent_ahead.fetch_sub(connection.leftover.len() as u64, Ordering::Relaxed);
+        let inside = connection.inside();
         if let Some(buffer) = connection.incoming.take().and_then(|incoming| incoming.request.buffer) {
             self.buffers.give(buffer);
         }
@@ -99,8 +97,13 @@ impl Worker {
         self.count -= 1;
         self.shared.stats[self.index].connections.fetch_sub(1, Ordering::Relaxed);
         self.shared.placement().leave(connection.key.slot);
-        self.shared.slots.give(connection.key, connection.in_flight);
         // Dropping the socket takes it out of the epoll set.
+        let Connection { key, place, phase, in_flight, .. } = *connection;
+        let left = match phase {
+            Phase::Attached(attached) => Some(attached.account.leave_behind(now, attached.volume.id, inside)),
+            Phase::Handshake(_) => None,
+        };
+        self.shared.slots.give(now, key, in_flight, Rest { _place: place, left });
     }
 
     /// Gives a connection to another worker as it is, requests in flight included.
