@@ -38,7 +38,7 @@ mod throttles;
 mod view;
 
 use guarantee::{Guaranteed, Guarantees, Scope};
-use shares::Shares;
+use shares::{InTurn, Shares};
 use slots::{Granted, Slots, Tally};
 use target::Target;
 pub use throttles::Throttled;
@@ -97,6 +97,8 @@ pub struct Ticket {
     free_at: Instant,
     admitted_at: Instant,
     reserved: bool,
+    /// True if it was given up.
+    lost: bool,
 }
 
 impl Ticket {
@@ -162,6 +164,8 @@ struct Tenant {
     blocked: bool,
     queued_fifo: usize,
     in_flight: u64,
+    /// Of them, those that seem to be lost.
+    lost: u64,
     /// Of them, by [`Direction`](crate::units::Direction).
     inside_of: [u32; 2],
     /// Their cost for the admission budget.
@@ -200,7 +204,7 @@ impl Tenant {
     }
 
     fn out_of_slots(&self) -> bool {
-        self.slots.effective().is_some_and(|slots| self.in_flight + self.delayed >= slots)
+        self.slots.effective().is_some_and(|slots| self.in_flight - self.lost + self.delayed >= slots)
     }
 
     /// Payload bytes that count as load, since the pool began.
@@ -292,6 +296,7 @@ impl<R> Pool<R> {
             blocked: false,
             queued_fifo: 0,
             in_flight: 0,
+            lost: 0,
             inside_of: [0; 2],
             in_flight_cost: 0,
             sharing: false,
@@ -459,25 +464,32 @@ impl<R> Pool<R> {
         let (phase, work, queued_at, free_at, entry) = match self.config.scheduler {
             Scheduler::Mclock => {
                 let (admission, tenants) = (&self.admission, &self.tenants);
-                let mut weight_in_turn = 0;
-                let fits = |entry: &Entry<R>, work: &Work| {
-                    weight_in_turn = tenants[entry.tenant.index as usize].qos.weight;
-                    admission.fits(base + u64::from(work.bytes))
+                let budget = admission.settled_bytes();
+                // A reservation, and who is served before it, goes before a budget that is used up: that may be a trial, or
+                // what is in flight was admitted under a larger one.
+                let may_exceed = |entry: &Entry<R>, work: &Work| {
+                    let own = tenants[entry.tenant.index as usize].in_flight_cost;
+                    own == 0 || own.saturating_add(base + u64::from(work.bytes)) <= budget
                 };
-                let pulled = self.queue.pull_wanted(now, fits, |entry| wish(&entry.request));
-                let pulled = match pulled {
-                    // A reservation goes before shares, and before a budget that is used up: that may be a trial, or what
-                    // is in flight was admitted under a larger one.
+                let is_claimed = self.queue.is_claimed(now);
+                let mut in_turn = InTurn::default();
+                let fits = |entry: &Entry<R>, work: &Work| {
+                    let cost = base + u64::from(work.bytes);
+                    let tenant = &tenants[entry.tenant.index as usize];
+                    in_turn = InTurn { weight: tenant.qos.weight, cost, waits: tenant.in_flight_cost == 0 };
+                    admission.fits(cost) || is_claimed && may_exceed(entry, work)
+                };
+                let pulled = match self.queue.pull_wanted(now, fits, |entry| wish(&entry.request)) {
                     Ok(Pull::Refused(_)) if self.queue.is_reservation_due(now) => {
-                        let (budget, tenants) = (self.admission.settled_bytes(), &self.tenants);
-                        let fits = |entry: &Entry<R>, work: &Work| {
-                            let own = tenants[entry.tenant.index as usize].in_flight_cost;
-                            own == 0 || own.saturating_add(base + u64::from(work.bytes)) <= budget
-                        };
-                        self.queue.pull_reserved(now, fits, |entry| wish(&entry.request))
+                        self.queue.pull_reserved(now, may_exceed, |entry| wish(&entry.request))
                     }
-                    Ok(Pull::Refused(_)) => self.pull_within_share(now, weight_in_turn, &wish).unwrap_or(pulled),
-                    _ => pulled,
+                    Ok(Pull::Refused(until)) => {
+                        self.pull_within_share(now, in_turn, &wish).unwrap_or(Ok(Pull::Refused(until)))
+                    }
+                    pulled => {
+                        self.shares.serve_in_turn();
+                        pulled
+                    }
                 };
                 let pulled = match pulled {
                     Ok(pulled) => pulled,
@@ -543,7 +555,8 @@ impl<R> Pool<R> {
             self.apply_slots(now, index);
         }
         let reserved = phase == Some(Phase::Reservation);
-        let ticket = Ticket { tenant: entry.tenant, work, cost, queued_at, free_at, admitted_at: now, reserved };
+        let ticket =
+            Ticket { tenant: entry.tenant, work, cost, queued_at, free_at, admitted_at: now, reserved, lost: false };
         Ok(Next::Run(entry.request, ticket))
     }
 
@@ -595,6 +608,7 @@ impl<R> Pool<R> {
             return;
         }
         tenant.in_flight -= 1;
+        tenant.lost -= u64::from(ticket.lost);
         tenant.in_flight_cost -= ticket.cost;
         tenant.tally.exits(ticket.admitted_at, latency);
         if let Some(direction) = ticket.work.kind.direction() {
@@ -602,7 +616,7 @@ impl<R> Pool<R> {
         }
         if let Some(throttled) = tenant.throttled
             && outcome != Outcome::Cancelled
-            && tenant.in_flight + tenant.delayed < throttled.slots
+            && tenant.in_flight - tenant.lost + tenant.delayed < throttled.slots
         {
             tenant.delayed += 1;
             self.delays.begin(now, ticket.tenant.index, tenant.generation, throttled.delay);
@@ -649,20 +663,6 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Frees the admission budget of a request that is in no queue of the back end: it seems to be lost and must not hold
-    /// up others for ever, or the caller carries it out himself. The ticket still goes to [`Pool::complete`] when the
-    /// request returns; admission learns nothing from it.
-    pub fn exempt(&mut self, ticket: &mut Ticket) {
-        if !ticket.is_exempt() {
-            self.admission.forget(ticket.cost);
-            let tenant = &mut self.tenants[ticket.tenant.index as usize];
-            if tenant.generation == ticket.tenant.generation {
-                tenant.in_flight_cost -= ticket.cost;
-            }
-            ticket.cost = 0;
-        }
-    }
-
     /// Requests waiting here.
     #[inline]
     pub fn queued(&self) -> usize {
@@ -705,15 +705,6 @@ impl<R> Pool<R> {
     /// State of the admission controller.
     pub fn admission(&self) -> &Admission {
         &self.admission
-    }
-
-    /// The smallest IOPS limit and the smallest bytes/s limit on the whole pool, with their owners.
-    pub fn pool_limits(&self) -> [LimitSet; 2] {
-        [self.config.limit.iops, self.config.limit.bytes_per_s].map(|limit| {
-            let mut of_pool = LimitSet::NONE;
-            of_pool.set(Owner::Operator, rate(limit));
-            of_pool
-        })
     }
 
     /// Ends delays that are over, and decides anew about target, guarantees and slots when it is time, before the state of a pool

@@ -604,6 +604,23 @@ fn nobody_starves_under_reservations_that_cannot_be_met() {
 }
 
 #[test]
+fn a_greater_weight_or_larger_requests_starve_none_under_a_reservation_that_cannot_be_met() {
+    // As in the first example of the README, on a slow device: a tenant with a reservation, and a backup.
+    let background = Qos { background: true, ..Qos::default() };
+    let counts = Device::with(1_000, &[reserved(5_000), background]).counts(100 * SECOND);
+    assert_near(counts[1], 100_000 / 65, 5);
+    for (of_reserved, bytes) in [(4, 262_144_u64), (16, 65_536), (200, 4_096)] {
+        let strong = Qos { reservation: iops(5_000), ..weight(of_reserved) };
+        let mut device = Device::with(1_000, &[strong]);
+        device.join(weight(1), &[bytes as u32]);
+        let counts = device.counts(1_000 * SECOND);
+        // A 64th of the other's service, by cost.
+        let expected = counts[0] * 8_192 / 64 / (bytes + 4_096);
+        assert!(counts[1].abs_diff(expected) <= expected / 10 + 1, "{of_reserved}, {bytes}: {counts:?}, {expected}");
+    }
+}
+
+#[test]
 fn reservations_that_fill_the_device_are_met_in_full_among_themselves() {
     let counts = Device::with(1_000, &[reserved(800), reserved(200)]).counts(100 * SECOND);
     assert_near(counts[0], 80_000, 3);

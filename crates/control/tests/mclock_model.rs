@@ -188,28 +188,56 @@ impl Model {
         }
     }
 
+    /// The clients of a heap that may be at its head, because tags tie; `[None]` if it is empty.
+    fn heads(&self, class: usize, reserved: bool, now: Fine) -> Vec<Option<&ModelClient>> {
+        let in_heap = |c: &&ModelClient| class == 1 || reserved == !c.qos.reservation.is_unset();
+        let least = self.ready(class, now).filter(in_heap).map(|c| c.start_tag).min();
+        let heads = self.ready(class, now).filter(in_heap).filter(|c| Some(c.start_tag) == least);
+        let heads: Vec<_> = heads.map(Some).collect();
+        if heads.is_empty() { vec![None] } else { heads }
+    }
+
+    /// The normal clients that may be in turn, as far as reserved ones are `wanted`.
+    fn in_turn(&self, now: Fine, wanted: impl Fn(&ModelClient) -> bool) -> Vec<Option<&ModelClient>> {
+        let mut all = Vec::new();
+        for plain in self.heads(0, false, now) {
+            for reserved in self.heads(0, true, now).into_iter().map(|head| head.filter(|c| wanted(c))) {
+                let Some((one, other)) = plain.zip(reserved) else {
+                    all.push(plain.or(reserved));
+                    continue;
+                };
+                all.extend((one.start_tag <= other.start_tag).then_some(plain));
+                all.extend((other.start_tag <= one.start_tag).then_some(reserved));
+            }
+        }
+        all
+    }
+
     /// Who may be chosen at `now` (several where tags tie), and why.
     fn candidates(&mut self, now: Fine) -> Vec<(ClientId, Phase)> {
         self.catch_up(now);
         let (normal, background) = (self.ready(0, now).count(), self.ready(1, now).count());
-        let class = usize::from(normal == 0 || (background > 0 && self.background_claim > 0));
-        let least = self.ready(class, now).map(|c| c.start_tag).min();
-        let by_weight = |c: &&ModelClient| Some(c.start_tag) == least;
+        let ahead = normal > 0 && background > 0 && self.background_claim > 0;
         let weight = |c: &ModelClient| (c.id, Phase::Weight);
+        let by_weight = |wanted: &dyn Fn(&ModelClient) -> bool| -> Vec<Option<&ModelClient>> {
+            let mut all = if ahead { vec![None] } else { self.in_turn(now, wanted) };
+            if all.iter().any(Option::is_none) {
+                all.retain(Option::is_some);
+                all.extend(self.heads(1, false, now).into_iter().map(|head| head.filter(|c| wanted(c))));
+            }
+            all
+        };
         let Some(due) = self.due(now) else {
-            return self.ready(class, now).filter(by_weight).map(weight).collect();
+            return by_weight(&|_| true).into_iter().flatten().map(weight).collect();
         };
         let at_least = |c: &&ModelClient| c.active() && c.reservation_due() == Some(due);
         let mut all: Vec<_> = self.clients.iter().filter(at_least).map(|c| (c.id, Phase::Reservation)).collect();
         if self.weight_claim > 0 {
-            // Ties decide whether a client with a due reservation hides one without: accept both.
-            let unserved = |c: &&ModelClient| c.reservation_due().is_none_or(|due| due > now);
-            let firsts: Vec<_> = self.ready(class, now).filter(by_weight).collect();
-            let claimants: Vec<_> = firsts.iter().copied().filter(|c| unserved(c)).map(weight).collect();
-            if claimants.len() == firsts.len() && !firsts.is_empty() {
+            let claimants = by_weight(&|c| c.reservation_due().is_none_or(|due| due > now));
+            if claimants.iter().all(Option::is_some) {
                 all.clear();
             }
-            all.extend(claimants);
+            all.extend(claimants.into_iter().flatten().map(weight));
         }
         all
     }
@@ -239,7 +267,7 @@ impl Model {
                 }
                 if class == 0 {
                     self.background_claim = earn(self.background_claim, background_waits);
-                } else if normal_waits {
+                } else if normal_waits && self.background_claim > 0 {
                     self.background_claim -= 64 * cost as i128;
                 }
             }

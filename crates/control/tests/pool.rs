@@ -185,13 +185,15 @@ fn a_light_tenant_gets_its_half_of_a_slow_pool() {
 fn an_abandoned_request_holds_up_nobody_and_may_still_return() {
     let mut pool = pool(Config { admission: Admission::Fixed { budget_bytes: 8096 }, ..config() });
     let tenant = pool.join(at(0), Qos::default());
+    pool.set_slots(at(0), tenant, Owner::Slots, Some(1));
     (0..3).for_each(|n| pool.submit(at(0), tenant, READ, n).unwrap());
     let Next::Run(_, mut lost) = pool.dispatch(at(0)) else { panic!("fits") };
     assert!(matches!(pool.dispatch(at(0)), Next::Wait(_)));
-    pool.exempt(&mut lost);
-    pool.exempt(&mut lost);
+    pool.give_up(at(0), &mut lost);
+    pool.give_up(at(0), &mut lost);
     assert_eq!(pool.admission().in_flight_bytes(), 0);
-    let Next::Run(_, next) = pool.dispatch(at(1)) else { panic!("its place is free") };
+    let Next::Run(_, next) = pool.dispatch(at(1)) else { panic!("its place and its slot are free") };
+    assert!(matches!(pool.dispatch(at(1)), Next::Wait(_)));
     assert_eq!(pool.in_flight(), 2);
     pool.complete(at(2), lost, Outcome::Done);
     assert_eq!(pool.admission().in_flight_bytes(), 8096, "only the second counts");

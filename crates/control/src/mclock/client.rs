@@ -54,6 +54,12 @@ const MAX_LAG: Duration = Duration::from_secs(1);
 /// stream of flushes would be owed service for ever.
 const EMPTY_REQUEST_BYTES: u32 = 4_096;
 
+/// Heaps of clients that wait for their turn by weight: normal ones without a reservation, background, and normal ones with a
+/// reservation, which alone the reservation phase may serve.
+pub(super) const PLAIN: usize = 0;
+pub(super) const BACKGROUND: usize = 1;
+pub(super) const RESERVED: usize = 2;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Normal = 0,
@@ -177,14 +183,25 @@ impl Client {
 
     /// Goes where what waits now belongs; the class that it leaves, if it leaves one.
     #[inline]
-    pub(super) fn settle(&mut self, virtual_time: [VirtualTime; 2]) -> Option<Class> {
+    pub(super) fn settle(&mut self, virtual_time: [VirtualTime; 2]) -> bool {
         let class = self.class_now();
         if class == self.class {
-            return None;
+            return false;
         }
         let lead = self.weight_tag.saturating_sub(virtual_time[self.class as usize]);
         self.weight_tag = virtual_time[class as usize] + lead;
-        Some(core::mem::replace(&mut self.class, class))
+        self.class = class;
+        true
+    }
+
+    /// The heap in which it waits for its turn by weight.
+    #[inline]
+    pub(super) fn ready_in(&self) -> usize {
+        match self.class {
+            Class::Normal if self.reserved => RESERVED,
+            Class::Normal => PLAIN,
+            Class::Background => BACKGROUND,
+        }
     }
 
     /// A request was served: keeps the account of those that were put off.

@@ -38,7 +38,9 @@ use crate::time::{Duration, Instant};
 use crate::units::{Direction, Kind, Rates, Work};
 
 use claim::Claim;
-use client::{Class, Client, MAX_CREDIT, MAX_CREDIT_BYTES, MAX_CREDIT_REQUESTS, VirtualTime};
+use client::{
+    BACKGROUND, Class, Client, MAX_CREDIT, MAX_CREDIT_BYTES, MAX_CREDIT_REQUESTS, PLAIN, RESERVED, VirtualTime,
+};
 use heap::Heap;
 use lanes::{Lanes, Place};
 use slab::{Fifo, Request, Slab};
@@ -189,7 +191,7 @@ pub struct Queue<R> {
     requests: Slab<R>,
     reserved: Heap<false>,
     held: Heap<false>,
-    ready: [Heap<true>; 2],
+    ready: [Heap<true>; 3],
     /// The start tag of the last request served by weight, for each class.
     virtual_time: [VirtualTime; 2],
     /// The debt to the weight phase while reservations take everything.
@@ -208,7 +210,7 @@ impl<R> Queue<R> {
             requests: Slab::new(),
             reserved: Heap::new(),
             held: Heap::new(),
-            ready: [Heap::new(), Heap::new()],
+            ready: [Heap::new(), Heap::new(), Heap::new()],
             virtual_time: [0; 2],
             weight_claim: Claim::default(),
             background_claim: Claim::default(),
@@ -410,7 +412,7 @@ impl<R> Queue<R> {
         wish: impl FnOnce(&R) -> W,
     ) -> Result<Pull<R>, Option<(Instant, R)>> {
         let is_live = live_mut(&mut self.clients, id).is_some();
-        if !is_live || self.ready[Class::Normal as usize].key_of(id.index).is_none() {
+        if !is_live || [PLAIN, RESERVED].iter().all(|&heap| self.ready[heap].key_of(id.index).is_none()) {
             return Ok(Pull::Idle);
         }
         let choice = self.with_place(now, Choice { beside: true, ..Choice::weight(id.index) });
@@ -494,6 +496,12 @@ impl<R> Queue<R> {
         self.reserved.peek().is_some_and(|(due, _)| due <= now.as_nanos())
     }
 
+    /// True if a request that no reservation is owed goes before those that are, as one in 64 does by cost.
+    #[inline]
+    pub fn is_claimed(&self, now: Instant) -> bool {
+        self.weight_claim.is_owed() && self.is_reservation_due(now)
+    }
+
     /// Requests queued.
     #[inline]
     pub fn len(&self) -> usize {
@@ -561,24 +569,23 @@ impl<R> Queue<R> {
     fn choose_client(&self, now: Instant) -> Option<Choice> {
         let is_due = |due: u64| due <= now.as_nanos();
         let due = self.reserved.peek().filter(|&(due, _)| is_due(due)).map(|(_, index)| index);
-        let [normal, background] = &self.ready;
-        let ahead_of_normal = self.background_claim.is_owed() && !normal.is_empty() && !background.is_empty();
-        let class = if normal.is_empty() || ahead_of_normal { background } else { normal };
-        let by_weight = class.peek().map(|(_, index)| index);
-        match (due, by_weight) {
-            (Some(reserved), Some(index)) => {
-                // The claim is for those whom the reservation phase does not serve.
-                let takes_precedence = self.weight_claim.is_owed() && !self.reserved.key_of(index).is_some_and(is_due);
-                Some(if takes_precedence {
-                    Choice { ahead_of_reservations: true, ahead_of_normal, ..Choice::weight(index) }
-                } else {
-                    Choice::reservation(reserved)
-                })
-            }
-            (Some(index), None) => Some(Choice::reservation(index)),
-            (None, Some(index)) => Some(Choice { ahead_of_normal, ..Choice::weight(index) }),
-            (None, None) => None,
+        let [plain, background, reserved] = [PLAIN, BACKGROUND, RESERVED].map(|heap| self.ready[heap].peek());
+        let normal = earlier(plain, reserved);
+        let ahead_of_normal = self.background_claim.is_owed() && normal.is_some() && background.is_some();
+        let or_background =
+            |normal: Option<(u64, u32)>| if ahead_of_normal { background } else { normal.or(background) };
+        if let Some(due) = due {
+            // The claim is for those whom the reservation phase does not serve.
+            let unserved =
+                |head: Option<(u64, u32)>| head.filter(|&(_, index)| !self.reserved.key_of(index).is_some_and(is_due));
+            let second = || or_background(earlier(plain, unserved(reserved))).and_then(|head| unserved(Some(head)));
+            return Some(match self.weight_claim.is_owed().then(second).flatten() {
+                Some((_, index)) => Choice { ahead_of_reservations: true, ahead_of_normal, ..Choice::weight(index) },
+                None => Choice::reservation(due),
+            });
         }
+        let (_, index) = or_background(normal)?;
+        Some(Choice { ahead_of_normal, ..Choice::weight(index) })
     }
 
     /// The earliest time at which another request may have to be served before the one of client `chosen`: a reservation
@@ -611,11 +618,13 @@ impl<R> Queue<R> {
         let client = &mut self.clients[index as usize];
         let class = client.class() as usize;
         client.account(choice.place, cost);
-        let background_waits = !self.ready[Class::Background as usize].is_empty();
+        let background_waits = !self.ready[BACKGROUND].is_empty();
+        let mut passed_reserved = false;
         match choice.phase {
             Phase::Reservation => {
                 client.charge_reservation(now, work, cost, self.virtual_time[class]);
-                let weight_waits = background_waits || !self.ready[Class::Normal as usize].is_empty();
+                let weight_waits =
+                    background_waits || [PLAIN, RESERVED].iter().any(|&heap| !self.ready[heap].is_empty());
                 self.weight_claim.earn(cost, weight_waits);
             }
             Phase::Weight => {
@@ -628,6 +637,7 @@ impl<R> Queue<R> {
                 client.charge_weight(now, work, cost);
                 if choice.ahead_of_reservations {
                     self.weight_claim.spend(cost);
+                    passed_reserved = !self.ready[RESERVED].is_empty();
                 }
                 if choice.ahead_of_normal {
                     self.background_claim.spend(cost);
@@ -641,14 +651,29 @@ impl<R> Queue<R> {
         } else {
             self.withdraw(index);
         }
+        if passed_reserved {
+            self.catch_up_reserved();
+        }
+    }
+
+    /// Virtual time has gone past clients that their reservations serve. O(clients), for a 64th of the service while reservations
+    /// take everything.
+    #[cold]
+    fn catch_up_reserved(&mut self) {
+        for index in 0..self.clients.len() as u32 {
+            let is_behind = self.clients[index as usize].weight_tag < self.virtual_time[Class::Normal as usize];
+            if is_behind && self.ready[RESERVED].key_of(index).is_some() {
+                self.make_ready(index);
+            }
+        }
     }
 
     /// Puts an active client where its tags say it belongs.
     #[inline]
     fn place(&mut self, now: Instant, index: u32) {
         let client = &mut self.clients[index as usize];
-        if let Some(left) = client.settle(self.virtual_time) {
-            self.ready[left as usize].remove(index);
+        if client.settle(self.virtual_time) {
+            self.ready.iter_mut().for_each(|heap| heap.remove(index));
         }
         if client.reserved {
             match client.ordinary_len() {
@@ -661,7 +686,7 @@ impl<R> Queue<R> {
         }
         let due = client.limit_due();
         if due > now.as_nanos() {
-            self.ready[client.class() as usize].remove(index);
+            self.ready[client.ready_in()].remove(index);
             self.held.set(index, due);
         } else {
             self.held.remove(index);
@@ -676,7 +701,7 @@ impl<R> Queue<R> {
         let client = &mut self.clients[index as usize];
         let class = client.class() as usize;
         client.catch_up(self.virtual_time[class], self.cost.credit());
-        self.ready[class].set(index, client.weight_tag as u64);
+        self.ready[client.ready_in()].set(index, client.weight_tag as u64);
     }
 
     /// Takes a client out of all heaps.
@@ -698,6 +723,15 @@ impl Choice {
     fn weight(index: u32) -> Self {
         let (phase, place) = (Phase::Weight, Place::Common);
         Self { index, phase, place, ahead_of_reservations: false, ahead_of_normal: false, beside: false }
+    }
+}
+
+/// The head with the earlier tag. Tags in the heaps of a class lie within half the range of the key.
+#[inline]
+fn earlier(one: Option<(u64, u32)>, other: Option<(u64, u32)>) -> Option<(u64, u32)> {
+    match (one, other) {
+        (Some(a), Some(b)) => Some(if (b.0.wrapping_sub(a.0) as i64) < 0 { b } else { a }),
+        (one, other) => one.or(other),
     }
 }
 

@@ -11,8 +11,9 @@
 //!
 //! and a request passes beside a budget that is used up while it and what its tenant has in flight are no more than the
 //! tenant's share. Where shares are smaller than requests, one that is smaller than the mean of those in flight passes if its
-//! tenant has nothing in flight, unless it is the turn of a tenant with a greater weight. Nothing passes while a
-//! reservation is due. See `docs/algorithms/mclock.md`.
+//! tenant has nothing in flight, unless it is the turn of a tenant with a greater weight. Nothing passes while a reservation is
+//! due. Nor does it while the tenant in turn has nothing in flight, its request is larger than its share, and others have had
+//! their part by weight meanwhile: they would take the room for it as fast as it becomes free. See `docs/algorithms/mclock.md`.
 //!
 //! A tenant is looked at when it submits a request, when one of its own has completed, and when its limits throttle it no
 //! longer: O(1), with a limit O(log tenants).
@@ -20,7 +21,7 @@
 use alloc::collections::{BinaryHeap, VecDeque};
 use core::cmp::Reverse;
 
-use super::{Entry, Pool, Scheduler};
+use super::{Entry, Pool, Scheduler, Ticket};
 use crate::admission::Care;
 use crate::mclock::{Pull, Wish};
 use crate::time::Instant;
@@ -34,6 +35,8 @@ pub(super) type Pulled<R> = Result<Pull<Entry<R>>, Option<(Instant, Entry<R>)>>;
 pub(super) struct Shares {
     /// Sum of the weights of the tenants that have anything queued or in flight.
     weights: u64,
+    /// Cost of what has passed beside the budget since a request was last served in turn, in bytes.
+    overtaken: u64,
     /// Tenants that submitted a request, or had one completed, since they were last looked at; each once.
     asking: VecDeque<u32>,
     /// Tenants that their limits throttled when they were looked at, and until when. What a tenant says itself (`parked`)
@@ -46,6 +49,33 @@ impl Shares {
     fn of(&self, weight: u32, budget_bytes: u64) -> u64 {
         let share = u128::from(budget_bytes) * u128::from(weight) / u128::from(self.weights.max(1));
         u64::try_from(share).unwrap_or(u64::MAX)
+    }
+}
+
+/// The request in turn, for which there is no room.
+#[derive(Clone, Copy, Default)]
+pub(super) struct InTurn {
+    /// Its tenant's weight.
+    pub(super) weight: u32,
+    /// Its cost in bytes.
+    pub(super) cost: u64,
+    /// True if its tenant has nothing in flight.
+    pub(super) waits: bool,
+}
+
+impl Shares {
+    /// A request was served in turn.
+    #[inline]
+    pub(super) fn serve_in_turn(&mut self) {
+        self.overtaken = 0;
+    }
+
+    /// True if others have had their part by weight beside a request that waits and is larger than its tenant's share.
+    fn have_overtaken(&self, InTurn { weight, cost, waits }: InTurn, budget_bytes: u64) -> bool {
+        let own = u64::from(weight.max(1));
+        let others = u128::from(self.weights.saturating_sub(own));
+        let enough = u128::from(self.overtaken) * u128::from(own) > u128::from(cost) * others;
+        waits && enough && cost > self.of(weight.max(1), budget_bytes)
     }
 }
 
@@ -91,16 +121,19 @@ impl<R> Pool<R> {
         }
     }
 
-    /// The next request that passes beside the budget, while it is the turn of a tenant with this weight. A tenant that was
+    /// The next request that passes beside the budget, beside the request in turn. A tenant that was
     /// looked at in vain is looked at again when it asks, or when its limits throttle it no longer.
     #[inline]
     pub(super) fn pull_within_share<W: Into<Wish>>(
         &mut self,
         now: Instant,
-        weight_in_turn: u32,
+        in_turn: InTurn,
         wish: impl Fn(&R) -> W,
     ) -> Option<Pulled<R>> {
         let (base, budget) = (self.base_in_budget(), self.admission.budget_bytes());
+        if self.shares.have_overtaken(in_turn, budget) {
+            return None;
+        }
         let small = (self.admission.in_flight_bytes() / self.in_flight.max(1)).saturating_sub(1);
         while let Some(&Reverse((until, index))) = self.shares.throttled.peek()
             && until <= now
@@ -123,16 +156,42 @@ impl<R> Pool<R> {
                 continue;
             }
             let room = self.shares.of(tenant.qos.weight.max(1), budget).saturating_sub(tenant.in_flight_cost);
-            let may_begin = tenant.in_flight == 0 && tenant.qos.weight >= weight_in_turn;
+            let may_begin = tenant.in_flight == 0 && tenant.qos.weight >= in_turn.weight;
             let room = if may_begin { room.max(small) } else { room };
             let fits = |_: &Entry<R>, work: &Work| base + u64::from(work.bytes) <= room;
             let pulled = self.queue.pull_beside(now, tenant.client, fits, |entry| wish(&entry.request));
             if !matches!(pulled, Ok(Pull::Idle | Pull::Wait(_) | Pull::Refused(_))) {
+                if let Ok(Pull::Ready { work, .. }) = &pulled {
+                    self.shares.overtaken += base + u64::from(work.bytes);
+                }
                 self.ask_for_share(index);
                 return Some(pulled);
             }
         }
         None
+    }
+
+    /// Frees the admission budget of a request that is in no queue of the back end: the caller carries it out himself. The
+    /// ticket still goes to [`Pool::complete`] when the request returns; admission learns nothing from it.
+    pub fn exempt(&mut self, ticket: &mut Ticket) {
+        if !ticket.is_exempt() {
+            self.admission.forget(ticket.cost);
+            let tenant = &mut self.tenants[ticket.tenant.index as usize];
+            if tenant.generation == ticket.tenant.generation {
+                tenant.in_flight_cost -= ticket.cost;
+            }
+            ticket.cost = 0;
+        }
+    }
+
+    /// Likewise of a request that seems to be lost, which takes none of its tenant's slots either from now on.
+    pub fn give_up(&mut self, now: Instant, ticket: &mut Ticket) {
+        self.exempt(ticket);
+        let tenant = &mut self.tenants[ticket.tenant.index as usize];
+        if tenant.generation == ticket.tenant.generation && !core::mem::replace(&mut ticket.lost, true) {
+            tenant.lost += 1;
+            self.apply_slots(now, ticket.tenant.index);
+        }
     }
 
     /// A tenant's reservation changes. A change of several tenants counts as a whole, from the next request on.

@@ -4,7 +4,7 @@ use super::guarantee::{self, Guaranteed, Scope};
 use super::slots::Granted;
 use super::{Pool, TenantId, Throttled};
 use crate::histogram::Histogram;
-use crate::limits::LimitSet;
+use crate::limits::{LimitSet, Owner, rate};
 use crate::mclock::Qos;
 use crate::response::Throttle;
 
@@ -75,6 +75,15 @@ impl<'a> TenantView<'a> {
 }
 
 impl<R> Pool<R> {
+    /// The smallest IOPS limit and the smallest bytes/s limit on the whole pool, with their owners.
+    pub fn pool_limits(&self) -> [LimitSet; 2] {
+        [self.config.limit.iops, self.config.limit.bytes_per_s].map(|limit| {
+            let mut of_pool = LimitSet::NONE;
+            of_pool.set(Owner::Operator, rate(limit));
+            of_pool
+        })
+    }
+
     /// A look at one tenant; `None` when it has left.
     pub fn tenant(&self, id: TenantId) -> Option<TenantView<'_>> {
         let tenant = self.tenants.get(id.index as usize).filter(|t| t.live && t.generation == id.generation)?;

@@ -274,7 +274,7 @@ impl Worker {
             }
             if !operation.reported {
                 operation.reported = true;
-                pool.lock().exempt(&mut operation.ticket);
+                pool.lock().give_up(now, &mut operation.ticket);
                 tracing::error!(
                     volume = volume.name,
                     kind,
