@@ -3,8 +3,10 @@
 use std::collections::VecDeque;
 
 use evenkeel_control::admission::{Admission, Config, ElasticConfig, Reason};
+use evenkeel_control::mclock::{CostModel, Qos};
+use evenkeel_control::pool::{self, Next, Outcome, Pool, Scheduler};
 use evenkeel_control::rng::SplitMix64;
-use evenkeel_control::units::Kind;
+use evenkeel_control::units::{Kind, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
@@ -338,5 +340,51 @@ proptest! {
             steady(&mut other.admission, &mut other.now, requests, step_ns);
             prop_assert_eq!(one.admission.decision().budget_bytes, other.admission.decision().budget_bytes);
         }
+    }
+}
+
+/// MB/s in the last of 30 s of a client that submits 64 reads of 64 KiB, waits for all of them and begins anew, on a device that
+/// takes 1 ms and moves 2 GB/s.
+fn batches(admission: Config, reservation: Rates) -> f64 {
+    const BYTES: u32 = 64 << 10;
+    let config = pool::Config {
+        scheduler: Scheduler::Mclock,
+        admission,
+        base_cost_bytes: 4_000,
+        cost: CostModel::default(),
+        limit: Rates::UNSET,
+        limit_burst: Duration::ZERO,
+        target: None,
+        slots: None,
+    };
+    let mut pool = Pool::new(config, Instant::ZERO, 1);
+    let tenant = pool.join(Instant::ZERO, Qos { reservation, ..Qos::default() });
+    let (mut now, mut free_at, mut done) = (Instant::ZERO, Instant::ZERO, 0_u64);
+    let mut inside = VecDeque::new();
+    while now.as_nanos() < 30_000_000_000 {
+        for _ in 0..64 {
+            pool.submit(now, tenant, Work::new(Kind::Read, BYTES), ()).expect("it is there");
+        }
+        loop {
+            while let Next::Run((), ticket) = pool.dispatch(now) {
+                free_at = free_at.max(now) + Duration::from_nanos(u64::from(BYTES) / 2);
+                inside.push_back((free_at + Duration::from_millis(1), ticket));
+            }
+            let Some((at, ticket)) = inside.pop_front() else { break };
+            now = at;
+            pool.complete(now, ticket, Outcome::Done);
+            done += u64::from(now.as_nanos() >= 29_000_000_000);
+        }
+    }
+    done as f64 * f64::from(BYTES) / 1e6
+}
+
+#[test]
+fn a_load_in_batches_gets_a_budget_for_them() {
+    let none = batches(Config::None, Rates::UNSET);
+    // Beside a reservation a budget stays that the load fills less than three quarters of the time.
+    for (reservation, least) in [(Rates::UNSET, 0.9), (Rates { iops: 100, ..Rates::UNSET }, 0.6)] {
+        let elastic = batches(elastic(), reservation);
+        assert!(elastic >= least * none, "{reservation:?}: {elastic:.0} MB/s, {none:.0} without");
     }
 }

@@ -223,6 +223,14 @@ struct Tenant {
 }
 
 impl Tenant {
+    fn assignment(&self, tenant: TenantId) -> Assignment {
+        Assignment {
+            tenant,
+            read: self.read.as_ref().map(Stream::limit),
+            write: self.write.as_ref().map(Stream::limit),
+        }
+    }
+
     fn streams(&mut self) -> impl Iterator<Item = &mut Stream> {
         self.read.iter_mut().chain(&mut self.write)
     }
@@ -232,6 +240,8 @@ impl Tenant {
 pub struct Controller {
     config: Config,
     tenants: Vec<Option<Tenant>>,
+    /// Numbers of those that have left.
+    vacant: Vec<TenantId>,
     estimator: Estimator,
     device: Device,
     assignments: Vec<Assignment>,
@@ -254,6 +264,7 @@ impl Controller {
             estimator: Estimator::new(config.slow_bytes_per_s),
             device: Device::default(),
             assignments: Vec::new(),
+            vacant: Vec::new(),
             sampled_at: None,
             fresh: false,
         })
@@ -268,21 +279,20 @@ impl Controller {
         let stream =
             |bounds: Option<Bounds>| bounds.map(|bounds| Stream::new(bounds, guarantee.weight, self.config.max_raise));
         let tenant = Tenant { seen: None, read: stream(guarantee.read), write: stream(guarantee.write) };
-        let free = self.tenants.iter().position(Option::is_none);
-        let index = free.unwrap_or_else(|| {
+        let id = self.vacant.pop().unwrap_or_else(|| {
             self.tenants.push(None);
-            self.tenants.len() - 1
+            TenantId(self.tenants.len() as u32 - 1)
         });
-        self.tenants[index] = Some(tenant);
-        self.list();
-        Ok(TenantId(index as u32))
+        self.tenants[id.0 as usize] = Some(tenant);
+        self.list_one(id);
+        Ok(id)
     }
 
     /// Forgets a tenant; its number may be given to another. An unknown number changes nothing.
     pub fn leave(&mut self, tenant: TenantId) {
-        if let Some(slot) = self.tenants.get_mut(tenant.0 as usize) {
-            *slot = None;
-            self.list();
+        if self.tenants.get_mut(tenant.0 as usize).is_some_and(|slot| slot.take().is_some()) {
+            self.vacant.push(tenant);
+            self.list_one(tenant);
         }
     }
 
@@ -303,7 +313,7 @@ impl Controller {
             };
             changed(&mut known.read, guarantee.read);
             changed(&mut known.write, guarantee.write);
-            self.list();
+            self.list_one(tenant);
         }
         Ok(())
     }
@@ -371,11 +381,18 @@ impl Controller {
     fn list(&mut self) {
         self.assignments.clear();
         let known = self.tenants.iter().enumerate().filter_map(|(index, slot)| Some((index, slot.as_ref()?)));
-        self.assignments.extend(known.map(|(index, tenant)| Assignment {
-            tenant: TenantId(index as u32),
-            read: tenant.read.as_ref().map(Stream::limit),
-            write: tenant.write.as_ref().map(Stream::limit),
-        }));
+        self.assignments.extend(known.map(|(index, tenant)| tenant.assignment(TenantId(index as u32))));
+    }
+
+    /// Lists one tenant anew. O(log tenants), and one move of those behind it if it has come or gone.
+    fn list_one(&mut self, id: TenantId) {
+        let assignment = self.tenants[id.0 as usize].as_ref().map(|tenant| tenant.assignment(id));
+        match (self.assignments.binary_search_by_key(&id.0, |listed| listed.tenant.0), assignment) {
+            (Ok(at), Some(assignment)) => self.assignments[at] = assignment,
+            (Ok(at), None) => drop(self.assignments.remove(at)),
+            (Err(at), Some(assignment)) => self.assignments.insert(at, assignment),
+            (Err(_), None) => {}
+        }
     }
 }
 

@@ -19,6 +19,8 @@ struct Sums {
     completions: u32,
     loaded: u32,
     highest: u64,
+    /// Nanoseconds, up to when the device had last nothing to do.
+    busy: f64,
 }
 
 /// The throughput of an interval, per nanosecond.
@@ -58,7 +60,7 @@ impl Rate {
     }
 }
 
-/// Measures throughput under the budget in force.
+/// Measures throughput under the budget in force, while the device has something to do.
 pub(super) struct Meter {
     sums: Sums,
     began: Option<Instant>,
@@ -88,8 +90,8 @@ impl Meter {
         let gap = done.now.since(self.last);
         let mut ended = None;
         if let Some(began) = self.began.filter(|_| gap > Duration::ZERO) {
-            let length = self.last.since(began).as_nanos() as f64;
             let sums = self.sums;
+            let length = sums.busy + self.last.since(began).as_nanos() as f64;
             let is_sample = sums.completions >= SAMPLE
                 && (shortest > 0.0 || sums.cost * sums.cost >= f64::from(SAMPLE) * sums.squares);
             if gap.as_nanos() as f64 > SILENCE * self.latency_ns && done.latency < gap {
@@ -100,31 +102,40 @@ impl Meter {
             }
         }
         self.last = done.now;
-        if done.in_flight_bytes <= done.cost_bytes && !done.holding_back {
-            // The device has nothing to do: what follows says nothing of it.
-            (self.sums, self.began) = (Sums::default(), None);
-        }
         if done.now - done.latency >= self.counts_from {
             self.settling = (self.settling + 1).min(SAMPLE);
             self.latency_ns += (done.latency.as_nanos() as f64 - self.latency_ns) / f64::from(self.settling);
         }
+        let ran_empty = done.in_flight_bytes <= done.cost_bytes && !done.holding_back;
         match self.began {
-            Some(began) if began < done.now => {
-                let cost = done.cost_bytes as f64;
-                self.sums.bytes += done.payload_bytes as f64;
-                self.sums.cost += cost;
-                self.sums.squares += cost * cost;
-                self.sums.completions += 1;
-                self.sums.loaded += u32::from(done.holding_back || done.in_flight_bytes as f64 > least);
-                self.sums.highest = self.sums.highest.max(done.in_flight_bytes);
+            Some(began) => {
+                if began < done.now {
+                    self.count(done, least);
+                }
+                if ran_empty {
+                    // What follows is not the device's doing, until it is busy again.
+                    self.sums.busy += done.now.since(began).as_nanos() as f64;
+                    self.began = None;
+                }
             }
-            Some(_) => {}
-            None => {
+            None if !ran_empty => {
                 // What is in flight has been replaced under this budget.
                 let replaced = done.now.since(self.counts_from).as_nanos() as f64 >= LATENCIES * self.latency_ns;
                 self.began = (self.settling == SAMPLE && replaced).then_some(done.now);
             }
+            None => {}
         }
         ended
+    }
+
+    #[inline]
+    fn count(&mut self, done: &Completion, least: f64) {
+        let cost = done.cost_bytes as f64;
+        self.sums.bytes += done.payload_bytes as f64;
+        self.sums.cost += cost;
+        self.sums.squares += cost * cost;
+        self.sums.completions += 1;
+        self.sums.loaded += u32::from(done.holding_back || done.in_flight_bytes as f64 > least);
+        self.sums.highest = self.sums.highest.max(done.in_flight_bytes);
     }
 }

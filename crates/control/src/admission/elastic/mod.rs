@@ -109,6 +109,8 @@ pub(super) struct Elastic {
     /// Mean cost of a request since no question is asked, and whether that of the interval before differed from it.
     usual: Option<f64>,
     differed: bool,
+    /// True if the load has filled the budget since the device last ran empty.
+    fills: bool,
     /// Mean cost of a request, and cost of the request that a byte belongs to.
     mean_cost: f64,
     cost: f64,
@@ -143,6 +145,7 @@ impl Elastic {
             evidence: Evidence::default(),
             usual: None,
             differed: false,
+            fills: false,
             mean_cost: 0.0,
             cost: 0.0,
             since: now,
@@ -187,6 +190,11 @@ impl Elastic {
         let factor = if self.is_careful() { change.factor.min(change.factor_of_largest) } else { change.factor };
         for budget in [&mut self.enough, &mut self.costs, &mut self.most, &mut self.low, &mut self.high] {
             *budget *= factor;
+        }
+        self.enough = self.enough.max(MIN_BUDGET as f64);
+        if factor < change.factor {
+            // Fewer fit than before, which the next question can undo.
+            (self.due[UP], self.patience[UP]) = (now, 0.5 / SHARE_UP);
         }
         if self.cost > 0.0 {
             (self.mean_cost, self.cost) = ((self.mean_cost + more).max(1.0), (self.cost + more).max(1.0));
@@ -233,7 +241,8 @@ impl Elastic {
             return true;
         }
         let is_known = self.enough.is_finite() || self.most.is_finite();
-        if ran_empty && self.asking && self.side == Side::Low && is_known {
+        self.fills |= done.holding_back;
+        if ran_empty && !core::mem::take(&mut self.fills) && self.asking && self.side == Side::Low && is_known {
             // Nothing is left of the load that a smaller budget was to be tried on.
             return self.put_in_force(done.now, Side::High);
         }
