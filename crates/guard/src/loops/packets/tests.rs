@@ -243,6 +243,19 @@ fn a_client_of_two_resources_is_told_by_its_connections_or_left_alone() {
 }
 
 #[test]
+fn a_client_that_is_one_of_several_is_never_throttled() {
+    let mut links = four_clients();
+    links[1].known_by = KnownBy::Candidate;
+    let mut agent = agent(CONFIG, links);
+    Plant::new(&[(1, "10.0.0.12", 4.0)]).run(&mut agent, 0, 100);
+    assert!(agent.packets.holds().is_empty());
+    let state = state(&agent, 0);
+    let client = state.clients.iter().find(|client| client.address == "10.0.0.12").expect("is known");
+    assert_eq!(client.throttle, "never");
+    assert!(client.exempt_because.as_ref().is_some_and(|why| why.contains("one of several")));
+}
+
+#[test]
 fn a_delay_without_effect_is_noticed_and_all_packets_wait_instead() {
     let mut agent = agent(CONFIG, four_clients());
     let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);
