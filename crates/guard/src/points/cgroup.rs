@@ -206,7 +206,10 @@ impl Cgroup {
                     .push(format!("no group is named by {pattern:?} ({tenant}) now; it is looked for in every period"));
             }
             for name in names {
-                if self.groups.binary_search_by(|known| known.name.as_str().cmp(&name)).is_err() {
+                // Of several tenants that name a group, the most specific decides.
+                if self.groups.binary_search_by(|known| known.name.as_str().cmp(&name)).is_err()
+                    && self.mind.config().tenant_of(&name) == Some(tenant.as_str())
+                {
                     self.take_in(device, &tenant, name, tick);
                 }
             }

@@ -143,6 +143,27 @@ fn a_group_that_is_gone_is_released_and_another_of_its_name_begins_anew() {
 }
 
 #[test]
+fn the_most_specific_pattern_decides_whose_a_group_is() {
+    let guarantee = |rate: &str| format!("guarantee.read = {{ bytes_per_s = \"{rate}\" }}\n");
+    let tenant = |name: &str, group: &str| format!("[tenants.{name}]\nmatch = [\"cgroup:{group}\"]\n");
+    let policy = tenant("all", "slice/*")
+        + &guarantee("1MB")
+        + &tenant("db", "/slice/db-1/")
+        + &guarantee("10MB")
+        + &tenant("bulk", "slice/bulk-*");
+    let mut host = Host::new("specific");
+    ["slice/db-1", "slice/bulk-1", "slice/other"].into_iter().for_each(|name| host.group(name));
+    let roots = Roots::under(&host.root);
+    let mut agent = Agent::open(&config(&policy), &roots, &host.root.join("cgroup")).unwrap();
+    host.tick(&mut agent, 0);
+    assert_eq!(host.io_max("slice/db-1"), GUARANTEED);
+    assert_eq!(host.io_max("slice/other"), GUARANTEED.replace("10000000", "1000000"));
+    assert_eq!(host.io_max("slice/bulk-1"), "", "its tenant has no guarantee");
+    let groups: Vec<_> = state(&agent).groups.into_iter().map(|group| (group.group, group.tenant)).collect();
+    assert_eq!(groups, [("slice/db-1".into(), "db".into()), ("slice/other".into(), "all".to_owned())]);
+}
+
+#[test]
 fn a_limit_of_another_program_stays() {
     let mut host = Host::new("foreign");
     let mut agent = host.agent();
