@@ -303,6 +303,7 @@ impl Journal {
     /// Writes the journal anew with only what is still set. A crash leaves the old one or the new one.
     fn compact(&mut self) -> Result<(), Error> {
         let part = with_suffix(&self.path, ".part");
+        let dir = self.path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let write = || {
             let mut text = to_json(&Line::Format(FORMAT))?;
             for (knob, state) in &self.states {
@@ -312,18 +313,19 @@ impl Journal {
                     text += &to_json(&Line::Confirm { knob: knob.clone(), seen })?;
                 }
             }
-            let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(PRIVATE).open(&part)?;
+            // Both are open before the old journal loses its name: what comes later is not to be written to that.
+            let dir = File::open(dir)?;
+            let mut file = OpenOptions::new().create(true).read(true).append(true).mode(PRIVATE).open(&part)?;
+            file.set_len(0)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             std::fs::rename(&part, &self.path)?;
-            // The new name must be on disk as well.
-            let dir = self.path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            File::open(dir)?.sync_all()?;
-            Ok((OpenOptions::new().read(true).append(true).open(&self.path)?, text.len() as u64))
+            Ok((dir, file, text.len() as u64))
         };
-        (self.file, self.bytes) = write().map_err(|e| failed("write", &self.path, e))?;
-        self.lines = 1 + 2 * self.states.len();
-        Ok(())
+        let (dir, file, bytes) = write().map_err(|e| failed("write", &self.path, e))?;
+        (self.file, self.bytes, self.lines) = (file, bytes, 1 + 2 * self.states.len());
+        // The new name must be on disk as well.
+        dir.sync_all().map_err(|e| failed("write", &self.path, e))
     }
 }
 
