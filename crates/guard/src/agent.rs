@@ -91,6 +91,9 @@ impl Agent {
         (self.cgroups, self.queue_depths) = (new.cgroups, new.queue_depths);
         let mut errors = Errors::default();
         if let Some(journal) = journal {
+            for (_, result) in journal.restore_left() {
+                errors.take(result);
+            }
             ended.0.into_iter().for_each(|old| old.end(journal, &mut errors));
             ended.1.into_iter().for_each(|old| old.end(journal, &mut errors));
         }

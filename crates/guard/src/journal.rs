@@ -21,7 +21,7 @@
 //! the next agent. Both files are their owner's alone: what the journal lists is written to as root, and a lock that
 //! others could take would keep the sentinel from its work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -118,6 +118,8 @@ pub struct Journal {
     /// Part of a line follows it, which could not be cut off yet.
     torn: bool,
     states: BTreeMap<Knob, State>,
+    /// Settings of an earlier run that could not be put back: they are not set before that is done.
+    left: BTreeSet<Knob>,
     /// Holds the lock until it is dropped.
     _lock: File,
 }
@@ -164,7 +166,8 @@ impl Journal {
         let Parsed { states, format, unread } = parse(&path, &text[..whole])?;
         let lines = text[..whole].iter().filter(|&&b| b == b'\n').count();
         let torn = whole < text.len();
-        let mut journal = Self { path, file, lines, bytes: whole as u64, torn, states, _lock: lock };
+        let mut journal =
+            Self { path, file, lines, bytes: whole as u64, torn, states, left: BTreeSet::new(), _lock: lock };
         journal.cut().map_err(|e| failed("cut off the last line of", &journal.path, e))?;
         if format != FORMAT {
             let aside = with_suffix(&journal.path, &format!(".format-{format}"));
@@ -207,6 +210,16 @@ impl Journal {
     /// The settings that are not as they were before us.
     pub fn pending(&self) -> impl Iterator<Item = &Knob> {
         self.states.keys()
+    }
+
+    /// Notes that all that is pending was left by an earlier run.
+    pub(crate) fn leave_pending(&mut self) {
+        self.left = self.states.keys().cloned().collect();
+    }
+
+    /// The settings that an earlier run left and that could not be put back so far.
+    pub(crate) fn left(&self) -> &BTreeSet<Knob> {
+        &self.left
     }
 
     /// Writes down what is about to be set; when this returns, it is on disk. `before` counts only the first time.
@@ -256,7 +269,9 @@ impl Journal {
     /// # Errors
     /// [`Error::File`].
     pub(crate) fn restored(&mut self, knob: &Knob) -> Result<(), Error> {
-        self.append(vec![Line::Restored { knob: knob.clone() }])
+        self.append(vec![Line::Restored { knob: knob.clone() }])?;
+        self.left.remove(knob);
+        Ok(())
     }
 
     fn append(&mut self, lines: Vec<Line>) -> Result<(), Error> {

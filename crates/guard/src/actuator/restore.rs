@@ -19,7 +19,28 @@ impl Journal {
 
     /// Puts everything back, as far as it goes: an error for one setting does not keep the others from being restored.
     pub fn restore_all(&mut self) -> Restoration {
-        let knobs: Vec<Knob> = self.pending().cloned().collect();
+        let knobs = self.pending().cloned().collect();
+        self.restore_each(knobs)
+    }
+
+    /// Tries once more to put back what an earlier run left.
+    pub(crate) fn restore_left(&mut self) -> Restoration {
+        let knobs = self.left().iter().cloned().collect();
+        self.restore_each(knobs)
+    }
+
+    /// Puts back a setting that an earlier run left; any other stays as it is.
+    ///
+    /// # Errors
+    /// As [`restore`](Self::restore); the setting is not to be changed then.
+    pub(crate) fn settle(&mut self, knob: &Knob) -> Result<(), Error> {
+        if self.left().contains(knob) {
+            self.restore(knob)?;
+        }
+        Ok(())
+    }
+
+    fn restore_each(&mut self, knobs: Vec<Knob>) -> Restoration {
         knobs
             .into_iter()
             .map(|knob| {

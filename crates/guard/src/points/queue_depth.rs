@@ -149,6 +149,14 @@ impl QueueDepth {
                 }
             }
             self.notes.extend(coarse(name, paths));
+            let left = |path: &&Path| tick.journal.as_ref().is_some_and(|journal| path.length.is_left(journal));
+            for queue in paths.iter().filter(left).map(|path| path.length.queue()) {
+                self.notes.push(format!(
+                    "{name}: {} of {} stays as an earlier run left it: it cannot be put back, which is tried again with every newer policy and at the end",
+                    queue.knob.name(),
+                    queue.disk
+                ));
+            }
         }
         for path in self.inherited.drain(..) {
             if let Some(journal) = tick.journal.as_deref_mut() {
