@@ -146,12 +146,14 @@ fn without_load_and_targets_everything_stays_or_comes_back() {
 fn two_hosts_of_a_cluster_meet_the_target_of_one() {
     // The same load as above, with each volume on a host of its own; both see one array.
     let mut both = Host::new("cluster", &DISKS, CONFIG);
-    let own = |volume: &str, config: &str| {
+    let config_of = |volume: &str, config: &str| {
         let text = format!(
             "[cluster]\netcd = [\"http://etcd:2379\"]\n[pools.san]\ntuning.slots = \"needs\"\n[tenants.{volume}]\n{config}\n"
         );
-        let config = Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap();
-        Agent::open(&config, &Roots::under(&both.root), std::path::Path::new("none")).unwrap()
+        Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap()
+    };
+    let own = |volume: &str, config: &str| {
+        Agent::open(&config_of(volume, config), &Roots::under(&both.root), std::path::Path::new("none")).unwrap()
     };
     let mut hosts = [
         own("backup", "match = [\"device:no-backup\"]"),
@@ -183,6 +185,15 @@ fn two_hosts_of_a_cluster_meet_the_target_of_one() {
     // Alone the host with the target begins at the least, and finds out for itself.
     hosts[1].alone();
     assert!(!state(&hosts[1]).clustered && state(&hosts[0]).clustered);
+    // Also with a newer policy, whose controller knows nothing yet.
+    let at = (&Roots::under(&both.root), std::path::Path::new("none"));
+    let newer = config_of("database", "match = [\"device:no-database\"]");
+    assert!(hosts[1].reload(&newer, at, Some(&mut both.journal)).unwrap().0.is_empty());
+    for _ in 0..20 {
+        both.tick(false);
+        assert!(hosts[1].tick(both.now, both.text.as_bytes(), Some(&mut both.journal)).is_empty());
+    }
+    assert!(state(&hosts[1]).total_slots.is_some(), "{:?}", state(&hosts[1]));
 }
 
 #[test]
