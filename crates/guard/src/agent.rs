@@ -125,7 +125,7 @@ impl Agent {
         let observed = tick.errors.take(observed).is_some();
         self.packets.tick(now, &self.tracker, observed);
         self.cgroups.iter_mut().for_each(|pool| pool.tick(now, &mut tick));
-        self.queue_depths.iter_mut().for_each(|pool| pool.tick(now, &self.tracker, &mut tick));
+        self.queue_depths.iter_mut().for_each(|pool| pool.tick(now, observed.then_some(&self.tracker), &mut tick));
         tick.errors.0
     }
 

@@ -11,7 +11,7 @@ use crate::config::ArrayConfig;
 use crate::discovery::Roots;
 use crate::journal::Journal;
 use crate::loops::meter::QueueSlots;
-use crate::loops::queue_depth::Array;
+use crate::loops::queue_depth::{Array, LOST_TICKS};
 use crate::loops::record::{At, PoolState, QueueState};
 use crate::sensor::diskstats::{DeviceNumber, Reading, Sample, Tracker};
 use crate::sensor::queue::{self, Knob, Queue};
@@ -78,8 +78,8 @@ impl QueueDepth {
     }
 
     /// Measures; once a period it looks for queues, and sets their lengths if there is a journal. Call it at every tick, after
-    /// the statistics were read.
-    pub fn tick(&mut self, now: Instant, statistics: &Tracker, tick: &mut Tick<'_>) {
+    /// the statistics were read, without them if they could not be.
+    pub fn tick(&mut self, now: Instant, statistics: Option<&Tracker>, tick: &mut Tick<'_>) {
         self.ticked_at = now;
         if !std::mem::replace(&mut self.begun, true) {
             self.find(tick);
@@ -165,14 +165,12 @@ impl QueueDepth {
         }
     }
 
-    fn measure(&mut self, statistics: &Tracker) {
+    fn measure(&mut self, statistics: Option<&Tracker>) {
         for (at, paths) in self.volumes.iter_mut().enumerate() {
             let mut together: Option<Sample> = None;
             for path in paths.iter_mut() {
-                let Some(Reading::Sample(sample)) = path.number(statistics).and_then(|number| statistics.get(number))
-                else {
-                    continue;
-                };
+                let reading = statistics.and_then(|statistics| statistics.get(path.number(statistics)?));
+                let Some(Reading::Sample(sample)) = reading else { continue };
                 together = Some(together.map_or(sample, |sum| sum.plus(&sample)));
             }
             self.array.observe(at, together.as_ref(), queue_slots(paths));
@@ -196,10 +194,13 @@ impl QueueDepth {
         for (volume, paths) in at.volumes.iter_mut().zip(&self.volumes) {
             volume.queues = paths.iter().map(Path::state).collect();
         }
+        let lost = self.array.lost().map(|name| {
+            format!("{name}: no statistics of its disks in {LOST_TICKS} intervals: its queues are as long as before, until there are some")
+        });
         PoolState {
             name: self.name().to_owned(),
             method: self.array.method().into(),
-            notes: self.notes.clone(),
+            notes: self.notes.iter().cloned().chain(lost).collect(),
             at: At::QueueDepth(at),
             ..PoolState::default()
         }
@@ -213,8 +214,9 @@ impl Path {
         match self.number {
             Some((known, number)) if known == arrangement => number,
             _ => {
-                let disk = &self.length.queue().disk;
-                let number = statistics.iter().find(|(_, name, _)| name == disk).map(|(number, ..)| number);
+                // In sysfs a slash in a name is an exclamation mark.
+                let disk = self.length.queue().disk.replace('!', "/");
+                let number = statistics.iter().find(|(_, name, _)| *name == disk).map(|(number, ..)| number);
                 self.number = Some((arrangement, number));
                 number
             }

@@ -143,6 +143,36 @@ fn without_load_and_targets_everything_stays_or_comes_back() {
 }
 
 #[test]
+fn without_statistics_queues_are_as_long_as_before() {
+    let mut host = Host::new("lost", &DISKS, CONFIG);
+    host.seconds(20, true);
+    assert!(host.depth("no-backup") < 16.0);
+    let unread = host.text.clone();
+    let ticks = |host: &mut Host, ticks: u32, text: &str| {
+        for _ in 0..ticks {
+            host.now += TICK;
+            host.agent.tick(host.now, text.as_bytes(), Some(&mut host.journal));
+        }
+    };
+    // A line at fault: what was read before is no new sample.
+    let faulty = format!("4095 9 odd x\n{unread}");
+    ticks(&mut host, LOST_TICKS - 1, &faulty);
+    assert!(host.depth("no-backup") < 16.0, "not yet");
+    ticks(&mut host, 1, &faulty);
+    assert_eq!((host.depth("no-database"), host.depth("no-backup")), (64.0, 64.0));
+    let notes = host.agent.state().pools[0].notes.join(" ");
+    assert!(notes.contains("backup: no statistics") && notes.contains("database: no statistics"), "{notes}");
+    host.seconds(20, true);
+    assert!(host.depth("no-backup") < 16.0 && host.agent.state().pools[0].notes.is_empty());
+    // One disk is not listed any more.
+    let (_, other) = host.text.split_once('\n').unwrap();
+    let without_database = other.to_owned();
+    ticks(&mut host, LOST_TICKS, &without_database);
+    assert_eq!(host.depth("no-database"), 64.0);
+    assert!(host.agent.state().pools[0].notes.join(" ").contains("database: no statistics"));
+}
+
+#[test]
 fn two_hosts_of_a_cluster_meet_the_target_of_one() {
     // The same load as above, with each volume on a host of its own; both see one array.
     let mut both = Host::new("cluster", &DISKS, CONFIG);
@@ -235,4 +265,16 @@ fn a_newer_policy_keeps_the_queues_and_puts_back_those_it_does_not_name() {
     assert_eq!(host.volume(0).queues[0].before, Some(64), "not what the policy before had set");
     reload(&mut host, "");
     assert_eq!((host.depth("no-database"), host.depth("no-backup")), (64.0, 64.0));
+}
+
+#[test]
+fn a_slash_in_a_disks_name_is_an_exclamation_mark_in_sysfs() {
+    let config = "[pools.san]\ntuning.slots = \"needs\"\n[tenants.a]\nmatch = [\"device:no!c0d0\"]\n";
+    let mut host = Host::new("slash", &[("no!c0d0", 2.0)], config);
+    for reads in 0..30 {
+        host.now += TICK;
+        let text = format!("4095 0 no/c0d0 {reads} 0 {reads} {reads} 0 0 0 0 1 {reads} {reads}\n");
+        assert!(host.agent.tick(host.now, text.as_bytes(), None).is_empty());
+    }
+    assert!(host.volume(0).iops > 0.0, "{:?}", host.state());
 }
