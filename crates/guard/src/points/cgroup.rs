@@ -159,6 +159,9 @@ impl Cgroup {
         let Some(mut device) = self.device.take() else { return };
         if self.due.is_over(now, self.mind.config().interval()) {
             self.notes.clear();
+            if !device.is_still(&self.roots, &self.mind.config().device) {
+                return self.lose(tick);
+            }
             self.follow(&device, tick);
             for (_, row) in std::mem::take(&mut self.inherited) {
                 if let Some(journal) = tick.journal.as_deref_mut() {
@@ -189,6 +192,22 @@ impl Cgroup {
                 tick.errors.push(Unable::Device { name: self.name().to_owned(), cause });
             }
         }
+    }
+
+    /// The device is gone, or its number another's: nothing of it is enforced, and it is looked for anew.
+    fn lose(&mut self, tick: &mut Tick<'_>) {
+        tracing::warn!("pool {}: its device or what it stands on is gone; it is looked for", self.mind.name());
+        let inherited = std::mem::take(&mut self.inherited);
+        let groups = self.groups.drain(..).map(|group| {
+            self.mind.leave(group.id);
+            group.row
+        });
+        for row in groups.chain(inherited.into_values()) {
+            if let Some(journal) = tick.journal.as_deref_mut() {
+                tick.errors.take(row.restore(journal));
+            }
+        }
+        (self.cache, self.find_due) = (None, Due::default());
     }
 
     /// Takes in groups that have appeared.

@@ -249,6 +249,34 @@ fn a_newer_policy_takes_over_without_a_gap() {
 }
 
 #[test]
+fn a_device_that_is_made_anew_under_another_number_is_followed() {
+    let mut host = Host::new("anew");
+    let mut agent = host.agent();
+    host.group("slice/db-1");
+    host.tick(&mut agent, 0);
+    assert_eq!(host.io_max("slice/db-1"), GUARANTEED);
+    let folder = host.root.join("sys/class/block/no-cached");
+    std::fs::write(folder.join("dev"), "4095:3").unwrap();
+    std::os::unix::fs::symlink(&folder, host.root.join("sys/dev/block/4095:3")).unwrap();
+    for second in 1..4 {
+        host.tick(&mut agent, second);
+    }
+    assert_eq!(host.io_max("slice/db-1"), GUARANTEED.replace("4095:1", "4095:3"));
+    let pending: Vec<_> = host.journal.pending().collect();
+    assert!(matches!(pending[..], [crate::journal::Knob::IoMax { device, .. }] if device == "4095:3"), "{pending:?}");
+    // The slow device goes away under it.
+    std::fs::remove_file(host.root.join("sys/dev/block/4095:2")).unwrap();
+    std::fs::remove_dir_all(host.root.join("sys/class/block/no-slow")).unwrap();
+    for second in 4..6 {
+        host.tick(&mut agent, second);
+    }
+    assert_eq!(host.io_max("slice/db-1"), "4095:3 rbps=max wbps=max riops=max wiops=max");
+    assert!(host.journal.is_clear() && state(&agent).groups.is_empty());
+    let notes = agent.state().pools[0].notes.join(" ");
+    assert!(notes.contains("there is no block device no-slow"), "{notes}");
+}
+
+#[test]
 fn a_device_that_is_not_on_this_host_is_noted_and_taken_when_it_comes() {
     let mut host = Host::new("elsewhere");
     let link = host.root.join("sys/dev/block/4095:1");
