@@ -66,6 +66,13 @@ fn other_servers_are_found_by_their_connections() {
         assert_eq!((links[0].device.as_deref(), links[0].pool.as_deref()), (Some(device), Some(pool)));
     }
     let tgt = of(&map, Server::Tgt);
+    let tree = Tree::new("targets.tree");
+    let tcp = tree.root().join("proc/net/tcp");
+    let sockets = std::fs::read_to_string(&tcp).expect("read").replace("0B00000A", "6300000A");
+    std::fs::write(&tcp, sockets).expect("written");
+    let survey = Survey::read(&Roots::under(tree.root()), Some(include_str!("fixtures/tgtadm")));
+    let elsewhere = Map::of(&survey, &Configured::new(), Path::to_owned);
+    assert!(of(&elsewhere, Server::Tgt).iter().all(|link| link.client.is_none()), "no connection from there");
     assert_eq!(tgt[0].client, address("10.0.0.11"));
     assert_eq!(tgt[1].device.as_deref(), Some("sda1"));
 }
@@ -155,7 +162,7 @@ fn a_configured_resource_takes_its_devices() {
 fn a_damaged_tree_is_reported_and_the_rest_stands() {
     let tree = Tree::new("targets.tree");
     std::fs::write(tree.root().join("proc/net/tcp"), "head\nnonsense\n").expect("written");
-    let survey = Survey::read(&Roots::under(tree.root()), Some("  LUN: x\n"));
+    let survey = Survey::read(&Roots::under(tree.root()), Some("        LUN: x\n"));
     assert_eq!(survey.problems.len(), 2, "{:?}", survey.problems);
     assert!(survey.problems[0].contains("net/tcp:2: has fewer than 10 fields"), "{}", survey.problems[0]);
     assert_eq!(survey.lio.len(), 2);

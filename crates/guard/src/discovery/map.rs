@@ -316,13 +316,16 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
     }
 
     fn tgt(&mut self) {
+        let established = self.survey.sockets.iter().filter(|socket| socket.state == SocketState::Established);
+        let connected: BTreeSet<IpAddr> = established.map(|socket| socket.remote.ip()).collect();
         for target in &self.survey.tgt {
             for (number, path) in &target.luns {
                 let name = format!("lun_{number}");
                 let volume = self.volume((Server::Tgt, &target.name, &name), Some(path), None);
                 let before = self.links.len();
                 for session in &target.sessions {
-                    for &client in &session.addresses {
+                    // An alias may forge addresses.
+                    for &client in session.addresses.iter().filter(|address| connected.contains(address)) {
                         let client_name = Some(session.initiator.clone());
                         let known_by = KnownBy::Session;
                         self.links.push(Link { client: Some(client), client_name, known_by, ..volume.clone() });
