@@ -4,6 +4,7 @@ use super::delay::{remove_filter, remove_qdisc};
 use super::error::Error;
 use super::{ceph_option, file, io_max};
 use crate::journal::{Journal, Knob, Restoration, Restored, State};
+use crate::sensor::queue;
 
 impl Journal {
     /// Puts one setting back.
@@ -40,7 +41,9 @@ impl Journal {
         Ok(())
     }
 
-    fn restore_each(&mut self, knobs: Vec<Knob>) -> Restoration {
+    fn restore_each(&mut self, mut knobs: Vec<Knob>) -> Restoration {
+        // A disk that hangs holds up what comes after it.
+        knobs.sort_by_key(|knob| matches!(knob, Knob::File(path) if queue::Knob::waits_for_disk(path)));
         knobs
             .into_iter()
             .map(|knob| {

@@ -229,6 +229,19 @@ fn a_full_disk_loses_nothing() {
     assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
 }
 
+#[test]
+fn what_may_wait_for_a_disk_is_put_back_last() {
+    let dir = Dir::new("last");
+    let mut journal = Journal::open(dir.journal()).unwrap();
+    for name in ["nr_requests", "queue_depth"] {
+        FileKnob::new(dir.knob(name, "64\n")).set(&mut journal, "8").unwrap();
+    }
+    journal.intend(&Knob::Filter("no-such-device".into()), Some(""), None).unwrap();
+    let order: Vec<_> = journal.restore_all().into_iter().map(|(knob, _)| knob).collect();
+    assert_eq!(order.last(), Some(&Knob::File(dir.0.join("nr_requests"))));
+    assert_eq!(order.len(), 3);
+}
+
 /// What [`without_descriptors_nothing_is_lost`] does in a process of its own.
 fn with_one_descriptor(dir: &Path) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -1,7 +1,7 @@
 //! Queues of shared disks and their files: queues found and measured, their lengths written.
 
-use evenkeel_control::Instant;
 use evenkeel_control::slots::{InvalidConfig, Summary};
+use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Cluster;
 use evenkeel_policy::decision::DecisionRecord;
 
@@ -16,12 +16,18 @@ use crate::loops::record::{At, PoolState, QueueState};
 use crate::sensor::diskstats::{DeviceNumber, Reading, Sample, Tracker};
 use crate::sensor::queue::{self, Knob, Queue};
 
+/// A disk that has requests in flight and has completed none for so long is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
+
 /// A queue and where its disk is in the kernel's statistics.
 #[derive(Debug)]
 struct Path {
     length: QueueLength,
     /// Its number, by the arrangement of the statistics in which it was found.
     number: Option<(u64, Option<DeviceNumber>)>,
+    /// Since when its disk has completed none of the requests in flight.
+    waits_since: Option<Instant>,
+    stuck: bool,
 }
 
 /// An array with the queues of its volumes, in the configuration's order.
@@ -72,7 +78,8 @@ impl QueueDepth {
     /// Puts back what it has set; nothing of it is enforced any more.
     pub fn end(self, journal: &mut Journal, errors: &mut Errors) {
         let paths = self.volumes.into_iter().flatten().chain(self.inherited);
-        for path in paths {
+        // What is stuck stays in the journal.
+        for path in paths.filter(|path| !path.would_block()) {
             errors.take(path.length.forget(journal));
         }
     }
@@ -124,7 +131,7 @@ impl QueueDepth {
             let (stay, gone): (Vec<Path>, Vec<Path>) =
                 paths.drain(..).partition(|path| path.length.is_there() && found.contains(path.length.queue()));
             *paths = stay;
-            for path in gone {
+            for path in gone.into_iter().filter(|path| !path.would_block()) {
                 if let Some(journal) = tick.journal.as_deref_mut() {
                     tick.errors.take(path.length.forget(journal));
                 }
@@ -133,7 +140,7 @@ impl QueueDepth {
                 if !paths.iter().any(|path| *path.length.queue() == queue) {
                     let known = self.inherited.iter().position(|path| *path.length.queue() == queue);
                     let known = known.map(|at| self.inherited.swap_remove(at));
-                    paths.push(known.unwrap_or_else(|| Path { length: QueueLength::new(queue), number: None }));
+                    paths.push(known.unwrap_or_else(|| Path::new(queue)));
                 }
             }
             for path in paths.iter_mut() {
@@ -158,7 +165,7 @@ impl QueueDepth {
                 ));
             }
         }
-        for path in self.inherited.drain(..) {
+        for path in self.inherited.drain(..).filter(|path| !path.would_block()) {
             if let Some(journal) = tick.journal.as_deref_mut() {
                 tick.errors.take(path.length.forget(journal));
             }
@@ -171,6 +178,7 @@ impl QueueDepth {
             for path in paths.iter_mut() {
                 let reading = statistics.and_then(|statistics| statistics.get(path.number(statistics)?));
                 let Some(Reading::Sample(sample)) = reading else { continue };
+                path.look(self.ticked_at, &sample);
                 together = Some(together.map_or(sample, |sum| sum.plus(&sample)));
             }
             self.array.observe(at, together.as_ref(), queue_slots(paths));
@@ -182,7 +190,7 @@ impl QueueDepth {
         let Some(journal) = tick.journal.as_deref_mut() else { return };
         for (paths, slots) in self.volumes.iter_mut().zip(slots) {
             let share = slots / paths.len().max(1) as f64;
-            for path in paths {
+            for path in paths.iter_mut().filter(|path| !path.would_block()) {
                 tick.errors.take(path.length.set(journal, share));
             }
         }
@@ -197,10 +205,14 @@ impl QueueDepth {
         let lost = self.array.lost().map(|name| {
             format!("{name}: no statistics of its disks in {LOST_TICKS} intervals: its queues are as long as before, until there are some")
         });
+        let stuck = self.volumes.iter().flatten().filter(|path| path.would_block()).map(|path| {
+            let queue = path.length.queue();
+            format!("{} completes no request, so that its {} stays as it is", queue.disk, queue.knob.name())
+        });
         PoolState {
             name: self.name().to_owned(),
             method: self.array.method().into(),
-            notes: self.notes.iter().cloned().chain(lost).collect(),
+            notes: self.notes.iter().cloned().chain(lost).chain(stuck).collect(),
             at: At::QueueDepth(at),
             ..PoolState::default()
         }
@@ -208,6 +220,23 @@ impl QueueDepth {
 }
 
 impl Path {
+    fn new(queue: Queue) -> Self {
+        Self { length: QueueLength::new(queue), number: None, waits_since: None, stuck: false }
+    }
+
+    /// Notes whether its disk completes anything.
+    fn look(&mut self, now: Instant, sample: &Sample) {
+        let waits = sample.in_flight > 0 && sample.reads.completed + sample.writes.completed == 0;
+        self.waits_since = waits.then(|| self.waits_since.unwrap_or(now));
+        self.stuck = self.waits_since.is_some_and(|since| now.since(since) >= STUCK_AFTER);
+    }
+
+    /// True if a new length would have to wait for the disk, and the agent with it: before `nr_requests` changes, the kernel
+    /// lets the queue run dry.
+    fn would_block(&self) -> bool {
+        self.stuck && self.length.queue().knob == Knob::Requests
+    }
+
     /// The disk's number, found by its name: disks that are hidden from /dev have no other trace of it.
     fn number(&mut self, statistics: &Tracker) -> Option<DeviceNumber> {
         let arrangement = statistics.arrangement();

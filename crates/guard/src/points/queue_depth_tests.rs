@@ -278,3 +278,49 @@ fn a_slash_in_a_disks_name_is_an_exclamation_mark_in_sysfs() {
     }
     assert!(host.volume(0).iops > 0.0, "{:?}", host.state());
 }
+
+#[test]
+fn the_length_of_a_stuck_disk_is_not_written() {
+    let mut host = Host::new("stuck", &DISKS, CONFIG);
+    // Disks with hardware queues, as NVMe.
+    for (disk, _) in DISKS {
+        std::fs::remove_file(host.file(disk)).unwrap();
+        let folder = host.root.join("sys/devices").join(disk);
+        ["mq/0", "queue"].into_iter().for_each(|name| std::fs::create_dir_all(folder.join(name)).unwrap());
+        std::fs::write(folder.join("queue/nr_requests"), "64\n").unwrap();
+    }
+    let depth = |host: &Host, disk: &str| {
+        let file = host.root.join("sys/devices").join(disk).join("queue/nr_requests");
+        std::fs::read_to_string(file).unwrap().trim().parse::<u32>().unwrap()
+    };
+    let completed = std::cell::Cell::new(0);
+    let ticks = |host: &mut Host, count: u32, backup: u64| {
+        for _ in 0..count {
+            host.now += TICK;
+            completed.set(completed.get() + backup);
+            let n = completed.get();
+            let database = host.now.as_nanos() / 100_000_000;
+            let text = format!(
+                "4095 0 no-database {database} 0 8 {} 0 0 0 0 2 8 8\n4095 1 no-backup {n} 0 8 {} 0 0 0 0 60 8 8\n",
+                database * 200,
+                n * 150
+            );
+            let errors = host.agent.tick(host.now, text.as_bytes(), Some(&mut host.journal));
+            assert!(errors.is_empty(), "{errors:?}");
+        }
+    };
+    ticks(&mut host, 200, 40);
+    let short = depth(&host, "no-backup");
+    assert!(short < 64, "{short}: {:?}", host.state());
+    // It hangs, and the policy with it goes.
+    ticks(&mut host, 20, 0);
+    let notes = host.agent.state().pools[0].notes.join(" ");
+    assert!(notes.contains("no-backup completes no request"), "{notes}");
+    let nothing = Config::parse("", "test", Abilities { tracepoints: false }).unwrap();
+    let at = (&Roots::under(&host.root), std::path::Path::new("none"));
+    let stuck_at = depth(&host, "no-backup");
+    assert!(host.agent.reload(&nothing, at, Some(&mut host.journal)).unwrap().0.is_empty());
+    assert_eq!((depth(&host, "no-backup"), depth(&host, "no-database")), (stuck_at, 64));
+    host.journal.restore_all().into_iter().for_each(|(_, result)| drop(result.unwrap()));
+    assert_eq!(depth(&host, "no-backup"), 64);
+}
