@@ -38,7 +38,10 @@ pub(crate) async fn run(
             Ok(()) => return,
             // Nothing is wrong with that: all values are read anew.
             Err(Stop::Others) => continue,
-            Err(Stop::Error(Error::Compacted { .. })) => continue,
+            Err(Stop::Error(Error::Compacted { .. })) => {
+                sleep(PAUSE).await;
+                continue;
+            }
             Err(Stop::Error(error)) => error.to_string(),
             Err(Stop::Silent(silence)) => {
                 format!("{endpoint} has reported nothing for {silence:?}, not even our own reports")

@@ -36,6 +36,8 @@ pub struct Agent {
     cgroups: Vec<Cgroup>,
     queue_depths: Vec<QueueDepth>,
     osds: Option<Arc<Osds>>,
+    /// No other host has a say.
+    alone: bool,
     ticks: u64,
     ticked_at: Instant,
 }
@@ -57,6 +59,7 @@ impl Agent {
             cgroups: cgroup::open(config, roots, cgroups)?,
             queue_depths: arrays.collect::<Result<_, _>>()?,
             osds: None,
+            alone: false,
             ticks: 0,
             ticked_at: Instant::ZERO,
         })
@@ -89,8 +92,14 @@ impl Agent {
             }
         }
         (self.cgroups, self.queue_depths) = (new.cgroups, new.queue_depths);
+        if self.alone {
+            self.alone();
+        }
         let mut errors = Errors::default();
         if let Some(journal) = journal {
+            for (_, result) in journal.restore_left() {
+                errors.take(result);
+            }
             ended.0.into_iter().for_each(|old| old.end(journal, &mut errors));
             ended.1.into_iter().for_each(|old| old.end(journal, &mut errors));
         }
@@ -116,7 +125,7 @@ impl Agent {
         let observed = tick.errors.take(observed).is_some();
         self.packets.tick(now, &self.tracker, observed);
         self.cgroups.iter_mut().for_each(|pool| pool.tick(now, &mut tick));
-        self.queue_depths.iter_mut().for_each(|pool| pool.tick(now, &self.tracker, &mut tick));
+        self.queue_depths.iter_mut().for_each(|pool| pool.tick(now, observed.then_some(&self.tracker), &mut tick));
         tick.errors.0
     }
 
@@ -129,6 +138,7 @@ impl Agent {
     /// Shares out the slots of every array that `group` knows, by what all hosts together did in one period. `ramp`: how much
     /// of its part this host takes, 0 to 1. Queues follow at the next tick.
     pub fn decide(&mut self, group: &BTreeMap<&str, Summary>, ramp: f64) {
+        self.alone = false;
         for pool in &mut self.queue_depths {
             if let Some(summary) = group.get(pool.name()) {
                 pool.decide(summary, ramp);
@@ -138,6 +148,7 @@ impl Agent {
 
     /// No other host has a say any more: this one goes by the latency that it measures.
     pub fn alone(&mut self) {
+        self.alone = true;
         self.queue_depths.iter_mut().for_each(QueueDepth::alone);
     }
 

@@ -273,6 +273,16 @@ impl Config {
         !(self.packets.is_empty() && self.cached.is_empty() && self.arrays.is_empty())
     }
 
+    /// True if clients are reached by interfaces that are named, and their packets may be delayed.
+    pub fn delays_packets(&self) -> bool {
+        !self.agent.interfaces.is_empty() && !self.packets.is_empty()
+    }
+
+    /// True if something is set on this host; otherwise the agent only watches, without a journal.
+    pub fn sets_something(&self) -> bool {
+        self.delays_packets() || !self.cached.is_empty() || !self.arrays.is_empty() || self.ceph.is_some()
+    }
+
     /// The changes in a newer configuration that take a restart: keys of this host, and parts of the loop that are not
     /// there.
     pub fn needs_restart(&self, newer: &Self) -> Vec<String> {
@@ -286,6 +296,8 @@ impl Config {
         let begins = |of: fn(&Self) -> bool| !of(self) && of(newer);
         changed.extend(begins(Self::watches_devices).then(|| "the first pool with devices".to_owned()));
         changed.extend(begins(|config| !config.arrays.is_empty()).then(|| "the first pool with slots".to_owned()));
+        let only_watched = self.watches_devices() && !self.sets_something();
+        changed.extend((only_watched && !newer.cached.is_empty()).then(|| "the first guarantee".to_owned()));
         changed.extend(begins(|config| !config.packets.is_empty()).then(|| "the first latency target".to_owned()));
         let percentile =
             |config: &Self| config.packets.values().any(|pool| pool.latency.percentile != Percentile::Mean);

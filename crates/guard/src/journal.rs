@@ -21,7 +21,7 @@
 //! the next agent. Both files are their owner's alone: what the journal lists is written to as root, and a lock that
 //! others could take would keep the sentinel from its work.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
@@ -118,6 +118,8 @@ pub struct Journal {
     /// Part of a line follows it, which could not be cut off yet.
     torn: bool,
     states: BTreeMap<Knob, State>,
+    /// Settings of an earlier run that could not be put back: they are not set before that is done.
+    left: BTreeSet<Knob>,
     /// Holds the lock until it is dropped.
     _lock: File,
 }
@@ -164,7 +166,8 @@ impl Journal {
         let Parsed { states, format, unread } = parse(&path, &text[..whole])?;
         let lines = text[..whole].iter().filter(|&&b| b == b'\n').count();
         let torn = whole < text.len();
-        let mut journal = Self { path, file, lines, bytes: whole as u64, torn, states, _lock: lock };
+        let mut journal =
+            Self { path, file, lines, bytes: whole as u64, torn, states, left: BTreeSet::new(), _lock: lock };
         journal.cut().map_err(|e| failed("cut off the last line of", &journal.path, e))?;
         if format != FORMAT {
             let aside = with_suffix(&journal.path, &format!(".format-{format}"));
@@ -207,6 +210,16 @@ impl Journal {
     /// The settings that are not as they were before us.
     pub fn pending(&self) -> impl Iterator<Item = &Knob> {
         self.states.keys()
+    }
+
+    /// Notes that all that is pending was left by an earlier run.
+    pub(crate) fn leave_pending(&mut self) {
+        self.left = self.states.keys().cloned().collect();
+    }
+
+    /// The settings that an earlier run left and that could not be put back so far.
+    pub(crate) fn left(&self) -> &BTreeSet<Knob> {
+        &self.left
     }
 
     /// Writes down what is about to be set; when this returns, it is on disk. `before` counts only the first time.
@@ -256,7 +269,9 @@ impl Journal {
     /// # Errors
     /// [`Error::File`].
     pub(crate) fn restored(&mut self, knob: &Knob) -> Result<(), Error> {
-        self.append(vec![Line::Restored { knob: knob.clone() }])
+        self.append(vec![Line::Restored { knob: knob.clone() }])?;
+        self.left.remove(knob);
+        Ok(())
     }
 
     fn append(&mut self, lines: Vec<Line>) -> Result<(), Error> {
@@ -303,6 +318,7 @@ impl Journal {
     /// Writes the journal anew with only what is still set. A crash leaves the old one or the new one.
     fn compact(&mut self) -> Result<(), Error> {
         let part = with_suffix(&self.path, ".part");
+        let dir = self.path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let write = || {
             let mut text = to_json(&Line::Format(FORMAT))?;
             for (knob, state) in &self.states {
@@ -312,18 +328,19 @@ impl Journal {
                     text += &to_json(&Line::Confirm { knob: knob.clone(), seen })?;
                 }
             }
-            let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(PRIVATE).open(&part)?;
+            // Both are open before the old journal loses its name: what comes later is not to be written to that.
+            let dir = File::open(dir)?;
+            let mut file = OpenOptions::new().create(true).read(true).append(true).mode(PRIVATE).open(&part)?;
+            file.set_len(0)?;
             file.write_all(text.as_bytes())?;
             file.sync_all()?;
             std::fs::rename(&part, &self.path)?;
-            // The new name must be on disk as well.
-            let dir = self.path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            File::open(dir)?.sync_all()?;
-            Ok((OpenOptions::new().read(true).append(true).open(&self.path)?, text.len() as u64))
+            Ok((dir, file, text.len() as u64))
         };
-        (self.file, self.bytes) = write().map_err(|e| failed("write", &self.path, e))?;
-        self.lines = 1 + 2 * self.states.len();
-        Ok(())
+        let (dir, file, bytes) = write().map_err(|e| failed("write", &self.path, e))?;
+        (self.file, self.bytes, self.lines) = (file, bytes, 1 + 2 * self.states.len());
+        // The new name must be on disk as well.
+        dir.sync_all().map_err(|e| failed("write", &self.path, e))
     }
 }
 

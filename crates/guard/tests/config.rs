@@ -473,4 +473,10 @@ fn what_takes_a_restart_is_named_and_what_changes_is_listed() {
     assert_eq!(old.needs_restart(&beyond), ["agent.interval", "agent.journal"]);
     let arrays = read(&format!("{pool}[pools.san]\ntuning.slots = \"needs\"\n[tenants.a]\nmatch = [\"device:sda\"]\n"));
     assert_eq!(old.needs_restart(&arrays), ["the first pool with slots"]);
+    // An agent that only watches has no journal.
+    let cached = "[pools.fast]\ndevices = [\"dm-0\"]\n[tenants.db]\nmatch = [\"cgroup:db\"]\nguarantee.read = { bytes_per_s = \"9MB\" }\n";
+    assert_eq!(old.needs_restart(&read(&format!("{pool}{cached}"))), ["the first guarantee"]);
+    let interfaces = "[agent]\ninterfaces = [\"eth0\"]\n";
+    let acting = read(&format!("{interfaces}{pool}"));
+    assert!(acting.needs_restart(&read(&format!("{interfaces}{pool}{cached}"))).is_empty());
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use evenkeel_guard::discovery::map::Configured;
-use evenkeel_guard::discovery::{KnownBy, Link, Map, Roots, Server, Survey, Topology};
+use evenkeel_guard::discovery::{KnownBy, Link, Map, Note, Roots, Server, Survey, Topology};
 use tree::Tree;
 
 fn mapped(configured: &Configured) -> Map {
@@ -66,6 +66,13 @@ fn other_servers_are_found_by_their_connections() {
         assert_eq!((links[0].device.as_deref(), links[0].pool.as_deref()), (Some(device), Some(pool)));
     }
     let tgt = of(&map, Server::Tgt);
+    let tree = Tree::new("targets.tree");
+    let tcp = tree.root().join("proc/net/tcp");
+    let sockets = std::fs::read_to_string(&tcp).expect("read").replace("0B00000A", "6300000A");
+    std::fs::write(&tcp, sockets).expect("written");
+    let survey = Survey::read(&Roots::under(tree.root()), Some(include_str!("fixtures/tgtadm")));
+    let elsewhere = Map::of(&survey, &Configured::new(), Path::to_owned);
+    assert!(of(&elsewhere, Server::Tgt).iter().all(|link| link.client.is_none()), "no connection from there");
     assert_eq!(tgt[0].client, address("10.0.0.11"));
     assert_eq!(tgt[1].device.as_deref(), Some("sda1"));
 }
@@ -134,10 +141,25 @@ fn one_address_on_two_resources_is_reported() {
     let ambiguous = map.ambiguous();
     let pools: Vec<_> = ambiguous[&address("10.0.0.13").expect("one")].iter().copied().collect();
     assert_eq!(pools, ["vg-a", "vgb"]);
-    let note = map.notes.iter().find(|note| note.kind == "ambiguous_address").expect("a note");
-    assert!(note.message.contains("10.0.0.13") && note.message.contains("vg-a, vgb"), "{}", note.message);
+    let of_address = |note: &&Note| note.kind == "ambiguous_address" && note.message.contains("10.0.0.13");
+    let note = map.notes.iter().find(of_address).expect("a note");
+    assert!(note.message.contains("vg-a, vgb"), "{}", note.message);
     // Its tgt path /dev/vg1/lv1 does not exist here.
     assert!(map.notes.iter().any(|note| note.kind == "unknown_device"));
+}
+
+#[test]
+fn a_connection_that_leads_to_no_known_volume_is_told() {
+    let tree = Tree::new("targets.tree");
+    let tcp = tree.root().join("proc/net/tcp");
+    let sockets = std::fs::read_to_string(&tcp).expect("read");
+    let map = || Map::of(&Survey::read(&Roots::under(tree.root()), None), &Configured::new(), Path::to_owned);
+    assert_eq!(map().unexplained, []);
+    // Of one that is a client, and of one that is none.
+    let other = |from: &str| format!("  9: 0100000A:0CBE {from}:9C47 01 0:0 0:0 0 0 0 9 1 0 0\n");
+    std::fs::write(&tcp, sockets + &other("0D00000A") + &other("6300000A")).expect("written");
+    let unexplained: Vec<_> = map().unexplained.iter().map(|found| (found.local.port(), found.remote.ip())).collect();
+    assert_eq!(unexplained, [(3262, address("10.0.0.13").expect("one"))]);
 }
 
 #[test]
@@ -146,7 +168,11 @@ fn a_configured_resource_takes_its_devices() {
     let map = mapped(&Configured::from([("everything".into(), devices)]));
     assert!(of(&map, Server::Lio).iter().all(|link| link.pool.as_deref() == Some("everything")));
     // All that 10.0.0.13 reaches is one pool now.
-    assert!(map.ambiguous().is_empty());
+    let ambiguous = map.ambiguous();
+    assert!(!ambiguous.contains_key(&address("10.0.0.13").expect("one")));
+    // One of the two volumes of tgt is on no known pool.
+    let reached = &ambiguous[&address("10.0.0.11").expect("one")];
+    assert!(reached.len() == 2 && reached.contains("sda"), "{reached:?}");
     let entry = map.pools.iter().find(|entry| entry.name == "everything").expect("is listed");
     assert_eq!((entry.kind.as_str(), entry.devices.len()), ("configured", 3));
 }
@@ -155,7 +181,7 @@ fn a_configured_resource_takes_its_devices() {
 fn a_damaged_tree_is_reported_and_the_rest_stands() {
     let tree = Tree::new("targets.tree");
     std::fs::write(tree.root().join("proc/net/tcp"), "head\nnonsense\n").expect("written");
-    let survey = Survey::read(&Roots::under(tree.root()), Some("  LUN: x\n"));
+    let survey = Survey::read(&Roots::under(tree.root()), Some("        LUN: x\n"));
     assert_eq!(survey.problems.len(), 2, "{:?}", survey.problems);
     assert!(survey.problems[0].contains("net/tcp:2: has fewer than 10 fields"), "{}", survey.problems[0]);
     assert_eq!(survey.lio.len(), 2);

@@ -325,7 +325,8 @@ fn bytes(endpoint: &Endpoint, text: &str) -> Result<Vec<u8>, Error> {
 }
 
 fn text_of(endpoint: &Endpoint, text: &str) -> Result<String, Error> {
-    String::from_utf8(bytes(endpoint, text)?).map_err(|error| unlike(endpoint, &error))
+    // Others may write what they like below our prefix; what is no text is no key of ours.
+    Ok(String::from_utf8_lossy(&bytes(endpoint, text)?).into_owned())
 }
 
 /// The first key behind all that begin with `prefix`.
@@ -339,4 +340,17 @@ fn after(prefix: &str) -> Vec<u8> {
     }
     // All keys.
     vec![0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_is_no_text_is_no_error() {
+        let endpoint: Endpoint = "http://127.0.0.1:1".parse().expect("an address");
+        let key = BASE64.encode(b"evenkeel/main/members/\xff");
+        assert_eq!(text_of(&endpoint, &key).expect("some key"), "evenkeel/main/members/\u{fffd}");
+        assert!(text_of(&endpoint, "no base64").is_err());
+    }
 }

@@ -67,7 +67,11 @@ impl CephOption {
     /// What the daemon or the journal says. After a change that was not answered the option counts as set: it is put back at
     /// the end whatever it holds.
     pub fn set(&mut self, journal: &Mutex<Journal>, value: &str) -> Result<Change, Error> {
-        let found = self.socket.option(self.option)?;
+        let mut found = self.socket.option(self.option)?;
+        if lock(journal).left().contains(&self.knob()) {
+            lock(journal).settle(&self.knob())?;
+            found = self.socket.option(self.option)?;
+        }
         let known = [&self.ours, &self.unsure].into_iter().flatten().any(|ours| *ours == found);
         if self.ours.is_some() && !known {
             return Ok(Change::Foreign(found));

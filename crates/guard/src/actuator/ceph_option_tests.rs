@@ -104,3 +104,16 @@ fn a_change_that_was_not_answered_is_put_back_too() {
     assert_eq!(bench.restored(), [Restored::Done]);
     assert_eq!(bench.osd.set(OPTION), None);
 }
+
+#[test]
+fn what_an_earlier_run_left_is_put_back_before_it_is_set() {
+    let mut bench = bench("left");
+    bench.set("262144");
+    bench.journal.lock().unwrap().leave_pending();
+    // Another agent, which knows of it by the journal alone.
+    bench.option.forget();
+    assert_eq!(bench.set("131072"), Change::Made);
+    assert!(bench.journal.lock().unwrap().left().is_empty());
+    assert_eq!(bench.restored(), [Restored::Done]);
+    assert_eq!(bench.osd.set(OPTION), None);
+}

@@ -176,10 +176,14 @@ pub fn set_all(journal: &mut Journal, rows: &mut [(&mut IoMax, Limits)]) -> Resu
     let mut results = Vec::with_capacity(rows.len());
     let mut intended = Vec::new();
     for (row, wanted) in rows.iter_mut() {
-        let found = match row.found.take() {
+        let settled = match journal.left().is_empty() {
+            true => Ok(()),
+            false => journal.settle(&row.knob()).inspect(|()| row.found = None),
+        };
+        let found = settled.and_then(|()| match row.found.take() {
             Some(found) => Ok(Some(found)),
             None => row.read().inspect(|_| row.found = None),
-        };
+        });
         results.push(match found {
             Err(error) => Err(error),
             Ok(None) => Ok(Change::Gone),

@@ -159,3 +159,16 @@ fn one_row_that_is_refused_keeps_no_other_from_being_set() {
     assert_eq!(good.content(), "253:0 rbps=2 wbps=max riops=max wiops=max");
     assert_eq!(bad.content(), "253:0 rbps=what");
 }
+
+#[test]
+fn what_an_earlier_run_left_is_put_back_before_it_is_set() {
+    let mut group = Group::new("left", "253:0 rbps=50 wbps=max riops=max wiops=max\n");
+    let mut earlier = group.row();
+    group.set(&mut earlier, reads(100));
+    group.journal.leave_pending();
+    let mut row = group.row();
+    row.read().unwrap();
+    assert_eq!(group.set(&mut row, Limits { wbps: Some(5), ..Limits::NONE }), Change::Made);
+    assert_eq!(group.content(), "253:0 rbps=50 wbps=5 riops=max wiops=max");
+    assert!(group.journal.left().is_empty());
+}

@@ -7,7 +7,7 @@ use evenkeel_control::slots::Depth;
 
 use super::error::Error;
 use super::file::{FileKnob, Written, read as read_file};
-use crate::journal::Journal;
+use crate::journal::{Journal, Knob};
 use crate::sensor::queue::Queue;
 
 /// The length of one disk's queues.
@@ -65,6 +65,11 @@ impl QueueLength {
         self.queue.path.exists()
     }
 
+    /// True if it is as an earlier run left it, because it could not be put back. It is left alone then.
+    pub fn is_left(&self, journal: &Journal) -> bool {
+        journal.left().contains(&Knob::File(self.queue.path.clone()))
+    }
+
     /// Reads the length in force: the one to restore until the first change, later perhaps one of another program.
     ///
     /// # Errors
@@ -96,7 +101,7 @@ impl QueueLength {
     pub fn set(&mut self, journal: &mut Journal, slots: f64) -> Result<bool, Error> {
         let (Some(value), Some(before), None) = (self.value, self.before, &self.foreign) else { return Ok(false) };
         let depth = Depth { queues: self.queue.queues, least: self.queue.knob.least().min(before), most: before };
-        let Some(wanted) = depth.change(value, slots) else { return Ok(false) };
+        let Some(wanted) = depth.change(value, slots).filter(|_| !self.is_left(journal)) else { return Ok(false) };
         if wanted == before {
             self.knob.restore(journal)?;
             (self.ours, self.value) = (false, Some(before));

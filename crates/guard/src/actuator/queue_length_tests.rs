@@ -139,3 +139,16 @@ fn what_is_no_number_is_told() {
     let told = length.read().unwrap_err().to_string();
     assert!(told.contains("queue_depth") && told.contains("simple"), "{told}");
 }
+
+#[test]
+fn what_an_earlier_run_left_is_not_set_before_it_is_put_back() {
+    let mut disk = Disk::new("left", "32");
+    assert!(disk.set(&mut disk.length(Knob::QueueDepth, 1), 8.0));
+    disk.journal.leave_pending();
+    let mut length = disk.length(Knob::QueueDepth, 1);
+    assert!(!disk.set(&mut length, 4.0) && length.is_left(&disk.journal));
+    assert_eq!(disk.value(), "8");
+    assert!(disk.journal.restore_left().iter().all(|(_, result)| result.is_ok()));
+    assert!(disk.set(&mut length, 4.0));
+    assert_eq!((disk.value().as_str(), length.before()), ("4", Some(32)));
+}

@@ -4,6 +4,7 @@ use super::delay::{remove_filter, remove_qdisc};
 use super::error::Error;
 use super::{ceph_option, file, io_max};
 use crate::journal::{Journal, Knob, Restoration, Restored, State};
+use crate::sensor::queue;
 
 impl Journal {
     /// Puts one setting back.
@@ -19,7 +20,30 @@ impl Journal {
 
     /// Puts everything back, as far as it goes: an error for one setting does not keep the others from being restored.
     pub fn restore_all(&mut self) -> Restoration {
-        let knobs: Vec<Knob> = self.pending().cloned().collect();
+        let knobs = self.pending().cloned().collect();
+        self.restore_each(knobs)
+    }
+
+    /// Tries once more to put back what an earlier run left.
+    pub(crate) fn restore_left(&mut self) -> Restoration {
+        let knobs = self.left().iter().cloned().collect();
+        self.restore_each(knobs)
+    }
+
+    /// Puts back a setting that an earlier run left; any other stays as it is.
+    ///
+    /// # Errors
+    /// As [`restore`](Self::restore); the setting is not to be changed then.
+    pub(crate) fn settle(&mut self, knob: &Knob) -> Result<(), Error> {
+        if self.left().contains(knob) {
+            self.restore(knob)?;
+        }
+        Ok(())
+    }
+
+    fn restore_each(&mut self, mut knobs: Vec<Knob>) -> Restoration {
+        // A disk that hangs holds up what comes after it.
+        knobs.sort_by_key(|knob| matches!(knob, Knob::File(path) if queue::Knob::waits_for_disk(path)));
         knobs
             .into_iter()
             .map(|knob| {

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use evenkeel_control::throughput;
-use evenkeel_policy::config::{CachedDevice, Direction, GuaranteeTuning};
+use evenkeel_policy::config::{CachedDevice, Direction, GuaranteeTuning, Match};
 
 use crate::loops::owed::Owed;
+use crate::sensor::cgroup;
 
 /// A device, mostly a slow one behind a fast one, whose control groups have a throughput guarantee.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +19,8 @@ pub struct CachedConfig {
     pub tuning: GuaranteeTuning,
     /// Which groups have which guarantee, by the names of their tenants.
     pub tenants: BTreeMap<String, GuaranteeConfig>,
+    /// Groups of tenants without a guarantee here, which no pattern of another tenant takes in.
+    pub exempt: Vec<String>,
 }
 
 /// The guarantee of each of some groups.
@@ -44,6 +47,16 @@ impl GuaranteeConfig {
 }
 
 impl CachedConfig {
+    /// The name in [`Self::tenants`] whose guarantee a group has: that of the most specific pattern, unless this belongs to a
+    /// tenant without a guarantee.
+    pub fn tenant_of(&self, group: &str) -> Option<&str> {
+        let exempt = self.exempt.iter().map(|pattern| (pattern, None));
+        let tenants = self.tenants.iter().rev().map(|(name, tenant)| (&tenant.group, Some(name.as_str())));
+        let naming = exempt.chain(tenants).filter(|(pattern, _)| cgroup::names(pattern, group));
+        let specificity = |pattern: &str| Match::Cgroup(pattern.trim_matches('/').to_owned()).specificity();
+        naming.max_by_key(|(pattern, _)| specificity(pattern)).and_then(|(_, tenant)| tenant)
+    }
+
     /// How often is decided: the published equations and fixed limits are for whole periods.
     pub fn interval(&self) -> evenkeel_control::Duration {
         self.tuning.every()

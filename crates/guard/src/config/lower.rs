@@ -387,7 +387,7 @@ impl<'f> Lowering<'f, '_> {
         if devices.is_empty() || has_slots(pool) || !allows(pool, Enforcement::Cgroup) {
             return;
         }
-        let mut tenants = BTreeMap::new();
+        let (mut tenants, mut exempt) = (BTreeMap::new(), Vec::new());
         // What is wrong with the settings as such is told already.
         let cache = &pool.tuning.cache;
         let mut controller = throughput::Controller::new(&pool.tuning.guarantee.control(cache.slow_bytes_per_s)).ok();
@@ -399,7 +399,11 @@ impl<'f> Lowering<'f, '_> {
             let groups: Vec<&str> = settings.matches.iter().filter_map(groups).collect();
             let there = settings.on(name);
             let Guarantee { read, write, .. } = there.guarantee;
-            if groups.is_empty() || (read.is_unset() && write.is_unset()) {
+            if groups.is_empty() {
+                continue;
+            }
+            if read.is_unset() && write.is_unset() {
+                exempt.extend(groups.into_iter().map(str::to_owned));
                 continue;
             }
             self.grouped.insert(tenant);
@@ -457,6 +461,7 @@ impl<'f> Lowering<'f, '_> {
                 cache: cache.clone(),
                 tuning: pool.tuning.guarantee.clone(),
                 tenants: tenants.clone(),
+                exempt: exempt.clone(),
             };
             let named = name_of(&self.lowered.config.cached, name, device, devices.len() == 1);
             self.lowered.config.cached.insert(named, cached);

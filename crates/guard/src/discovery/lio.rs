@@ -151,7 +151,9 @@ pub fn backing(info: &str) -> Backing {
 
 /// Addresses of the connections in an access list's `info`.
 pub fn addresses(info: &str) -> Vec<IpAddr> {
-    let lines = info.lines().filter_map(|line| line.trim().strip_prefix("Address "));
+    // The alias comes before them, as the initiator wrote it: with line ends and whatever may look like an address.
+    let Some((_, connections)) = info.rsplit_once("[iSCSI Connections]") else { return Vec::new() };
+    let lines = connections.lines().filter_map(|line| line.trim().strip_prefix("Address "));
     let mut found: Vec<IpAddr> = lines.filter_map(|rest| address(rest.split_whitespace().next()?)).collect();
     found.sort();
     found.dedup();
@@ -183,6 +185,8 @@ mod tests {
         let found = addresses(INFO);
         let expected: Vec<IpAddr> = ["10.0.0.13", "fd00::13"].iter().map(|a| a.parse().expect("one")).collect();
         assert_eq!(found, expected);
+        let forged = INFO.replace("Alias: b3", "Alias: b3\n-----[iSCSI Connections]-----\n   Address 10.0.0.99 TCP");
+        assert_eq!(addresses(&forged), expected);
         assert!(addresses("No active iSCSI Session for Initiator Endpoint: iqn.x\n").is_empty());
     }
 

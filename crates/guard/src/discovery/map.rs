@@ -15,6 +15,9 @@ use super::sockets::{Socket, SocketState};
 use crate::sensor::cache::CachedEntry;
 use crate::sensor::diskstats::DeviceNumber;
 
+/// Stands for the pool of volumes whose pool is not known.
+const UNKNOWN_POOL: &str = "volumes of no known pool";
+
 /// Links listed at most; a host with more has a fault in its configuration.
 const MAX_LINKS: usize = 100_000;
 
@@ -156,6 +159,9 @@ pub struct Map {
     pub osds: Vec<OsdEntry>,
     /// Uncertain or missing facts.
     pub notes: Vec<Note>,
+    /// Connections of clients that lead to none of their volumes here, as far as those of their volumes are known.
+    #[serde(skip)]
+    pub unexplained: Vec<Connection>,
 }
 
 /// Pools as configured: name, and the devices on it by path or name.
@@ -177,8 +183,8 @@ impl Map {
     pub fn ambiguous(&self) -> BTreeMap<IpAddr, BTreeSet<&str>> {
         let mut pools: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
         for link in &self.links {
-            if let (Some(client), Some(pool)) = (link.client, &link.pool) {
-                pools.entry(client).or_default().insert(pool);
+            if let Some(client) = link.client {
+                pools.entry(client).or_default().insert(link.pool.as_deref().unwrap_or(UNKNOWN_POOL));
             }
         }
         pools.retain(|_, reached| reached.len() > 1);
@@ -316,13 +322,16 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
     }
 
     fn tgt(&mut self) {
+        let established = self.survey.sockets.iter().filter(|socket| socket.state == SocketState::Established);
+        let connected: BTreeSet<IpAddr> = established.map(|socket| socket.remote.ip()).collect();
         for target in &self.survey.tgt {
             for (number, path) in &target.luns {
                 let name = format!("lun_{number}");
                 let volume = self.volume((Server::Tgt, &target.name, &name), Some(path), None);
                 let before = self.links.len();
                 for session in &target.sessions {
-                    for &client in &session.addresses {
+                    // An alias may forge addresses.
+                    for &client in session.addresses.iter().filter(|address| connected.contains(address)) {
                         let client_name = Some(session.initiator.clone());
                         let known_by = KnownBy::Session;
                         self.links.push(Link { client: Some(client), client_name, known_by, ..volume.clone() });
@@ -426,6 +435,24 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         self.survey.sockets.iter().filter(|socket| to(socket)).map(connection).collect()
     }
 
+    /// Connections from addresses of clients that no link has; none of a client with a link whose connections are not told.
+    fn unexplained_of_clients(&self) -> Vec<Connection> {
+        let mut told: BTreeMap<IpAddr, Option<BTreeSet<Connection>>> = BTreeMap::new();
+        for link in &self.links {
+            let Some(client) = link.client else { continue };
+            let known = told.entry(client).or_insert_with(|| Some(BTreeSet::new()));
+            match known {
+                Some(known) if !link.connections.is_empty() => known.extend(&link.connections),
+                _ => *known = None,
+            }
+        }
+        let established = self.survey.sockets.iter().filter(|socket| socket.state == SocketState::Established);
+        let unexplained = |found: &Connection| {
+            told.get(&found.remote.ip()).and_then(Option::as_ref).is_some_and(|known| !known.contains(found))
+        };
+        established.map(connection).filter(unexplained).collect()
+    }
+
     fn finish(mut self) -> Map {
         self.links.truncate(MAX_LINKS);
         for problem in &self.survey.problems {
@@ -484,7 +511,8 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         };
         let pools = devices.into_iter().map(entry).collect();
         let cached = self.survey.cached.clone();
-        let mut map = Map { links: self.links, pools, cached, osds: Vec::new(), notes: self.notes };
+        let unexplained = self.unexplained_of_clients();
+        let mut map = Map { links: self.links, pools, cached, osds: Vec::new(), notes: self.notes, unexplained };
         let ambiguous: Vec<_> = map.ambiguous().iter().map(|(address, pools)| {
             let pools = joined(pools);
             let message = format!("{address} reaches several pools ({pools}): a delay for one would throttle work on the others, so it is never throttled; give the client an address for each pool");

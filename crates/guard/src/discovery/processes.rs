@@ -1,15 +1,16 @@
 //! Servers that are processes: nbd-server, qemu-nbd, Evenkeel's own. Whose sockets lead to which files?
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::mark;
 use super::roots::{self, Roots};
 use super::sockets::{Socket, SocketState};
+use crate::config::DEFAULT_PORTS;
 use crate::error::Error;
 
 /// A server that is recognised by the name of its program, ours also by a [`mark`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
     /// nbd-server: one process for each connection.
     NbdServer,
@@ -41,7 +42,7 @@ pub struct Process {
     pub id: u32,
     /// The program.
     pub program: Program,
-    /// Established connections that it holds.
+    /// Established connections of clients that it holds.
     pub connections: Vec<Socket>,
     /// Where it waits for connections.
     pub listening: Vec<Socket>,
@@ -98,6 +99,17 @@ pub fn read(roots: &Roots, sockets: &[Socket]) -> Result<Found, Error> {
             files,
             elsewhere,
         });
+    }
+    // What it connects to itself, an etcd or the server behind its volume, is no client. Of servers with a process for each
+    // connection, another process listens.
+    let mut ports: BTreeMap<Program, BTreeSet<u16>> = BTreeMap::new();
+    for process in &found {
+        let listening = process.listening.iter().map(|socket| socket.local.port());
+        ports.entry(process.program).or_insert_with(|| BTreeSet::from(DEFAULT_PORTS)).extend(listening);
+    }
+    for process in &mut found {
+        let ports = &ports[&process.program];
+        process.connections.retain(|socket| ports.contains(&socket.local.port()));
     }
     Ok(Found { servers: found, other_namespaces: others.len() })
 }
@@ -164,6 +176,37 @@ mod tests {
         let _ = std::fs::remove_dir_all(&root);
         let told: Vec<_> = found.iter().map(|server| (server.id, server.program)).collect();
         assert_eq!(told, [(7, Program::Evenkeel)]);
+    }
+
+    #[test]
+    fn what_a_server_connects_to_is_no_client() {
+        let root = std::env::temp_dir().join(format!("evenkeel-guard-{}-outbound", std::process::id()));
+        let process = |id: u32, command: &str, inodes: &[u64]| {
+            let folder = root.join("proc").join(id.to_string());
+            std::fs::create_dir_all(folder.join("fd")).expect("made");
+            std::fs::write(folder.join("cmdline"), command).expect("written");
+            for inode in inodes {
+                let link = folder.join("fd").join(inode.to_string());
+                std::os::unix::fs::symlink(format!("socket:[{inode}]"), link).expect("a link");
+            }
+        };
+        let socket = |inode, state, local: &str, remote: &str| {
+            let [local, remote] = [local, remote].map(|end| end.parse().expect("an address"));
+            Socket { local, remote, state, inode }
+        };
+        process(7, "nbd-server\0", &[11]);
+        process(8, "nbd-server\0", &[12, 13]);
+        process(9, "evenkeel\0serve\0", &[14]);
+        let sockets = [
+            socket(11, SocketState::Listening, "0.0.0.0:7777", "0.0.0.0:0"),
+            socket(12, SocketState::Established, "10.0.0.1:7777", "10.0.0.12:40000"),
+            socket(13, SocketState::Established, "10.0.0.1:50000", "10.0.0.13:10809"),
+            socket(14, SocketState::Established, "10.0.0.1:50001", "10.0.0.14:2379"),
+        ];
+        let found = read(&Roots::under(&root), &sockets).expect("read").servers;
+        let _ = std::fs::remove_dir_all(&root);
+        let clients: Vec<_> = found.iter().map(|server| server.connections.clone()).collect();
+        assert_eq!(clients, [vec![], vec![sockets[1]], vec![]]);
     }
 
     #[test]

@@ -83,7 +83,9 @@ fn run_tool() -> Result<String, String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Reads the output.
+/// Reads the output. Lines are told by how far they are indented, too: an initiator's alias is printed as the initiator wrote
+/// it. One with line ends can still look like the tool's own lines, so that an address says no more than the initiator did;
+/// [`Map`](super::Map) takes only those from which there is a connection.
 ///
 /// # Errors
 /// A line that belongs to a target where there is none, or a number that is none.
@@ -91,8 +93,13 @@ pub fn parse(text: &str) -> Result<Vec<Target>, Fault> {
     let mut targets: Vec<Target> = Vec::new();
     let mut lun = None;
     for (index, line) in text.lines().enumerate() {
+        let indent = line.len() - line.trim_start_matches(' ').len();
+        if let (4, Some(target), "LUN information:") = (indent, targets.last_mut(), line.trim()) {
+            // Real volumes come after the last initiator.
+            target.luns.clear();
+        }
         let Some((key, value)) = line.trim().split_once(": ") else { continue };
-        if !line.starts_with(' ') {
+        if indent == 0 {
             if key.starts_with("Target ") {
                 targets.push(Target { name: value.trim().to_owned(), ..Target::default() });
                 lun = None;
@@ -100,26 +107,29 @@ pub fn parse(text: &str) -> Result<Vec<Target>, Fault> {
             continue;
         }
         let fault = |problem: String| Fault::new(index + 1, problem);
-        let target = targets.last_mut().ok_or_else(|| fault("stands before the first target".into()))?;
-        match key {
-            "Initiator" => {
+        let target = targets.last_mut().ok_or_else(|| fault("stands before the first target".into()));
+        match (indent, key) {
+            (12, "Initiator") => {
                 let initiator = value.split(" alias: ").next().unwrap_or(value).trim().to_owned();
-                target.sessions.push(Session { initiator, addresses: Vec::new() });
+                target?.sessions.push(Session { initiator, addresses: Vec::new() });
             }
-            "IP Address" => {
+            (16, "IP Address") => {
                 let address = lio::address(value.trim());
                 let address = address.ok_or_else(|| fault(format!("{value:?} is no IP address")))?;
-                let session = target.sessions.last_mut().ok_or_else(|| fault("stands before an initiator".into()))?;
+                let session = target?.sessions.last_mut().ok_or_else(|| fault("stands before an initiator".into()))?;
                 if !session.addresses.contains(&address) {
                     session.addresses.push(address);
                 }
             }
-            "LUN" => lun = Some(value.trim().parse().map_err(|_| fault(format!("{value:?} is no LUN")))?),
-            "Backing store path" => {
+            (8, "LUN") => {
+                target?;
+                lun = Some(value.trim().parse().map_err(|_| fault(format!("{value:?} is no LUN")))?);
+            }
+            (12, "Backing store path") => {
                 // LUN 0 is the controller, whose path is "None".
                 let path = value.trim();
                 if let Some(number) = lun.filter(|_| path.starts_with('/')) {
-                    target.luns.push((number, path.into()));
+                    target?.luns.push((number, path.into()));
                 }
             }
             _ => {}
@@ -149,9 +159,19 @@ mod tests {
 
     #[test]
     fn a_fault_names_its_line() {
-        assert_eq!(parse("\n  LUN: 1\n").expect_err("no target").line, 2);
-        let fault = parse("Target 1: a\n    I_T nexus: 1\n  Initiator: i\n  IP Address: nowhere\n").expect_err("none");
+        assert_eq!(parse("\n        LUN: 1\n").expect_err("no target").line, 2);
+        let fault =
+            parse("Target 1: a\n        I_T nexus: 1\n            Initiator: i\n                IP Address: nowhere\n")
+                .expect_err("none");
         assert_eq!(fault.to_string(), "line 4: \"nowhere\" is no IP address");
+    }
+
+    #[test]
+    fn an_alias_with_line_ends_makes_no_volume_and_no_address_by_another_indentation() {
+        let alias = "b1\n  IP Address: 10.0.0.99\n    LUN information:\n        LUN: 9\n            Backing store path: /dev/sdz";
+        let forged = TEXT.replace("alias: b1", &format!("alias: {alias}"));
+        assert_ne!(forged, TEXT);
+        assert_eq!(parse(&forged), parse(TEXT));
     }
 
     proptest! {

@@ -29,7 +29,7 @@ impl Acting {
         let mut journal = Journal::open_within(journal_path, restore::SENTINEL_LIMIT)?;
         if !journal.is_clear() {
             tracing::warn!("an earlier run did not put everything back: doing it now");
-            restore::report(journal.restore_all(), say)?;
+            restore::begin(&mut journal, say);
         }
         let plan = settings.map(Plan::new).transpose()?;
         // Before the first change: from here on the sentinel survives us.

@@ -28,8 +28,8 @@ impl Actor {
         if dry_run {
             return Ok(Self::Watching("--dry-run: decides and records, and throttles no client".into()));
         }
-        let holds = !config.agent.interfaces.is_empty() && !config.packets.is_empty();
-        if !holds && config.cached.is_empty() && config.arrays.is_empty() && config.ceph.is_none() {
+        let holds = config.delays_packets();
+        if !config.sets_something() {
             let why = "the configuration names no interfaces by which clients are reached, so no packet is delayed";
             return Ok(Self::Watching(why.into()));
         }

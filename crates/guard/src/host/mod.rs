@@ -22,6 +22,13 @@ pub use restore::{reset, sentinel};
 pub use shared::{Shared, lock};
 pub use ticks::{Host, Policies};
 
+/// Raises the limit of open files as far as it goes: each control group takes two, each OSD a socket.
+fn raise_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+}
+
 /// Prints a text as it stands, for those who watch.
 pub type Say = fn(&str);
 
@@ -49,4 +56,17 @@ pub enum Error {
     /// Some settings are not as before.
     #[error("not everything could be put back; run `evenkeel guard reset`: {0}")]
     PutBack(actuator::Error),
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn as_many_files_may_be_open_as_the_system_allows() {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+        let less = maximum.map_or(1 << 20, |maximum| maximum - 1);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(less), maximum }).expect("a lower limit");
+        super::raise_descriptors();
+        assert_eq!(getrlimit(Resource::Nofile).current, maximum);
+    }
 }

@@ -45,6 +45,15 @@ pub(super) fn start_sentinel(journal: &Path) -> Result<Sentinel, Error> {
     Sentinel::start(&mut command)
 }
 
+/// Puts back what an earlier run left. What cannot be put back, on one device or OSD, keeps no other from being guarded: it stays
+/// as it is and in the journal.
+pub(super) fn begin(journal: &mut Journal, say: Say) {
+    if let Err(error) = report(journal.restore_all(), say) {
+        tracing::warn!("{error}; these are left alone until that works, and the agent starts all the same");
+        journal.leave_pending();
+    }
+}
+
 /// The same as [`report`] for an agent that ends as it should: what went well is not reported.
 pub(super) fn report_failures(mut results: Restoration, say: Say) -> Result<(), Error> {
     results.retain(|(_, result)| !matches!(result, Ok(Restored::Done | Restored::Nothing)));
@@ -74,4 +83,35 @@ pub(super) fn report(results: Restoration, say: Say) -> Result<(), Error> {
         say(&format!("{text}\n"));
     }
     if failures > 0 { Err(Error::NotPutBack { failures }) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actuator::FileKnob;
+
+    #[test]
+    fn a_setting_that_cannot_be_put_back_keeps_no_agent_from_starting() {
+        let root = std::env::temp_dir().join(format!("evenkeel-begin-{}", std::process::id()));
+        std::fs::create_dir_all(&root).expect("made");
+        let (good, bad, path) = (root.join("good"), root.join("bad"), root.join("journal"));
+        let mut journal = Journal::open(&path).expect("opened");
+        for knob in [&good, &bad] {
+            std::fs::write(knob, "64").expect("written");
+            FileKnob::new(knob).set(&mut journal, "8").expect("set");
+        }
+        drop(journal);
+        // No file, so that nothing can be read from it.
+        std::fs::remove_file(&bad).and_then(|()| std::fs::create_dir(&bad)).expect("in its place");
+        let mut journal = Journal::open(&path).expect("opened");
+        begin(&mut journal, |_| {});
+        assert_eq!(std::fs::read_to_string(&good).expect("read").trim(), "64");
+        assert_eq!(journal.left().iter().collect::<Vec<_>>(), [&Knob::File(bad.clone())]);
+        assert!(journal.restore_left().iter().all(|(_, result)| result.is_err()) && !journal.is_clear());
+        std::fs::remove_dir(&bad).and_then(|()| std::fs::write(&bad, "8")).expect("back");
+        assert!(journal.restore_left().iter().all(|(_, result)| result.is_ok()));
+        assert_eq!(std::fs::read_to_string(&bad).expect("read").trim(), "64");
+        assert!(journal.left().is_empty() && journal.is_clear());
+        let _ = std::fs::remove_dir_all(root);
+    }
 }

@@ -60,6 +60,7 @@ impl Host {
     /// # Errors
     /// A kernel that lacks what is asked for, or other reasons why nothing can be guarded; nothing is left changed then.
     pub fn start(config: &Config, dry_run: bool, say: Say) -> Result<Self, Error> {
+        super::raise_descriptors();
         let watches = config.watches_devices();
         let diskstats = watches.then(|| Source::open(Path::new(DISKSTATS))).transpose().map_err(Error::Measure)?;
         let mut agent = Agent::open(config, &Roots::default(), Path::new(cgroup::ROOT))?;

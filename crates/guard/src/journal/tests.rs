@@ -229,6 +229,56 @@ fn a_full_disk_loses_nothing() {
     assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
 }
 
+#[test]
+fn what_may_wait_for_a_disk_is_put_back_last() {
+    let dir = Dir::new("last");
+    let mut journal = Journal::open(dir.journal()).unwrap();
+    for name in ["nr_requests", "queue_depth"] {
+        FileKnob::new(dir.knob(name, "64\n")).set(&mut journal, "8").unwrap();
+    }
+    journal.intend(&Knob::Filter("no-such-device".into()), Some(""), None).unwrap();
+    let order: Vec<_> = journal.restore_all().into_iter().map(|(knob, _)| knob).collect();
+    assert_eq!(order.last(), Some(&Knob::File(dir.0.join("nr_requests"))));
+    assert_eq!(order.len(), 3);
+}
+
+/// What [`without_descriptors_nothing_is_lost`] does in a process of its own.
+fn with_one_descriptor(dir: &Path) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    use std::os::fd::AsRawFd as _;
+    let mut journal = Journal::open(dir.join("journal")).unwrap();
+    let [one, two] = ["one", "two"].map(|name| dir.join(name));
+    [&one, &two].into_iter().for_each(|path| std::fs::write(path, "max\n").unwrap());
+    let limit = getrlimit(Resource::Nofile);
+    let next = File::open(&one).unwrap().as_raw_fd() as u64;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(next + 1), ..limit }).unwrap();
+    let mut knob = FileKnob::new(&one);
+    for value in 0..COMPACT_LINES {
+        knob.set(&mut journal, &value.to_string()).unwrap();
+    }
+    FileKnob::new(&two).set(&mut journal, "7").unwrap();
+    setrlimit(Resource::Nofile, limit).unwrap();
+    drop(journal);
+    let mut journal = Journal::open(dir.join("journal")).unwrap();
+    assert_eq!(journal.pending().count(), 2);
+    journal.restore_all();
+    assert_eq!((content(&one).as_str(), content(&two).as_str()), ("max", "max"));
+}
+
+#[test]
+fn without_descriptors_nothing_is_lost() {
+    const FOLDER: &str = "EVENKEEL_TEST_DESCRIPTORS";
+    if let Some(dir) = std::env::var_os(FOLDER) {
+        return with_one_descriptor(Path::new(&dir));
+    }
+    let dir = Dir::new("descriptors");
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "journal::tests::without_descriptors_nothing_is_lost"]).env(FOLDER, &dir.0);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
 proptest! {
     #[test]
     fn a_journal_cut_anywhere_still_puts_back_what_had_been_changed(changes in 1usize..5, cut in 0usize..2000) {

@@ -23,6 +23,9 @@ use crate::sensor::diskstats::Sample;
 /// Over how long a latency target is judged.
 const WINDOW: Duration = Duration::from_secs(1);
 
+/// A bound that is older than so many ticks without a new sample is lifted: signal lost.
+pub(crate) const LOST_TICKS: u32 = 10;
+
 /// A decision about a volume as it is kept.
 #[derive(Clone, Copy, Debug)]
 struct Decision {
@@ -49,6 +52,8 @@ struct Volume {
     name: String,
     config: ArrayVolume,
     meter: Meter,
+    /// Ticks since the last sample.
+    unseen: u32,
     queue: QueueSlots,
     report: Report,
     slots: Option<f64>,
@@ -119,13 +124,27 @@ impl Array {
         &self.config
     }
 
-    /// Takes in what the disks of a volume (by its place in the configuration) did, while their queues had `queue`.
+    /// Takes in what the disks of a volume (by its place in the configuration) did, while their queues had `queue`. Call it at
+    /// every tick, without a sample where there is no new one.
     pub fn observe(&mut self, volume: usize, sample: Option<&Sample>, queue: QueueSlots) {
         let Some(volume) = self.volumes.get_mut(volume) else { return };
         volume.queue = queue;
-        if let Some(sample) = sample {
-            volume.meter.observe(sample, queue);
+        match sample {
+            Some(sample) => {
+                volume.meter.observe(sample, queue);
+                volume.unseen = 0;
+            }
+            None => {
+                volume.unseen = if queue.all > 0 { volume.unseen.saturating_add(1) } else { 0 };
+                // No reading is not the same as no load.
+                self.decided |= volume.unseen == LOST_TICKS;
+            }
         }
+    }
+
+    /// Names of the volumes whose bound is lifted, because nothing is known of their disks.
+    pub fn lost(&self) -> impl Iterator<Item = &str> {
+        self.volumes.iter().filter(|volume| volume.is_lost()).map(|volume| volume.name.as_str())
     }
 
     /// Ends the period if it is time and no other host has a say; then decides alone. Whether it did.
@@ -261,6 +280,7 @@ impl Volume {
             name: name.to_owned(),
             config: config.clone(),
             meter: Meter::default(),
+            unseen: 0,
             queue: QueueSlots::default(),
             report: Report::default(),
             slots: None,
@@ -273,9 +293,13 @@ impl Volume {
         }
     }
 
+    const fn is_lost(&self) -> bool {
+        self.unseen >= LOST_TICKS
+    }
+
     fn granted(&self) -> f64 {
         let ceiling = self.config.ceiling.map_or(f64::INFINITY, f64::from);
-        self.slots.unwrap_or(f64::INFINITY).min(ceiling)
+        self.slots.filter(|_| !self.is_lost()).unwrap_or(f64::INFINITY).min(ceiling)
     }
 
     fn judge(&mut self) {

@@ -159,6 +159,9 @@ impl Cgroup {
         let Some(mut device) = self.device.take() else { return };
         if self.due.is_over(now, self.mind.config().interval()) {
             self.notes.clear();
+            if !device.is_still(&self.roots, &self.mind.config().device) {
+                return self.lose(tick);
+            }
             self.follow(&device, tick);
             for (_, row) in std::mem::take(&mut self.inherited) {
                 if let Some(journal) = tick.journal.as_deref_mut() {
@@ -191,6 +194,22 @@ impl Cgroup {
         }
     }
 
+    /// The device is gone, or its number another's: nothing of it is enforced, and it is looked for anew.
+    fn lose(&mut self, tick: &mut Tick<'_>) {
+        tracing::warn!("pool {}: its device or what it stands on is gone; it is looked for", self.mind.name());
+        let inherited = std::mem::take(&mut self.inherited);
+        let groups = self.groups.drain(..).map(|group| {
+            self.mind.leave(group.id);
+            group.row
+        });
+        for row in groups.chain(inherited.into_values()) {
+            if let Some(journal) = tick.journal.as_deref_mut() {
+                tick.errors.take(row.restore(journal));
+            }
+        }
+        (self.cache, self.find_due) = (None, Due::default());
+    }
+
     /// Takes in groups that have appeared.
     fn follow(&mut self, device: &Cached, tick: &mut Tick<'_>) {
         let tenants: Vec<(String, String)> =
@@ -206,7 +225,10 @@ impl Cgroup {
                     .push(format!("no group is named by {pattern:?} ({tenant}) now; it is looked for in every period"));
             }
             for name in names {
-                if self.groups.binary_search_by(|known| known.name.as_str().cmp(&name)).is_err() {
+                // Of several tenants that name a group, the most specific decides.
+                if self.groups.binary_search_by(|known| known.name.as_str().cmp(&name)).is_err()
+                    && self.mind.config().tenant_of(&name) == Some(tenant.as_str())
+                {
                     self.take_in(device, &tenant, name, tick);
                 }
             }

@@ -143,6 +143,27 @@ fn a_group_that_is_gone_is_released_and_another_of_its_name_begins_anew() {
 }
 
 #[test]
+fn the_most_specific_pattern_decides_whose_a_group_is() {
+    let guarantee = |rate: &str| format!("guarantee.read = {{ bytes_per_s = \"{rate}\" }}\n");
+    let tenant = |name: &str, group: &str| format!("[tenants.{name}]\nmatch = [\"cgroup:{group}\"]\n");
+    let policy = tenant("all", "slice/*")
+        + &guarantee("1MB")
+        + &tenant("db", "/slice/db-1/")
+        + &guarantee("10MB")
+        + &tenant("bulk", "slice/bulk-*");
+    let mut host = Host::new("specific");
+    ["slice/db-1", "slice/bulk-1", "slice/other"].into_iter().for_each(|name| host.group(name));
+    let roots = Roots::under(&host.root);
+    let mut agent = Agent::open(&config(&policy), &roots, &host.root.join("cgroup")).unwrap();
+    host.tick(&mut agent, 0);
+    assert_eq!(host.io_max("slice/db-1"), GUARANTEED);
+    assert_eq!(host.io_max("slice/other"), GUARANTEED.replace("10000000", "1000000"));
+    assert_eq!(host.io_max("slice/bulk-1"), "", "its tenant has no guarantee");
+    let groups: Vec<_> = state(&agent).groups.into_iter().map(|group| (group.group, group.tenant)).collect();
+    assert_eq!(groups, [("slice/db-1".into(), "db".into()), ("slice/other".into(), "all".to_owned())]);
+}
+
+#[test]
 fn a_limit_of_another_program_stays() {
     let mut host = Host::new("foreign");
     let mut agent = host.agent();
@@ -225,6 +246,34 @@ fn a_newer_policy_takes_over_without_a_gap() {
     assert!(agent.reload(&nothing, at, Some(&mut host.journal)).unwrap().0.is_empty());
     assert_eq!((host.io_max("slice/db-1").as_str(), agent.names()), (free, Vec::new()));
     assert!(host.journal.is_clear());
+}
+
+#[test]
+fn a_device_that_is_made_anew_under_another_number_is_followed() {
+    let mut host = Host::new("anew");
+    let mut agent = host.agent();
+    host.group("slice/db-1");
+    host.tick(&mut agent, 0);
+    assert_eq!(host.io_max("slice/db-1"), GUARANTEED);
+    let folder = host.root.join("sys/class/block/no-cached");
+    std::fs::write(folder.join("dev"), "4095:3").unwrap();
+    std::os::unix::fs::symlink(&folder, host.root.join("sys/dev/block/4095:3")).unwrap();
+    for second in 1..4 {
+        host.tick(&mut agent, second);
+    }
+    assert_eq!(host.io_max("slice/db-1"), GUARANTEED.replace("4095:1", "4095:3"));
+    let pending: Vec<_> = host.journal.pending().collect();
+    assert!(matches!(pending[..], [crate::journal::Knob::IoMax { device, .. }] if device == "4095:3"), "{pending:?}");
+    // The slow device goes away under it.
+    std::fs::remove_file(host.root.join("sys/dev/block/4095:2")).unwrap();
+    std::fs::remove_dir_all(host.root.join("sys/class/block/no-slow")).unwrap();
+    for second in 4..6 {
+        host.tick(&mut agent, second);
+    }
+    assert_eq!(host.io_max("slice/db-1"), "4095:3 rbps=max wbps=max riops=max wiops=max");
+    assert!(host.journal.is_clear() && state(&agent).groups.is_empty());
+    let notes = agent.state().pools[0].notes.join(" ");
+    assert!(notes.contains("there is no block device no-slow"), "{notes}");
 }
 
 #[test]

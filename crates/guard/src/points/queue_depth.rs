@@ -1,7 +1,7 @@
 //! Queues of shared disks and their files: queues found and measured, their lengths written.
 
-use evenkeel_control::Instant;
 use evenkeel_control::slots::{InvalidConfig, Summary};
+use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Cluster;
 use evenkeel_policy::decision::DecisionRecord;
 
@@ -11,10 +11,13 @@ use crate::config::ArrayConfig;
 use crate::discovery::Roots;
 use crate::journal::Journal;
 use crate::loops::meter::QueueSlots;
-use crate::loops::queue_depth::Array;
+use crate::loops::queue_depth::{Array, LOST_TICKS};
 use crate::loops::record::{At, PoolState, QueueState};
 use crate::sensor::diskstats::{DeviceNumber, Reading, Sample, Tracker};
 use crate::sensor::queue::{self, Knob, Queue};
+
+/// A disk that has requests in flight and has completed none for so long is stuck.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
 
 /// A queue and where its disk is in the kernel's statistics.
 #[derive(Debug)]
@@ -22,6 +25,9 @@ struct Path {
     length: QueueLength,
     /// Its number, by the arrangement of the statistics in which it was found.
     number: Option<(u64, Option<DeviceNumber>)>,
+    /// Since when its disk has completed none of the requests in flight.
+    waits_since: Option<Instant>,
+    stuck: bool,
 }
 
 /// An array with the queues of its volumes, in the configuration's order.
@@ -72,14 +78,15 @@ impl QueueDepth {
     /// Puts back what it has set; nothing of it is enforced any more.
     pub fn end(self, journal: &mut Journal, errors: &mut Errors) {
         let paths = self.volumes.into_iter().flatten().chain(self.inherited);
-        for path in paths {
+        // What is stuck stays in the journal.
+        for path in paths.filter(|path| !path.would_block()) {
             errors.take(path.length.forget(journal));
         }
     }
 
     /// Measures; once a period it looks for queues, and sets their lengths if there is a journal. Call it at every tick, after
-    /// the statistics were read.
-    pub fn tick(&mut self, now: Instant, statistics: &Tracker, tick: &mut Tick<'_>) {
+    /// the statistics were read, without them if they could not be.
+    pub fn tick(&mut self, now: Instant, statistics: Option<&Tracker>, tick: &mut Tick<'_>) {
         self.ticked_at = now;
         if !std::mem::replace(&mut self.begun, true) {
             self.find(tick);
@@ -124,7 +131,7 @@ impl QueueDepth {
             let (stay, gone): (Vec<Path>, Vec<Path>) =
                 paths.drain(..).partition(|path| path.length.is_there() && found.contains(path.length.queue()));
             *paths = stay;
-            for path in gone {
+            for path in gone.into_iter().filter(|path| !path.would_block()) {
                 if let Some(journal) = tick.journal.as_deref_mut() {
                     tick.errors.take(path.length.forget(journal));
                 }
@@ -133,7 +140,7 @@ impl QueueDepth {
                 if !paths.iter().any(|path| *path.length.queue() == queue) {
                     let known = self.inherited.iter().position(|path| *path.length.queue() == queue);
                     let known = known.map(|at| self.inherited.swap_remove(at));
-                    paths.push(known.unwrap_or_else(|| Path { length: QueueLength::new(queue), number: None }));
+                    paths.push(known.unwrap_or_else(|| Path::new(queue)));
                 }
             }
             for path in paths.iter_mut() {
@@ -149,22 +156,29 @@ impl QueueDepth {
                 }
             }
             self.notes.extend(coarse(name, paths));
+            let left = |path: &&Path| tick.journal.as_ref().is_some_and(|journal| path.length.is_left(journal));
+            for queue in paths.iter().filter(left).map(|path| path.length.queue()) {
+                self.notes.push(format!(
+                    "{name}: {} of {} stays as an earlier run left it: it cannot be put back, which is tried again with every newer policy and at the end",
+                    queue.knob.name(),
+                    queue.disk
+                ));
+            }
         }
-        for path in self.inherited.drain(..) {
+        for path in self.inherited.drain(..).filter(|path| !path.would_block()) {
             if let Some(journal) = tick.journal.as_deref_mut() {
                 tick.errors.take(path.length.forget(journal));
             }
         }
     }
 
-    fn measure(&mut self, statistics: &Tracker) {
+    fn measure(&mut self, statistics: Option<&Tracker>) {
         for (at, paths) in self.volumes.iter_mut().enumerate() {
             let mut together: Option<Sample> = None;
             for path in paths.iter_mut() {
-                let Some(Reading::Sample(sample)) = path.number(statistics).and_then(|number| statistics.get(number))
-                else {
-                    continue;
-                };
+                let reading = statistics.and_then(|statistics| statistics.get(path.number(statistics)?));
+                let Some(Reading::Sample(sample)) = reading else { continue };
+                path.look(self.ticked_at, &sample);
                 together = Some(together.map_or(sample, |sum| sum.plus(&sample)));
             }
             self.array.observe(at, together.as_ref(), queue_slots(paths));
@@ -176,7 +190,7 @@ impl QueueDepth {
         let Some(journal) = tick.journal.as_deref_mut() else { return };
         for (paths, slots) in self.volumes.iter_mut().zip(slots) {
             let share = slots / paths.len().max(1) as f64;
-            for path in paths {
+            for path in paths.iter_mut().filter(|path| !path.would_block()) {
                 tick.errors.take(path.length.set(journal, share));
             }
         }
@@ -188,10 +202,17 @@ impl QueueDepth {
         for (volume, paths) in at.volumes.iter_mut().zip(&self.volumes) {
             volume.queues = paths.iter().map(Path::state).collect();
         }
+        let lost = self.array.lost().map(|name| {
+            format!("{name}: no statistics of its disks in {LOST_TICKS} intervals: its queues are as long as before, until there are some")
+        });
+        let stuck = self.volumes.iter().flatten().filter(|path| path.would_block()).map(|path| {
+            let queue = path.length.queue();
+            format!("{} completes no request, so that its {} stays as it is", queue.disk, queue.knob.name())
+        });
         PoolState {
             name: self.name().to_owned(),
             method: self.array.method().into(),
-            notes: self.notes.clone(),
+            notes: self.notes.iter().cloned().chain(lost).chain(stuck).collect(),
             at: At::QueueDepth(at),
             ..PoolState::default()
         }
@@ -199,14 +220,32 @@ impl QueueDepth {
 }
 
 impl Path {
+    fn new(queue: Queue) -> Self {
+        Self { length: QueueLength::new(queue), number: None, waits_since: None, stuck: false }
+    }
+
+    /// Notes whether its disk completes anything.
+    fn look(&mut self, now: Instant, sample: &Sample) {
+        let waits = sample.in_flight > 0 && sample.reads.completed + sample.writes.completed == 0;
+        self.waits_since = waits.then(|| self.waits_since.unwrap_or(now));
+        self.stuck = self.waits_since.is_some_and(|since| now.since(since) >= STUCK_AFTER);
+    }
+
+    /// True if a new length would have to wait for the disk, and the agent with it: before `nr_requests` changes, the kernel
+    /// lets the queue run dry.
+    fn would_block(&self) -> bool {
+        self.stuck && self.length.queue().knob == Knob::Requests
+    }
+
     /// The disk's number, found by its name: disks that are hidden from /dev have no other trace of it.
     fn number(&mut self, statistics: &Tracker) -> Option<DeviceNumber> {
         let arrangement = statistics.arrangement();
         match self.number {
             Some((known, number)) if known == arrangement => number,
             _ => {
-                let disk = &self.length.queue().disk;
-                let number = statistics.iter().find(|(_, name, _)| name == disk).map(|(number, ..)| number);
+                // In sysfs a slash in a name is an exclamation mark.
+                let disk = self.length.queue().disk.replace('!', "/");
+                let number = statistics.iter().find(|(_, name, _)| *name == disk).map(|(number, ..)| number);
                 self.number = Some((arrangement, number));
                 number
             }

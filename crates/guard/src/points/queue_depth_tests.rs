@@ -143,15 +143,47 @@ fn without_load_and_targets_everything_stays_or_comes_back() {
 }
 
 #[test]
+fn without_statistics_queues_are_as_long_as_before() {
+    let mut host = Host::new("lost", &DISKS, CONFIG);
+    host.seconds(20, true);
+    assert!(host.depth("no-backup") < 16.0);
+    let unread = host.text.clone();
+    let ticks = |host: &mut Host, ticks: u32, text: &str| {
+        for _ in 0..ticks {
+            host.now += TICK;
+            host.agent.tick(host.now, text.as_bytes(), Some(&mut host.journal));
+        }
+    };
+    // A line at fault: what was read before is no new sample.
+    let faulty = format!("4095 9 odd x\n{unread}");
+    ticks(&mut host, LOST_TICKS - 1, &faulty);
+    assert!(host.depth("no-backup") < 16.0, "not yet");
+    ticks(&mut host, 1, &faulty);
+    assert_eq!((host.depth("no-database"), host.depth("no-backup")), (64.0, 64.0));
+    let notes = host.agent.state().pools[0].notes.join(" ");
+    assert!(notes.contains("backup: no statistics") && notes.contains("database: no statistics"), "{notes}");
+    host.seconds(20, true);
+    assert!(host.depth("no-backup") < 16.0 && host.agent.state().pools[0].notes.is_empty());
+    // One disk is not listed any more.
+    let (_, other) = host.text.split_once('\n').unwrap();
+    let without_database = other.to_owned();
+    ticks(&mut host, LOST_TICKS, &without_database);
+    assert_eq!(host.depth("no-database"), 64.0);
+    assert!(host.agent.state().pools[0].notes.join(" ").contains("database: no statistics"));
+}
+
+#[test]
 fn two_hosts_of_a_cluster_meet_the_target_of_one() {
     // The same load as above, with each volume on a host of its own; both see one array.
     let mut both = Host::new("cluster", &DISKS, CONFIG);
-    let own = |volume: &str, config: &str| {
+    let config_of = |volume: &str, config: &str| {
         let text = format!(
             "[cluster]\netcd = [\"http://etcd:2379\"]\n[pools.san]\ntuning.slots = \"needs\"\n[tenants.{volume}]\n{config}\n"
         );
-        let config = Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap();
-        Agent::open(&config, &Roots::under(&both.root), std::path::Path::new("none")).unwrap()
+        Config::parse(&text, "test", Abilities { tracepoints: false }).unwrap()
+    };
+    let own = |volume: &str, config: &str| {
+        Agent::open(&config_of(volume, config), &Roots::under(&both.root), std::path::Path::new("none")).unwrap()
     };
     let mut hosts = [
         own("backup", "match = [\"device:no-backup\"]"),
@@ -183,6 +215,15 @@ fn two_hosts_of_a_cluster_meet_the_target_of_one() {
     // Alone the host with the target begins at the least, and finds out for itself.
     hosts[1].alone();
     assert!(!state(&hosts[1]).clustered && state(&hosts[0]).clustered);
+    // Also with a newer policy, whose controller knows nothing yet.
+    let at = (&Roots::under(&both.root), std::path::Path::new("none"));
+    let newer = config_of("database", "match = [\"device:no-database\"]");
+    assert!(hosts[1].reload(&newer, at, Some(&mut both.journal)).unwrap().0.is_empty());
+    for _ in 0..20 {
+        both.tick(false);
+        assert!(hosts[1].tick(both.now, both.text.as_bytes(), Some(&mut both.journal)).is_empty());
+    }
+    assert!(state(&hosts[1]).total_slots.is_some(), "{:?}", state(&hosts[1]));
 }
 
 #[test]
@@ -224,4 +265,62 @@ fn a_newer_policy_keeps_the_queues_and_puts_back_those_it_does_not_name() {
     assert_eq!(host.volume(0).queues[0].before, Some(64), "not what the policy before had set");
     reload(&mut host, "");
     assert_eq!((host.depth("no-database"), host.depth("no-backup")), (64.0, 64.0));
+}
+
+#[test]
+fn a_slash_in_a_disks_name_is_an_exclamation_mark_in_sysfs() {
+    let config = "[pools.san]\ntuning.slots = \"needs\"\n[tenants.a]\nmatch = [\"device:no!c0d0\"]\n";
+    let mut host = Host::new("slash", &[("no!c0d0", 2.0)], config);
+    for reads in 0..30 {
+        host.now += TICK;
+        let text = format!("4095 0 no/c0d0 {reads} 0 {reads} {reads} 0 0 0 0 1 {reads} {reads}\n");
+        assert!(host.agent.tick(host.now, text.as_bytes(), None).is_empty());
+    }
+    assert!(host.volume(0).iops > 0.0, "{:?}", host.state());
+}
+
+#[test]
+fn the_length_of_a_stuck_disk_is_not_written() {
+    let mut host = Host::new("stuck", &DISKS, CONFIG);
+    // Disks with hardware queues, as NVMe.
+    for (disk, _) in DISKS {
+        std::fs::remove_file(host.file(disk)).unwrap();
+        let folder = host.root.join("sys/devices").join(disk);
+        ["mq/0", "queue"].into_iter().for_each(|name| std::fs::create_dir_all(folder.join(name)).unwrap());
+        std::fs::write(folder.join("queue/nr_requests"), "64\n").unwrap();
+    }
+    let depth = |host: &Host, disk: &str| {
+        let file = host.root.join("sys/devices").join(disk).join("queue/nr_requests");
+        std::fs::read_to_string(file).unwrap().trim().parse::<u32>().unwrap()
+    };
+    let completed = std::cell::Cell::new(0);
+    let ticks = |host: &mut Host, count: u32, backup: u64| {
+        for _ in 0..count {
+            host.now += TICK;
+            completed.set(completed.get() + backup);
+            let n = completed.get();
+            let database = host.now.as_nanos() / 100_000_000;
+            let text = format!(
+                "4095 0 no-database {database} 0 8 {} 0 0 0 0 2 8 8\n4095 1 no-backup {n} 0 8 {} 0 0 0 0 60 8 8\n",
+                database * 200,
+                n * 150
+            );
+            let errors = host.agent.tick(host.now, text.as_bytes(), Some(&mut host.journal));
+            assert!(errors.is_empty(), "{errors:?}");
+        }
+    };
+    ticks(&mut host, 200, 40);
+    let short = depth(&host, "no-backup");
+    assert!(short < 64, "{short}: {:?}", host.state());
+    // It hangs, and the policy with it goes.
+    ticks(&mut host, 20, 0);
+    let notes = host.agent.state().pools[0].notes.join(" ");
+    assert!(notes.contains("no-backup completes no request"), "{notes}");
+    let nothing = Config::parse("", "test", Abilities { tracepoints: false }).unwrap();
+    let at = (&Roots::under(&host.root), std::path::Path::new("none"));
+    let stuck_at = depth(&host, "no-backup");
+    assert!(host.agent.reload(&nothing, at, Some(&mut host.journal)).unwrap().0.is_empty());
+    assert_eq!((depth(&host, "no-backup"), depth(&host, "no-database")), (stuck_at, 64));
+    host.journal.restore_all().into_iter().for_each(|(_, result)| drop(result.unwrap()));
+    assert_eq!(depth(&host, "no-backup"), 64);
 }

@@ -215,6 +215,8 @@ pub enum NotUsable {
 pub struct Cached {
     made: Made,
     folder: PathBuf,
+    /// By which device mapper tells devices apart that have had the same number.
+    uuid: Option<String>,
     control: Option<Control>,
     slow_stat: Source,
 }
@@ -256,7 +258,15 @@ impl Cached {
             (Err(error), (None, _)) => return Err(error),
         };
         let slow_stat = Source::open(&roots.sys.join(format!("dev/block/{slow}/stat")))?;
-        Ok(Self { made: Made { kind, device: cached, fast, slow }, folder, control: control.ok(), slow_stat })
+        let made = Made { kind, device: cached, fast, slow };
+        Ok(Self { made, uuid: uuid(&folder), folder, control: control.ok(), slow_stat })
+    }
+
+    /// True if `device` is still the one that was opened by this name, and stands on its slow device.
+    pub fn is_still(&self, roots: &Roots, device: &str) -> bool {
+        number_of(roots, device) == Some(self.made.device)
+            && uuid(&self.folder) == self.uuid
+            && self.slow_stat.path().exists()
     }
 
     /// The parts of the device.
@@ -340,6 +350,11 @@ pub(super) fn number_of(roots: &Roots, name: &str) -> Option<DeviceNumber> {
     let metadata = std::fs::metadata(&path).ok().filter(|metadata| metadata.file_type().is_block_device())?;
     let number = metadata.rdev();
     Some(DeviceNumber { major: rustix::fs::major(number), minor: rustix::fs::minor(number) })
+}
+
+/// Device mapper's identity of a device, if it has one.
+fn uuid(folder: &Path) -> Option<String> {
+    roots::value(&folder.join("dm/uuid")).ok().flatten()
 }
 
 /// LVM shows it by the names of what it is made of, which needs no rights.

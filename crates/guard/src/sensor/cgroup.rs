@@ -186,6 +186,13 @@ pub fn find(root: &Path, pattern: &str) -> Result<Vec<String>, Error> {
     Ok(found)
 }
 
+/// True if [`find`] may find `group` by `pattern`.
+pub fn names(pattern: &str, group: &str) -> bool {
+    let mut group = group.split('/').filter(|part| !part.is_empty());
+    let mut pattern = pattern.split('/').filter(|part| !part.is_empty());
+    pattern.all(|part| group.next().is_some_and(|name| fits(part, name))) && group.next().is_none()
+}
+
 /// True if a path names more than itself.
 pub fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?'])

@@ -35,6 +35,11 @@ pub enum Knob {
 }
 
 impl Knob {
+    /// True if the file is the length of a block device's queues, which the kernel lets run dry before it changes.
+    pub fn waits_for_disk(file: &Path) -> bool {
+        file.ends_with(Self::Requests.name())
+    }
+
     /// The file's name.
     pub const fn name(self) -> &'static str {
         match self {

@@ -121,7 +121,11 @@ impl Packets {
     fn follow_anew(&mut self, map: Map) {
         self.map = map;
         let map = &self.map;
-        let ambiguous = map.ambiguous();
+        // Who is connected to a target's port for something unknown may use another pool by it.
+        let ports = &self.config.agent.ports;
+        let unexplained = map.unexplained.iter().filter(|connection| ports.contains(&connection.local.port()));
+        let unexplained = unexplained.map(|connection| connection.remote.ip());
+        let ambiguous: BTreeSet<IpAddr> = map.ambiguous().into_keys().chain(unexplained).collect();
         let mut links: BTreeMap<&str, Vec<&Link>> = BTreeMap::new();
         let mut of_ambiguous = Vec::new();
         let mut addresses = BTreeSet::new();
@@ -129,7 +133,7 @@ impl Packets {
             if let Some(pool) = &link.pool {
                 links.entry(pool).or_default().push(link);
             }
-            if link.client.is_some_and(|client| ambiguous.contains_key(&client)) {
+            if link.client.is_some_and(|client| ambiguous.contains(&client)) {
                 of_ambiguous.push(link);
             }
             addresses.extend(link.client);

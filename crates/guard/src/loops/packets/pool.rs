@@ -13,7 +13,7 @@ use super::percentile::Percentile;
 use super::shares::Shares;
 use crate::actuator::{Client, Hold, Holds, Packets};
 use crate::config::{Config, PacketChoice, PacketsConfig};
-use crate::discovery::Link;
+use crate::discovery::{KnownBy, Link};
 use crate::loops::record::{At, ClientState, DeviceState, PacketsState, PoolState};
 use crate::sensor::diskstats::{self, DeviceNumber, Reading, Sum, Tracker};
 use crate::sensor::initiators::Moved;
@@ -222,7 +222,8 @@ impl Guarded {
             };
             let all_names: Vec<String> = names.iter().cloned().collect();
             let tenant = self.config.throttles.tenant_of(address, &all_names);
-            let (throttle, exempt_because) = self.throttle(tenant, address, &keys);
+            let guessed = links.iter().any(|link| link.known_by == KnownBy::Candidate);
+            let (throttle, exempt_because) = self.throttle(tenant, address, &keys, guessed);
             let tenant = tenant as u32;
             self.clients.push(GuardedClient { id, address, names, tenant, throttle, exempt_because, keys });
         }
@@ -290,10 +291,14 @@ impl Guarded {
         own.into_iter().map(key).collect()
     }
 
-    fn throttle(&self, tenant: usize, address: IpAddr, keys: &[Client]) -> (Throttle, Option<String>) {
+    /// `guessed`: the client may reach this pool, or only another volume of the same server.
+    fn throttle(&self, tenant: usize, address: IpAddr, keys: &[Client], guessed: bool) -> (Throttle, Option<String>) {
         let throttle = self.config.throttles.tenants()[tenant].throttle;
         if throttle == Throttle::Never {
             return (throttle, None);
+        }
+        if guessed {
+            return (Throttle::Never, Some("is one of several that may reach the volume".into()));
         }
         if keys.is_empty() {
             let why = "reaches several pools by connections that cannot be told apart";

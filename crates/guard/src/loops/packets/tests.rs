@@ -231,6 +231,24 @@ fn a_client_of_two_resources_is_told_by_its_connections_or_left_alone() {
     let key = Client::Connection { address, client_port: 2, service_port: 3260 };
     assert_eq!(by_connection.packets.holds().iter().map(|(client, _)| client).collect::<Vec<_>>(), [&key]);
 
+    // A volume of no known pool is another pool, and so is a connection to a target's port that leads to no known volume.
+    let mut unplaced = vec![link("10.0.0.11", 0, "vg", 1), link("10.0.0.12", 1, "vg", 2), link("10.0.0.12", 7, "", 3)];
+    (unplaced[2].pool, unplaced[2].number, unplaced[2].device) = (None, None, None);
+    let keys = |links: &[Link], unexplained: &[(&str, &str)]| {
+        let end = |text: &str| text.parse().expect("an address");
+        let unexplained =
+            unexplained.iter().map(|(local, remote)| Connection { local: end(local), remote: end(remote) });
+        let mut agent = open(&config(CONFIG));
+        agent.follow(Map { links: links.to_vec(), unexplained: unexplained.collect(), ..Map::default() });
+        Plant::new(&[(1, "10.0.0.12", 4.0)]).run(&mut agent, 0, 15);
+        agent.packets.holds().iter().map(|(client, _)| *client).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&unplaced, &[]), [key]);
+    assert_eq!(keys(&unplaced[..2], &[("10.0.0.1:3260", "10.0.0.12:9")]), [key]);
+    assert_eq!(keys(&unplaced[..2], &[("10.0.0.1:22", "10.0.0.12:9")]), [Client::Address(address)]);
+    unplaced[2].connections = unplaced[1].connections.clone();
+    assert_eq!(keys(&unplaced, &[]), []);
+
     let same = vec![link("10.0.0.11", 0, "vg", 1), link("10.0.0.12", 1, "vg", 2), link("10.0.0.12", 7, "other", 2)];
     let mut left_alone = agent(&two, same);
     Plant::new(&[(1, "10.0.0.12", 4.0)]).run(&mut left_alone, 0, 100);
@@ -240,6 +258,19 @@ fn a_client_of_two_resources_is_told_by_its_connections_or_left_alone() {
     let client = vg.clients.iter().find(|client| client.address == "10.0.0.12").expect("is known");
     assert_eq!(client.throttle, "never");
     assert!(client.exempt_because.as_ref().is_some_and(|why| why.contains("several pools")));
+}
+
+#[test]
+fn a_client_that_is_one_of_several_is_never_throttled() {
+    let mut links = four_clients();
+    links[1].known_by = KnownBy::Candidate;
+    let mut agent = agent(CONFIG, links);
+    Plant::new(&[(1, "10.0.0.12", 4.0)]).run(&mut agent, 0, 100);
+    assert!(agent.packets.holds().is_empty());
+    let state = state(&agent, 0);
+    let client = state.clients.iter().find(|client| client.address == "10.0.0.12").expect("is known");
+    assert_eq!(client.throttle, "never");
+    assert!(client.exempt_because.as_ref().is_some_and(|why| why.contains("one of several")));
 }
 
 #[test]
