@@ -19,6 +19,7 @@ use connection::Payload;
 const MEMORY: u64 = 32 << 20;
 
 mod cost;
+mod refused;
 
 /// A worker that serves a volume in memory to two connections at most.
 fn worker() -> Worker {
