@@ -238,6 +238,8 @@ impl Worker {
         if self.shared.epoch() != self.epoch {
             self.refresh();
         }
+        // It may name a tenant that there is no more, and the request would come back for ever.
+        self.judge(request.key.slot as usize);
         let connection = self.connections[request.key.slot as usize].as_ref().filter(|c| c.key == request.key);
         let tenant = match connection.map(|connection| &connection.phase) {
             Some(Phase::Attached(attached)) => Some(attached.tenant),

@@ -133,6 +133,10 @@ impl Directory for Exports<'_> {
 impl Worker {
     /// Reads from a connection and puts it back, or closes it.
     pub(super) fn receive(&mut self, mut connection: Box<Connection>) {
+        // What comes after a reload is not for those whom it keeps out.
+        if connection.key.slot as usize >= self.unjudged && !connection.follow(&self.snapshot) {
+            return self.close(connection);
+        }
         // What is only discarded waits for no turn.
         let negotiates = connection.ticket.as_ref().filter(|_| connection.ending != Ending::Lingering);
         let Some(client) = negotiates.map(Ticket::client) else {
