@@ -21,6 +21,7 @@ const MEMORY: u64 = 32 << 20;
 mod cost;
 mod refused;
 mod reload;
+mod ring;
 
 /// A worker that serves a volume in memory to two connections at most.
 fn worker() -> Worker {
