@@ -5,7 +5,8 @@
 //! the exception, because the command line may still change it: ask
 //! [`Server::unix_paths`], [`Server::control_path`] and [`Config::path_of`].
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -427,12 +428,15 @@ pub enum Cache {
 #[derive(Clone, Debug)]
 pub struct Owners<'a> {
     config: &'a Config,
-    /// Entries that name volumes, the most specific first.
+    /// Tenants whose entries name a volume in full, by that name. These are more specific than any pattern.
+    named: HashMap<&'a str, &'a str>,
+    /// Patterns of volumes, the most specific first.
     patterns: Vec<(&'a Match, &'a str)>,
 }
 
 impl<'a> Owners<'a> {
-    /// The volume's own tenant, the one that names the volume, the one that is named like it, or else the default.
+    /// The volume's own tenant, the one that names the volume, the one that is named like it, or else the default. Takes
+    /// time that grows with the number of patterns.
     pub fn of<'b>(&self, name: &'b str, volume: &'b Volume) -> &'b str
     where
         'a: 'b,
@@ -440,11 +444,25 @@ impl<'a> Owners<'a> {
         if let Some(tenant) = &volume.tenant {
             return tenant;
         }
+        if let Some(tenant) = self.named.get(name) {
+            return tenant;
+        }
         match self.patterns.iter().find(|(entry, _)| entry.names_volume(name)) {
             Some((_, tenant)) => tenant,
             None if self.config.tenants.contains_key(name) => name,
             None => DEFAULT_TENANT,
         }
+    }
+}
+
+/// The tenants that name clients, by themselves: a server keeps them, and asks for each connection.
+#[derive(Clone, Debug, Default)]
+pub struct Clients(Vec<(Match, String)>);
+
+impl Clients {
+    /// The tenant that names a client, by the most specific of its entries.
+    pub fn tenant_of(&self, client: &Caller<'_>) -> Option<&str> {
+        self.0.iter().find(|(entry, _)| entry.names(client)).map(|(_, name)| name.as_str())
     }
 }
 
@@ -554,27 +572,35 @@ impl Config {
         }
     }
 
-    /// The tenant of connections to a volume whose client no tenant names. For many volumes: [`Config::owners`].
-    pub fn tenant_of<'a>(&'a self, name: &'a str, volume: &'a Volume) -> &'a str {
-        self.owners().of(name, volume)
-    }
-
     /// Tells of volumes whose they are. Takes time that grows with the number of tenants.
     pub fn owners(&self) -> Owners<'_> {
-        let entries =
-            self.tenants.iter().flat_map(|(name, tenant)| tenant.matches.iter().map(move |entry| (entry, name)));
-        let of_volumes = entries.filter(|(entry, _)| matches!(entry, Match::Volume(_)));
-        let mut patterns: Vec<_> = of_volumes.map(|(entry, name)| (entry, name.as_str())).collect();
-        patterns.sort_by_key(|(entry, _)| std::cmp::Reverse(entry.specificity()));
-        Owners { config: self, patterns }
+        let (mut named, mut patterns) = (HashMap::new(), Vec::new());
+        for (entry, name) in self.entries() {
+            match entry {
+                Match::Volume(volume) if !volume.contains(['*', '?']) => {
+                    named.entry(volume.as_str()).or_insert(name);
+                }
+                Match::Volume(_) => patterns.push((entry, name)),
+                _ => {}
+            }
+        }
+        patterns.sort_by_key(|(entry, _)| Reverse(entry.specificity()));
+        Owners { config: self, named, patterns }
     }
 
-    /// The tenant that names a client, by the most specific of its entries.
-    pub fn tenant_of_client(&self, client: &Caller<'_>) -> Option<&str> {
-        let entries =
-            self.tenants.iter().flat_map(|(name, tenant)| tenant.matches.iter().map(move |entry| (entry, name)));
-        let best = entries.filter(|(entry, _)| entry.names(client)).max_by_key(|(entry, _)| entry.specificity());
-        best.map(|(_, name)| name.as_str())
+    /// Tells of clients whose they are. Takes time that grows with the number of tenants.
+    pub fn clients(&self) -> Clients {
+        let of_clients = self.entries().filter(|(entry, _)| matches!(entry, Match::Client(_)));
+        let mut entries: Vec<_> = of_clients.map(|(entry, name)| (entry.clone(), name.to_owned())).collect();
+        // Of equals the last decides.
+        entries.reverse();
+        entries.sort_by_key(|(entry, _)| Reverse(entry.specificity()));
+        Clients(entries)
+    }
+
+    /// All entries of tenants, with their tenants.
+    fn entries(&self) -> impl Iterator<Item = (&Match, &str)> {
+        self.tenants.iter().flat_map(|(name, tenant)| tenant.matches.iter().map(move |entry| (entry, name.as_str())))
     }
 
     /// True if clients of a volume must use TLS that come over TCP, or else over a Unix socket.

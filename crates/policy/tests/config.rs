@@ -105,11 +105,12 @@ fn a_volume_finds_its_tenant_and_a_client_its_own() {
         "[tenants.web]\nmatch = [\"10.0.0.0/8\"]\n[tenants.db]\nmatch = [\"10.1.0.0/16\"]\n\
          [volumes.web]\nsize = 4096\n[volumes.other]\nsize = 4096\n[volumes.third]\nsize = 4096\ntenant = \"db\"\n",
     );
-    let tenant = |name: &str| config.tenant_of(name, &config.volumes[name]).to_owned();
+    let (owners, clients) = (config.owners(), config.clients());
+    let tenant = |name: &str| owners.of(name, &config.volumes[name]).to_owned();
     assert_eq!((tenant("web"), tenant("other"), tenant("third")), ("web".into(), "default".into(), "db".into()));
     let of = |address: &str| {
         let address = Some(address.parse().expect("an address"));
-        config.tenant_of_client(&Caller { address, ..Caller::default() })
+        clients.tenant_of(&Caller { address, ..Caller::default() })
     };
     assert_eq!((of("10.9.0.1"), of("10.1.0.1"), of("192.0.2.1")), (Some("web"), Some("db"), None));
 }
@@ -123,11 +124,12 @@ fn the_most_specific_entry_decides_whose_a_connection_is() {
          [volumes.db-1]\nsize = 4096\n[volumes.db-2]\nsize = 4096\n[volumes.web]\nsize = 4096\n\
          [volumes.own]\nsize = 4096\ntenant = \"default\"\n",
     );
+    let (owners, clients) = (config.owners(), config.clients());
     for (volume, tenant) in [("db-1", "one"), ("db-2", "db"), ("web", "all"), ("own", "default")] {
-        assert_eq!(config.tenant_of(volume, &config.volumes[volume]), tenant, "{volume}");
+        assert_eq!(owners.of(volume, &config.volumes[volume]), tenant, "{volume}");
     }
     let (names, fingerprint) = (["one.example.org".to_owned()], [0; 32]);
-    let of = |uid, certificate| config.tenant_of_client(&Caller { address: None, uid, certificate });
+    let of = |uid, certificate| clients.tenant_of(&Caller { address: None, uid, certificate });
     assert_eq!((of(Some(1000), None), of(Some(1), None), of(None, None)), (Some("db"), Some("all"), None));
     assert_eq!(of(Some(1000), Some((&names[..], &fingerprint))), Some("one"));
 }

@@ -169,6 +169,11 @@ impl Handshakes {
         Counted { handshakes: Arc::clone(self), client }
     }
 
+    /// When the next connection may be accepted of whose client nothing is known; `None`: now.
+    pub(crate) fn newcomer(&self) -> Option<Instant> {
+        self.pace.newcomer()
+    }
+
     /// Something was done for a client that negotiates, on this thread. What comes next begins where it ended.
     pub(crate) fn charge(&self, client: Client, work: &Work) -> Work {
         self.pace.charge(client, work)

@@ -85,7 +85,7 @@ impl Reason {
     ];
 
     /// Name in state and metrics.
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Barred(Barred::ServerDeny) => "server_deny",
             Self::Barred(Barred::ServerAllow) => "server_allow",

@@ -68,6 +68,8 @@ impl Registry {
             config: Arc::new(config.clone()),
             volumes: present.volumes.clone(),
             settings: Vec::new(),
+            owners: Vec::new(),
+            clients: config.clients(),
             by_name: HashMap::new(),
             pools: present.pools.clone(),
             tenants: present.tenants.clone(),
@@ -206,6 +208,12 @@ impl Registry {
         let settings =
             |served: &Option<Arc<Volume>>| Some(Arc::new(config.volumes.get(&served.as_ref()?.name)?.clone()));
         next.settings = next.volumes.iter().map(settings).collect();
+        let owners = config.owners();
+        let owner = |served: &Option<Arc<Volume>>| {
+            let name = &served.as_ref()?.name;
+            Some(Arc::from(owners.of(name, config.volumes.get(name)?)))
+        };
+        next.owners = next.volumes.iter().map(owner).collect();
         Ok(())
     }
 

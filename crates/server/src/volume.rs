@@ -12,6 +12,7 @@ use crate::backend::Backend;
 use crate::backend::memory::CHUNK;
 use crate::backend::operation::{Extent, FileIo, IoResult, MAX_EXTENTS};
 use crate::clock;
+use crate::engine::searches;
 use crate::engine::threads::{Blocking, Threads};
 use crate::error::Error;
 use crate::failures::Failures;
@@ -322,6 +323,10 @@ impl Blocking for Volume {
     fn run(&self, io: FileIo) -> IoResult {
         match (&self.backend, io) {
             (Backend::File(_), FileIo::Sync { turn }) => IoResult::of(self.sync(turn).map(|()| 0)),
+            (Backend::File(file), FileIo::Extents { .. }) => {
+                let _search = searches::all().begin();
+                file.run(io)
+            }
             (Backend::File(file), _) => file.run(io),
             (Backend::Rbd(rbd), FileIo::Extents { offset, len, max }) => rbd.extents(offset, len, max),
             _ => IoResult::Code(-libc::EINVAL),
@@ -371,6 +376,9 @@ mod tests {
         volume.has_found(1024);
         (0..5).for_each(|_| volume.has_found(1));
         assert!(status(&volume, 1 << 30) > 400, "a large one is not forgotten at once");
+        let came = searches::all().came();
+        assert!(matches!(volume.run(FileIo::Extents { offset: 0, len: 4096, max: 1 }), IoResult::Extents(_)));
+        assert!(searches::all().came() > came, "it waits for those of other volumes");
         std::fs::remove_dir_all(dir).unwrap();
     }
 

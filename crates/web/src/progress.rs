@@ -55,6 +55,8 @@ pub(crate) enum Stage {
     Turn,
     /// It is being answered, likewise.
     Answering,
+    /// The answer is there and is being sent, since then: how fast the client reads is its own business.
+    Sending(Instant),
     /// Between two requests.
     Idle,
 }
@@ -66,6 +68,8 @@ pub(crate) struct Progress {
     state: Mutex<State>,
     /// Wakes the connection when it is asked to give way.
     asked: Notify,
+    /// Wakes its next request when an answer is sent.
+    sent: Notify,
 }
 
 struct State {
@@ -79,7 +83,7 @@ impl Progress {
     pub(crate) fn new(origin: Origin) -> Self {
         let came = Instant::now();
         let state = State { stage: Stage::Part(came), gives_way: false };
-        Self { origin, came, state: Mutex::new(state), asked: Notify::new() }
+        Self { origin, came, state: Mutex::new(state), asked: Notify::new(), sent: Notify::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -103,6 +107,21 @@ impl Progress {
     pub(crate) fn receive(&self) {
         if self.stage() == Stage::Idle {
             self.enter(Stage::Part(Instant::now()));
+        }
+    }
+
+    /// The system has taken all that was to be sent.
+    pub(crate) fn send(&self) {
+        if matches!(self.stage(), Stage::Sending(_)) {
+            self.enter(Stage::Idle);
+            self.sent.notify_one();
+        }
+    }
+
+    /// Waits until no answer is being sent: a client that asks on and reads nothing has one in memory.
+    pub(crate) async fn until_sent(&self) {
+        while matches!(self.stage(), Stage::Sending(_)) {
+            self.sent.notified().await;
         }
     }
 
@@ -134,14 +153,22 @@ impl Progress {
         }
     }
 
-    /// Waits until the head or the body of a request has been incomplete for so long.
-    pub(crate) async fn until_late(&self, patience: Duration) {
+    /// Waits until the head or the body of a request has been incomplete for so long, or an answer has been sent for so long.
+    pub(crate) async fn until_late(&self, incomplete: Duration, sending: Duration) {
         loop {
-            match self.stage() {
-                Stage::Part(since) if since.elapsed() >= patience => return,
-                Stage::Part(since) => sleep_until(since + patience).await,
-                Stage::Turn | Stage::Answering | Stage::Idle => sleep(patience.min(LOOK)).await,
+            let (since, patience) = match self.stage() {
+                Stage::Part(since) => (since, incomplete),
+                Stage::Sending(since) => (since, sending),
+                Stage::Turn | Stage::Answering | Stage::Idle => {
+                    sleep(incomplete.min(sending).min(LOOK)).await;
+                    continue;
+                }
+            };
+            if since.elapsed() >= patience {
+                return;
             }
+            // It may get on before, to a stage with less time.
+            sleep_until((since + patience).min(Instant::now() + LOOK)).await;
         }
     }
 }
@@ -159,8 +186,8 @@ impl Crowd {
         self.0.push(Arc::downgrade(progress));
     }
 
-    /// Asks one to give way that has not sent a whole request, or else one that asks for nothing, or else one that waits
-    /// for its turn: the oldest of the client with the most of them. A client that has few is not in the way of others.
+    /// Asks one to give way that has not sent a whole request, or else one that asks for nothing, or else one that is being
+    /// sent its answer, or else one that waits for its turn: the oldest of the client with the most of them. A client that has few is not in the way of others.
     /// Incomplete requests have `grace` in any case. Returns when to ask again if there is no place by then.
     pub(crate) fn make_room(&mut self, grace: Duration) -> Duration {
         self.0.retain(|progress| progress.strong_count() > 0);
@@ -178,8 +205,10 @@ impl Crowd {
                 return left;
             }
             part.ask();
-        } else if let Some(oldest) = of(|stage| stage == Stage::Idle).or_else(|| of(|stage| stage == Stage::Turn)) {
-            oldest.ask();
+        } else {
+            let sends = || of(|stage| matches!(stage, Stage::Sending(_)));
+            let oldest = of(|stage| stage == Stage::Idle).or_else(sends).or_else(|| of(|stage| stage == Stage::Turn));
+            oldest.into_iter().for_each(|oldest| oldest.ask());
         }
         ANOTHER
     }

@@ -57,6 +57,8 @@ pub(crate) struct Bounds {
     /// Until the next request begins. Not one of the periods that are usual for scrapers, whose next request would meet
     /// the end.
     pub(crate) idle: Duration,
+    /// Until an answer is sent.
+    pub(crate) answer: Duration,
     /// Nothing moves.
     pub(crate) silence: Duration,
     /// The whole connection, which then ends behind the answer under way.
@@ -74,6 +76,7 @@ impl Bounds {
         handshake: Duration::from_secs(10),
         head: Duration::from_secs(5),
         idle: Duration::from_secs(45),
+        answer: Duration::from_secs(30),
         silence: Duration::from_secs(60),
         life: Duration::from_secs(600),
         last_answer: Duration::from_secs(30),
@@ -247,8 +250,9 @@ async fn converse(
     let service = service_fn(|request: Request<Incoming>| {
         let waits = !is_first.swap(false, Ordering::Relaxed) || request.uri().path() != HEALTH;
         let (router, progress, pace) = (router.clone(), Arc::clone(progress), Arc::clone(pace));
-        progress.enter(if request.body().is_end_stream() { Stage::Turn } else { Stage::Part(Instant::now()) });
         async move {
+            progress.until_sent().await;
+            progress.enter(if request.body().is_end_stream() { Stage::Turn } else { Stage::Part(Instant::now()) });
             let (mut head, body) = request.into_parts();
             head.extensions.insert(caller);
             let body = whole(body).await?;
@@ -259,7 +263,7 @@ async fn converse(
             progress.enter(Stage::Answering);
             let answer = router.call(Request::from_parts(head, Body::from(body)));
             let Ok(answer) = PAYS.scope((pace, origin), answer).await;
-            progress.enter(Stage::Idle);
+            progress.enter(Stage::Sending(Instant::now()));
             Ok::<_, hyper::Error>(answer)
         }
     });
@@ -269,7 +273,7 @@ async fn converse(
     progress.enter(Stage::Part(Instant::now()));
     tokio::select! {
         _ = connection.as_mut() => return,
-        () = progress.until_late(bounds.head) => return,
+        () = progress.until_late(bounds.head, bounds.answer) => return,
         _ = timeout(bounds.life, over) => {}
     }
     connection.as_mut().graceful_shutdown();
@@ -373,8 +377,12 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Impatient<T> {
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match Pin::new(&mut self.inner).poll_flush(context) {
             Poll::Pending => self.watch(context, Poll::Pending),
-            // What was to be flushed moved when it was written; where there is nothing, this is so at every look.
-            ready => ready,
+            // What was to be flushed moved when it was written; where there is nothing, this is so at every look. All of an
+            // answer is written before it is flushed.
+            ready => {
+                self.progress.send();
+                ready
+            }
         }
     }
 

@@ -22,6 +22,7 @@ const LONG: Bounds = Bounds {
     handshake: NEVER,
     head: NEVER,
     idle: NEVER,
+    answer: NEVER,
     silence: NEVER,
     life: NEVER,
     last_answer: NEVER,
@@ -51,10 +52,20 @@ async fn start_paced(bounds: Bounds, pace: Pace, opening: impl Fn() -> Opening +
     };
     let echo = post(async |said: String| said);
     let router = Router::new().route("/", get(async || "here")).route("/slow", get(slow)).route("/work", get(work));
+    let counted = async || {
+        COUNTED.fetch_add(1, Ordering::Relaxed);
+        vec![b'x'; LARGE]
+    };
+    let router = router.route("/large", get(async || vec![b'x'; LARGE])).route("/counted", get(counted));
     let router = router.route("/echo", echo).route("/healthz", get(async || "here"));
     tokio::spawn(serve(listener, router, bounds, pace, |_, peer| Caller::Address(*peer), opening));
     address
 }
+
+/// Bytes of an answer to `/large` and `/counted`: more than the sockets of both ends take.
+const LARGE: usize = 64 << 20;
+/// Answers to `/counted`, which one test asks for.
+static COUNTED: AtomicU64 = AtomicU64::new(0);
 
 /// Processor time that an answer to `/work` takes.
 const WORK: Duration = Duration::from_millis(2);
@@ -368,6 +379,63 @@ async fn an_answer_may_take_longer_than_silence_and_is_followed_by_it() {
     // Up to its end, which silence makes.
     let ended = timeout(PATIENCE, stream.read_to_end(&mut said)).await.expect("ended in time");
     assert!(said.ends_with(b"here"), "{ended:?} after {said:?}");
+}
+
+/// A client that has asked for large answers, so many at once, and has the beginning of the first.
+async fn slow_reader(address: SocketAddr, path: &str, answers: usize) -> TcpStream {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let requests = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").repeat(answers);
+    stream.write_all(requests.as_bytes()).await.unwrap();
+    assert_eq!(timeout(PATIENCE, stream.read(&mut [0; 1])).await.expect("an answer").unwrap(), 1);
+    stream
+}
+
+/// Reads up to the end of the stream, or of so many large answers; how many bytes that were.
+async fn read_on(stream: &mut TcpStream, answers: usize) -> usize {
+    let (mut all, mut some) = (0, vec![0; 1 << 20]);
+    while all < answers * LARGE {
+        match timeout(PATIENCE, stream.read(&mut some)).await.expect("more, or the end") {
+            Ok(0) | Err(_) => break,
+            Ok(read) => all += read,
+        }
+    }
+    all
+}
+
+#[tokio::test]
+async fn an_answer_has_its_time_however_slowly_it_is_read() {
+    let address = start(Bounds { answer: FOR_AN_ANSWER, ..LONG }).await;
+    let mut slow = slow_reader(address, "/large", 1).await;
+    let begun = Instant::now();
+    while begun.elapsed() < 2 * FOR_AN_ANSWER {
+        slow.read_exact(&mut [0; 1_000]).await.unwrap();
+        sleep(SHORT / 10).await;
+    }
+    assert!(read_on(&mut slow, 1).await < LARGE, "it has all");
+}
+
+#[tokio::test]
+async fn a_slow_reader_gives_way_when_none_is_idle() {
+    let address = start(Bounds { connections: 2, ..LONG }).await;
+    let mut slow = slow_reader(address, "/large", 1).await;
+    // The second and the third each find one that is idle.
+    for _ in 0..3 {
+        assert!(is_answered(&mut TcpStream::connect(address).await.unwrap()).await);
+    }
+    let mut other = slow_reader(address, "/large", 1).await;
+    assert!(is_answered(&mut TcpStream::connect(address).await.unwrap()).await);
+    assert!(read_on(&mut slow, 1).await < LARGE, "the older of two");
+    assert!(read_on(&mut other, 1).await >= LARGE);
+}
+
+#[tokio::test]
+async fn the_next_request_is_answered_when_the_last_answer_is_sent() {
+    let address = start(LONG).await;
+    let mut slow = slow_reader(address, "/counted", 4).await;
+    assert!(is_answered(&mut TcpStream::connect(address).await.unwrap()).await);
+    let made = COUNTED.load(Ordering::Relaxed);
+    assert!(read_on(&mut slow, 4).await >= 4 * LARGE);
+    assert_eq!((made, COUNTED.load(Ordering::Relaxed)), (1, 4));
 }
 
 #[tokio::test]

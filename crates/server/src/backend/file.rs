@@ -338,17 +338,23 @@ impl File {
     pub(crate) fn zero(&self, offset: u64, len: u64, punch: bool, may_write: bool) -> rustix::io::Result<()> {
         let flags =
             if punch { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE } | FallocateFlags::KEEP_SIZE;
+        // A device takes whole blocks only. What is left of the first and the last one is written, which costs next to nothing.
+        let (end, block) = (offset + len, if self.block_device { u64::from(self.direct_align) } else { 1 });
+        let from = offset.next_multiple_of(block).min(end);
+        let to = (end - end % block).max(from);
         let tried = if self.writes_zeros(punch) && !may_write {
             Err(Errno::OPNOTSUPP)
+        } else if from < to {
+            self.fallocate(flags, from, to - from)
         } else {
-            self.fallocate(flags, offset, len)
+            Ok(())
         };
         match tried {
-            Err(error @ (Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL)) => {
-                // A device says INVAL to ranges that it takes only in whole blocks.
-                self.writes_zeros[usize::from(punch)].fetch_or(error != Errno::INVAL, Ordering::Relaxed);
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                self.writes_zeros[usize::from(punch)].store(true, Ordering::Relaxed);
                 if may_write { self.write_zeros(offset, len) } else { Err(Errno::OPNOTSUPP) }
             }
+            Ok(()) => self.write_zeros(offset, from - offset).and_then(|()| self.write_zeros(to, end - to)),
             done => done,
         }
     }
@@ -487,6 +493,7 @@ fn retry(mut call: impl FnMut() -> isize) -> rustix::io::Result<i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults::{Fault, Injection};
 
     fn scratch(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("evenkeel-file-{}-{name}", std::process::id()));
@@ -531,6 +538,41 @@ mod tests {
         assert!(bytes[..100].iter().all(|&b| b == 0) && bytes[100] == 1);
         file.trim(1 << 16, 1 << 16).unwrap();
         assert_eq!(file.extents(0, 1 << 20, 8).unwrap().len(), 1);
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_device_that_takes_whole_blocks_only_is_written_to_at_the_edges() {
+        let path = scratch("edges");
+        let (mut file, _) = File::open(&path, &NEW).unwrap();
+        (file.block_device, file.direct_align, file.faults) = (true, 512, Faults::table());
+        let line = |call, fault, times| Injection { place: String::new(), call, fault, skip: 0, times };
+        let watch = |faults: &Faults| {
+            let line = |call| line(call, Fault::Late(Duration::ZERO), u64::MAX);
+            [Call::Fallocate, Call::Write].map(line).into_iter().for_each(|line| faults.add(line));
+        };
+        for (offset, len, calls) in [
+            (512, 1 << 16, (1, 0)),
+            (700, 1 << 16, (1, 2)),
+            (700, 324, (0, 1)),
+            (1_000, 100, (0, 2)),
+            (1_000, 536, (1, 1)),
+        ] {
+            assert_eq!(rustix::io::pwrite(&file.cached, &[1; 1 << 17], 0).unwrap(), 1 << 17);
+            watch(&file.faults);
+            assert_eq!(file.zero(offset, len, false, false), Ok(()));
+            assert_eq!((file.faults.met(Call::Fallocate), file.faults.met(Call::Write)), calls, "{len} at {offset}");
+            file.faults.clear("");
+            let mut bytes = vec![9; 1 << 17];
+            assert_eq!(rustix::io::pread(&file.cached, &mut bytes[..], 0).unwrap(), 1 << 17);
+            let zeroed = (0u64..).zip(bytes).all(|(at, byte)| (byte == 0) == (offset..offset + len).contains(&at));
+            assert!(zeroed, "{len} at {offset}");
+        }
+        assert!(!file.writes_zeros(false));
+        // Whole blocks are refused as well: from now on, requests are charged and divided as writes.
+        file.faults.add(line(Call::Fallocate, Fault::Errno(libc::EINVAL), 1));
+        assert_eq!(file.zero(0, 1 << 16, false, false), Err(Errno::OPNOTSUPP));
+        assert!(file.writes_zeros(false));
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 }

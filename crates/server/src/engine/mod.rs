@@ -6,5 +6,6 @@
 //! same epoll set, so one wait covers both.
 
 pub(crate) mod priority;
+pub(crate) mod searches;
 pub(crate) mod threads;
 pub(crate) mod uring;

@@ -17,8 +17,8 @@ const ORDINARY_JOBS: usize = 16;
 /// 2,000 requests a second are 60 at a time.
 const MAX_THREADS: usize = 64;
 /// The kinds of jobs, in the order in which threads take them, and how many of each may be under way for one volume: syncs,
-/// one at work and one that begins when it ends; searches for holes, which take processor time and not the device's; what a
-/// reservation is owed; the rest.
+/// one at work and one that begins when it ends; searches for holes, of which [`super::searches`] lets few go on at a time in all
+/// volumes; what a reservation is owed; the rest.
 const KINDS: [usize; 4] = [2, 1, MAX_THREADS, ORDINARY_JOBS];
 /// How long a thread waits for work before it ends.
 const IDLE: Duration = Duration::from_secs(5);

@@ -22,6 +22,8 @@ const SUBMISSIONS: u32 = 512;
 const SUBMIT_BATCH: usize = 4;
 /// Operations that may be inside the kernel at once: no more than the completion queue holds, so that it never overflows.
 const COMPLETIONS: u32 = 4096;
+/// Operations of one volume on a ring at most; further ones are for its threads. A device that hangs never gives its part back.
+pub(crate) const MOST_OF_VOLUME: u32 = COMPLETIONS / 4;
 /// Where an entry carries, above its token, the errno with which a test lets it fail.
 const FAILURE_SHIFT: u32 = 32;
 /// How soon the kernel is asked again to take what it has refused: memory is short at such a time.
@@ -79,10 +81,11 @@ impl Uring {
     }
 
     /// Queues a read or write of a [`super::priority`] under `token`; it goes out with the next [`Uring::submit`]. False for
-    /// other operations: the kernel would give them to threads anyway, and syncs have to wait for each other.
+    /// other operations: the kernel would give them to threads anyway, and syncs have to wait for each other. False as well
+    /// while the ring is full, which it is for good where devices hang.
     #[inline]
     pub(crate) fn push(&mut self, token: u32, io: &FileIo, file: &File, priority: u16) -> bool {
-        if self.given_up {
+        if self.given_up || self.inside as usize + self.backlog.len() >= COMPLETIONS as usize {
             return false;
         }
         let mut io = *io;

@@ -32,7 +32,12 @@ impl Worker {
             let Some(socket) = self.listeners.get(listener) else { return };
             let work = self.waking.begin();
             match socket.accept(&self.shared.faults) {
-                Ok((transport, peer)) => self.place(transport, peer, &work),
+                Ok((transport, peer)) => {
+                    if let Some(until) = self.place(transport, peer, &work) {
+                        self.pause_accepting(until);
+                        return;
+                    }
+                }
                 Err(Errno::AGAIN) => return,
                 // The peer gave up while it waited, or a firewall forbids it: the next one may do better.
                 Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO | Errno::PERM) => {}
@@ -56,43 +61,60 @@ impl Worker {
         }
     }
 
-    fn place(&mut self, transport: Transport, peer: Peer, work: &Work) {
+    /// Gives a connection a place, or refuses it; when to accept the next one, if refusals have had their time.
+    ///
+    /// A connection with a place waits for its turn. One without a place has no turn, so the pause is what paces it.
+    fn place(&mut self, transport: Transport, peer: Peer, work: &Work) -> Option<Instant> {
         let client = Client::from(&peer);
-        if let Some((transport, peer, key, ticket, place)) = self.take_place(transport, peer) {
+        let Some((key, ticket, place)) = self.take_place(&peer) else {
+            // Closing tells the client at once; leaving it in the queue would let it hang.
+            drop(transport);
+            self.waking.charge(&self.shared.handshakes, client, work);
+            return self.shared.handshakes.newcomer();
+        };
+        let worker = self.shared.slots.home(key);
+        if worker == self.index {
             self.open(transport, peer, key, ticket, place, work);
         } else {
+            mail(&mut self.outbox, worker, Message::Accepted(transport, peer, key, ticket, place));
             self.waking.charge_anyway(&self.shared.handshakes, client, work);
         }
+        None
     }
 
-    /// Gives a connection a place; what is to be opened here.
-    fn take_place(&mut self, transport: Transport, peer: Peer) -> Option<(Transport, Peer, ConnKey, Ticket, Place)> {
-        let (ticket, place) = match self.shared.handshakes.begin(&peer, clock::now()) {
+    /// A place for a connection, with a worker, if there is one for it.
+    fn take_place(&mut self, peer: &Peer) -> Option<(ConnKey, Ticket, Place)> {
+        let (ticket, place) = match self.shared.handshakes.begin(peer, clock::now()) {
             Ok(counted) => counted,
             Err(reason) => {
-                if matches!(reason, Reason::Connections | Reason::ConnectionsOfClient) {
-                    self.shared.refused.fetch_add(1, Ordering::Relaxed);
+                if let Some(not_logged) = self.count_refusal(reason) {
+                    tracing::info!(%peer, why = reason.because(), not_logged, "refusing a connection");
                 }
-                self.shared.refusals.count(reason);
-                tracing::info!(%peer, why = reason.because(), "refusing a connection");
                 return None;
             }
         };
         let Some(key) = self.shared.slots.take() else {
-            // Closing tells the client at once; leaving it in the queue would let it hang.
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%peer, "refusing a connection: all server.max_connections are open");
+            if let Some(not_logged) = self.count_failure("slot", 0) {
+                tracing::warn!(%peer, not_logged, "refusing a connection: all server.max_connections are open");
+            }
             return None;
         };
         let worker = self.shared.placement().join(key.slot) as usize;
         self.shared.slots.set_home(key, worker);
         self.shared.accepted.fetch_add(1, Ordering::Relaxed);
         self.shared.stats[worker].connections.fetch_add(1, Ordering::Relaxed);
-        if worker == self.index {
-            return Some((transport, peer, key, ticket, place));
+        Some((key, ticket, place))
+    }
+
+    /// Counts a refusal by a bound on connections; if it is to be logged, how many like it were not. A client at its bound
+    /// may come again ten thousand times a second.
+    pub(super) fn count_refusal(&mut self, reason: Reason) -> Option<u64> {
+        if matches!(reason, Reason::Connections | Reason::ConnectionsOfClient | Reason::ConnectionsOfTenant) {
+            self.shared.refused.fetch_add(1, Ordering::Relaxed);
         }
-        mail(&mut self.outbox, worker, Message::Accepted(transport, peer, key, ticket, place));
-        None
+        self.shared.refusals.count(reason);
+        self.count_failure(reason.name(), 0)
     }
 
     /// Greets a new connection, or lets it wait until that is its client's turn: who storms hears nothing for a while, and

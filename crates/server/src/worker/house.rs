@@ -19,7 +19,7 @@ use crate::refusals::Reason;
 /// How often slow matters are looked after: deadlines, lost operations, statistics.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// Connections that are looked after in one round, which takes some 100 us.
-const IN_A_ROUND: usize = 128;
+pub(super) const IN_A_ROUND: usize = 128;
 /// How long a connection may stall, within two looks, whose tenant holds more than its share of buffer memory while other
 /// tenants wait for some.
 const GIVES_WAY_AFTER: Duration = Duration::from_millis(900);

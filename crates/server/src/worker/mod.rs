@@ -44,7 +44,7 @@ use evenkeel_control::{Duration, Instant};
 use rustix::io::Errno;
 
 use connection::{Connection, Paused, SendList, Sent};
-use house::House;
+use house::{House, IN_A_ROUND};
 use message::Message;
 use meter::Meter;
 use occupation::Occupation;
@@ -96,6 +96,8 @@ pub(crate) struct Worker {
     snapshot: Arc<Snapshot>,
     epoch: u64,
     connections: Vec<Option<Box<Connection>>>,
+    /// The first slot whose connection does not follow the snapshot yet, nor do those behind it.
+    unjudged: usize,
     count: usize,
     pools: Vec<PoolWork>,
     /// Pools with something to do in this round.
@@ -167,6 +169,7 @@ impl Worker {
             snapshot: Arc::default(),
             epoch: u64::MAX,
             connections: std::iter::repeat_with(|| None).take(slots).collect(),
+            unjudged: slots,
             count: 0,
             pools: Vec::new(),
             active: VecDeque::new(),
@@ -223,6 +226,7 @@ impl Worker {
             if self.shared.epoch() != self.epoch {
                 self.refresh();
             }
+            self.judge_some();
             for event in events.drain(..) {
                 self.on_event(event.u64, event.events);
             }
@@ -316,7 +320,8 @@ impl Worker {
     /// How long nothing will happen by itself.
     fn timeout(&self) -> Duration {
         let now = clock::now();
-        let busy = !self.resume.is_empty() || !self.active.is_empty() || !self.long.is_empty();
+        let judged = self.unjudged == self.connections.len();
+        let busy = !(self.resume.is_empty() && self.active.is_empty() && self.long.is_empty() && judged);
         let mut wake = if busy { now } else { self.house.due_at() };
         if let Some(ring) = &self.ring {
             wake = wake.min(ring.submit_at(now));
@@ -451,7 +456,7 @@ impl Worker {
         }
     }
 
-    /// Takes a new snapshot of pools, volumes and tenants, and closes the connections to volumes that it lacks.
+    /// Takes a new snapshot of pools, volumes and tenants, which connections follow in the next rounds.
     fn refresh(&mut self) {
         // The epoch first: a replacement in between is then noticed in the next round.
         self.epoch = self.shared.epoch();
@@ -459,18 +464,32 @@ impl Worker {
         while self.pools.len() < self.snapshot.pools.len() {
             self.pools.push(PoolWork::default());
         }
-        for slot in 0..self.connections.len() {
-            if let Some(mut connection) = self.connections[slot].take() {
-                if connection.follow(&self.snapshot) {
-                    self.connections[slot] = Some(connection);
-                } else {
-                    self.close(connection);
-                }
-            }
-        }
+        self.unjudged = 0;
         // Limits may have been raised: what waits may go.
         for index in 0..self.pools.len() {
             self.activate(index);
+        }
+    }
+
+    /// Lets the next connections follow the snapshot, and closes those to volumes that it lacks.
+    fn judge_some(&mut self) {
+        let mut judged = 0;
+        while judged < IN_A_ROUND && self.unjudged < self.connections.len() {
+            let slot = self.unjudged;
+            judged += usize::from(self.connections[slot].is_some());
+            self.judge(slot);
+            self.unjudged += 1;
+        }
+    }
+
+    /// Lets the connection in a slot follow the snapshot if it does not yet, or closes it.
+    fn judge(&mut self, slot: usize) {
+        if let Some(mut connection) = self.connections[slot].take_if(|_| slot >= self.unjudged) {
+            if connection.follow(&self.snapshot) {
+                self.connections[slot] = Some(connection);
+            } else {
+                self.close(connection);
+            }
         }
     }
 

@@ -20,6 +20,7 @@ use crate::buffer::Buffer;
 use crate::clock;
 use crate::engine::priority::{ORDINARY, URGENT};
 use crate::engine::threads::Job;
+use crate::engine::uring::MOST_OF_VOLUME;
 use crate::volume::Volume;
 
 #[cfg(test)]
@@ -50,6 +51,8 @@ pub(super) struct Operation {
     syncing: bool,
     /// How often there were no means for it.
     tries: u32,
+    /// True if the ring has it.
+    in_ring: bool,
     started: Instant,
     reported: bool,
 }
@@ -62,6 +65,8 @@ pub(super) struct Operations {
     /// Those to be tried again, and when.
     again: Vec<u32>,
     again_at: Instant,
+    /// How many of each volume the ring has, by the volume's id.
+    pub(super) in_ring: Vec<u32>,
 }
 
 impl Drop for Operations {
@@ -171,7 +176,9 @@ impl Worker {
 
     /// Hands a step of an operation to the ring, to a thread, to the driver of another server, or to librbd.
     fn hand_out(&mut self, token: u32, io: FileIo) {
-        let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
+        let Operations { entries, in_ring, .. } = &mut self.operations;
+        let Some(Some(operation)) = entries.get_mut(token as usize) else { return };
+        operation.leave_ring(in_ring);
         if let Backend::Remote(remote) = &operation.volume.backend {
             return remote.submit(io, token, &self.reports);
         }
@@ -182,10 +189,17 @@ impl Worker {
         }
         let reserved = operation.ticket.is_reserved();
         let priority = if reserved && self.shared.raises_priority { URGENT } else { ORDINARY };
+        let id = operation.volume.id as usize;
+        if in_ring.len() <= id {
+            in_ring.resize(id + 1, 0);
+        }
         // What the ring had no means for is for a thread.
         if let (Some(ring), Backend::File(file), 0) = (&mut self.ring, &operation.volume.backend, operation.tries)
+            && in_ring[id] < MOST_OF_VOLUME
             && ring.push(token, &io, file, priority)
         {
+            in_ring[id] += 1;
+            operation.in_ring = true;
             return;
         }
         let volume = Arc::clone(&operation.volume);
@@ -215,7 +229,9 @@ impl Worker {
     /// An operation is done, or part of it.
     pub(super) fn operation_done(&mut self, token: u32, result: IoResult) {
         self.waking.others();
-        let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
+        let Operations { entries, in_ring, .. } = &mut self.operations;
+        let Some(Some(operation)) = entries.get_mut(token as usize) else { return };
+        operation.leave_ring(in_ring);
         if let (Some(pass), Backend::File(file)) = (operation.pass.take(), &operation.volume.backend) {
             file.overlaps().leave(pass);
         }
@@ -345,8 +361,17 @@ impl Operation {
             unsynced: false,
             syncing: false,
             tries: 0,
+            in_ring: false,
             started,
             reported: false,
+        }
+    }
+
+    /// The ring does not have it any more, if it had.
+    #[inline]
+    fn leave_ring(&mut self, in_ring: &mut [u32]) {
+        if std::mem::take(&mut self.in_ring) {
+            in_ring[self.volume.id as usize] -= 1;
         }
     }
 

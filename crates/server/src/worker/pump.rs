@@ -103,7 +103,7 @@ impl Worker {
                             let volume = snapshot.volume(request.volume);
                             let in_memory = volume.is_some_and(|volume| volume.backend.is_memory());
                             // Carried out by this worker as soon as it has unlocked, or a search for holes, of which the
-                            // engine does one after the other: admission guards the queue of a device, and would only
+                            // engine does few at a time: admission guards the queue of a device, and would only
                             // keep others waiting for this one.
                             let searches = request.command == Command::BlockStatus
                                 && volume.is_some_and(|volume| matches!(volume.backend, Backend::File(_)));
@@ -238,6 +238,8 @@ impl Worker {
         if self.shared.epoch() != self.epoch {
             self.refresh();
         }
+        // It may name a tenant that there is no more, and the request would come back for ever.
+        self.judge(request.key.slot as usize);
         let connection = self.connections[request.key.slot as usize].as_ref().filter(|c| c.key == request.key);
         let tenant = match connection.map(|connection| &connection.phase) {
             Some(Phase::Attached(attached)) => Some(attached.tenant),

@@ -133,6 +133,10 @@ impl Directory for Exports<'_> {
 impl Worker {
     /// Reads from a connection and puts it back, or closes it.
     pub(super) fn receive(&mut self, mut connection: Box<Connection>) {
+        // What comes after a reload is not for those whom it keeps out.
+        if connection.key.slot as usize >= self.unjudged && !connection.follow(&self.snapshot) {
+            return self.close(connection);
+        }
         // What is only discarded waits for no turn.
         let negotiates = connection.ticket.as_ref().filter(|_| connection.ending != Ending::Lingering);
         let Some(client) = negotiates.map(Ticket::client) else {
@@ -489,9 +493,10 @@ impl Worker {
         let shared_out = snapshot.tenants[volume.pool].len() > 1;
         if shared_out && !may_have_another(account.connections() - 1, taken - 1, most) {
             let why = Reason::ConnectionsOfTenant;
-            self.shared.refusals.count(why);
-            self.shared.refused.fetch_add(1, Ordering::Relaxed);
-            tracing::info!(peer = %connection.peer, tenant = %tenant_name, why = why.because(), "closing a connection");
+            if let Some(not_logged) = self.count_refusal(why) {
+                let (tenant, why) = (&tenant_name, why.because());
+                tracing::info!(peer = %connection.peer, %tenant, why, not_logged, "closing a connection");
+            }
             return Err(Lost::Violation);
         }
         self.move_to(connection, Set::of(account.connections()));

@@ -19,6 +19,9 @@ use connection::Payload;
 const MEMORY: u64 = 32 << 20;
 
 mod cost;
+mod refused;
+mod reload;
+mod ring;
 
 /// A worker that serves a volume in memory to two connections at most.
 fn worker() -> Worker {
@@ -32,6 +35,11 @@ fn worker_with(bytes: u64, in_flight: usize) -> Worker {
 
 /// The same with volumes as described.
 fn worker_of(volumes: &str, in_flight: usize) -> Worker {
+    worker_and_registry(volumes, in_flight, 2).0
+}
+
+/// The same with so many connections at most, and with what changes it.
+fn worker_and_registry(volumes: &str, in_flight: usize, connections: u32) -> (Worker, Registry) {
     let config = Config::parse(volumes, "test").unwrap();
     let bounds = Bounds {
         in_flight,
@@ -41,15 +49,21 @@ fn worker_of(volumes: &str, in_flight: usize) -> Worker {
         peer_timeout: Duration::from_secs(120),
         busy_poll: Duration::ZERO,
     };
-    let shared =
-        Arc::new(Shared::new(1, 2, Budget::new(MEMORY), bounds, config.server.placement.control(), Faults::NONE));
+    let shared = Arc::new(Shared::new(
+        1,
+        connections,
+        Budget::new(MEMORY),
+        bounds,
+        config.server.placement.control(),
+        Faults::NONE,
+    ));
     let mut registry = Registry::new(0, Vec::new(), Faults::NONE);
     let mut snapshot = registry.plan(&Snapshot::default(), &config, true).unwrap();
     registry.apply(&Snapshot::default(), &mut snapshot);
     shared.publish(snapshot);
     let mut worker = Worker::new(0, shared, Vec::new()).unwrap();
     worker.refresh();
-    worker
+    (worker, registry)
 }
 
 /// A new connection, as if accepted: the client's end, and its name.

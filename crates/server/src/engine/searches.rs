@@ -1,0 +1,154 @@
+//! Searches for holes, of all volumes together: they take processor time and not the device's, and no admission throttles them.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// One of so many processors is for searches, and one in any case.
+const PROCESSORS: usize = 4;
+/// A search that has not ended by then waits for a device, and takes no processor from others: it ends within some ms otherwise.
+const WAITS_AFTER: Duration = Duration::from_millis(100);
+
+/// The searches of this process.
+pub(crate) fn all() -> &'static Searches {
+    static ALL: OnceLock<Searches> = OnceLock::new();
+    ALL.get_or_init(|| Searches::new(thread::available_parallelism().map_or(1, usize::from) / PROCESSORS, WAITS_AFTER))
+}
+
+/// Lets a few of those that come search at a time, in the order in which they came.
+pub(crate) struct Searches {
+    most: usize,
+    waits_after: Duration,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    came: u64,
+    waiting: VecDeque<(u64, Thread)>,
+    /// Those under way, and since when.
+    begun: Vec<(u64, Instant)>,
+}
+
+/// A search that is under way until this is dropped.
+pub(crate) struct Search<'a> {
+    of: &'a Searches,
+    number: u64,
+}
+
+impl Searches {
+    fn new(most: usize, waits_after: Duration) -> Self {
+        Self { most: most.max(1), waits_after, queue: Mutex::default() }
+    }
+
+    /// Waits on this thread until a search may begin.
+    pub(crate) fn begin(&self) -> Search<'_> {
+        let number = self.queue().come(thread::current());
+        loop {
+            let wait = self.queue().begin(number, self.most, self.waits_after, Instant::now());
+            match wait {
+                None => return Search { of: self, number },
+                Some(wait) => thread::park_timeout(wait),
+            }
+        }
+    }
+
+    /// How many have come so far.
+    #[cfg(test)]
+    pub(crate) fn came(&self) -> u64 {
+        self.queue().came
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Search<'_> {
+    fn drop(&mut self) {
+        self.of.queue().end(self.number);
+    }
+}
+
+impl Queue {
+    fn come(&mut self, thread: Thread) -> u64 {
+        self.came += 1;
+        self.waiting.push_back((self.came, thread));
+        self.came
+    }
+
+    /// Begins a search that has come; for how long it waits at most before it asks again, if it has to.
+    fn begin(&mut self, number: u64, most: usize, waits_after: Duration, now: Instant) -> Option<Duration> {
+        if self.waiting.front().is_none_or(|(first, _)| *first != number) {
+            // It is called when it is the first.
+            return Some(Duration::MAX);
+        }
+        let left = |(_, since): &(u64, Instant)| waits_after.checked_sub(now.duration_since(*since));
+        let busy = self.begun.iter().filter_map(left).filter(|left| !left.is_zero());
+        if busy.clone().count() >= most {
+            return busy.min();
+        }
+        self.waiting.pop_front();
+        self.begun.push((number, now));
+        self.call();
+        None
+    }
+
+    fn end(&mut self, number: u64) {
+        self.begun.retain(|(begun, _)| *begun != number);
+        self.call();
+    }
+
+    /// Lets the first of those that wait ask again.
+    fn call(&self) {
+        self.waiting.iter().take(1).for_each(|(_, thread)| thread.unpark());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn searches_begin_in_their_order_and_one_that_hangs_keeps_no_other_waiting() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        let begin =
+            |queue: &mut Queue, number, ms| queue.begin(number, 2, WAITS_AFTER, start + Duration::from_millis(ms));
+        let numbers: Vec<_> = (0..5).map(|_| queue.come(thread::current())).collect();
+        assert_eq!(begin(&mut queue, numbers[1], 0), Some(Duration::MAX), "it is not the first");
+        assert_eq!([0, 1].map(|n| begin(&mut queue, numbers[n], n as u64)), [None, None]);
+        assert_eq!(begin(&mut queue, numbers[2], 1), Some(Duration::from_millis(99)));
+        queue.end(numbers[1]);
+        assert_eq!(begin(&mut queue, numbers[2], 2), None);
+        assert_eq!(begin(&mut queue, numbers[3], 99), Some(Duration::from_millis(1)));
+        assert_eq!(begin(&mut queue, numbers[3], 100), None, "the first does not count any more");
+        queue.end(numbers[0]);
+        assert_eq!(begin(&mut queue, numbers[4], 101), Some(Duration::from_millis(1)));
+        queue.end(numbers[3]);
+        assert_eq!(begin(&mut queue, numbers[4], 101), None);
+        queue.end(numbers[2]);
+        queue.end(numbers[4]);
+        assert!(queue.begun.is_empty() && queue.waiting.is_empty());
+    }
+
+    #[test]
+    fn of_many_threads_no_more_search_at_a_time() {
+        let (searches, under_way, ended) = (Searches::new(2, Duration::MAX), AtomicUsize::new(0), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..32 {
+                scope.spawn(|| {
+                    let _search = searches.begin();
+                    assert!(under_way.fetch_add(1, Ordering::SeqCst) < 2);
+                    (0..100).for_each(|_| thread::yield_now());
+                    under_way.fetch_sub(1, Ordering::SeqCst);
+                    ended.fetch_add(1, Ordering::SeqCst);
+                });
+            }
+        });
+        assert_eq!(ended.into_inner(), 32);
+        assert!(all().most >= 1);
+    }
+}

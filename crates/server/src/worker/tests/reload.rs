@@ -1,0 +1,66 @@
+//! Connections after a reload: some in each round, and each before its next request.
+
+use evenkeel_control::units::{Kind, Work};
+use evenkeel_nbd::wire::Command;
+
+use super::*;
+use crate::worker::connection::Phase;
+use crate::worker::request::Request;
+
+const DISK: &str = "[volumes.disk0]\nbackend = \"memory\"\nsize = 4096\n";
+
+/// Replaces the configuration.
+fn reload(worker: &mut Worker, registry: &mut Registry, text: &str) {
+    let (config, present) = (Config::parse(text, "test").unwrap(), worker.shared.snapshot());
+    let mut snapshot = registry.plan(&present, &config, true).unwrap();
+    registry.apply(&present, &mut snapshot);
+    worker.shared.publish(snapshot);
+    worker.refresh();
+}
+
+fn open(worker: &Worker) -> usize {
+    worker.connections.iter().flatten().count()
+}
+
+#[test]
+fn a_reload_judges_some_connections_in_a_round_and_each_before_its_next_request() {
+    const MANY: usize = IN_A_ROUND + 40;
+    let (mut worker, mut registry) = worker_and_registry(DISK, 16, 1024);
+    let mut clients: Vec<_> = (0..MANY).map(|_| attach(&mut worker)).collect();
+    reload(&mut worker, &mut registry, &DISK.replace("disk0", "another"));
+    assert_eq!(worker.timeout(), Duration::ZERO, "there is something to do");
+    worker.judge_some();
+    assert_eq!(open(&worker), MANY - IN_A_ROUND);
+
+    // The last asks for something before its turn comes.
+    let (client, key) = clients.last_mut().unwrap();
+    let mut read = 0x2560_9513_u32.to_be_bytes().to_vec();
+    read.extend([0; 22]);
+    read.extend([0x10, 0]);
+    client.write_all(&read).unwrap();
+    worker.on_event(key.to_event(), READ);
+    assert_eq!((open(&worker), worker.requests), (MANY - IN_A_ROUND - 1, 0));
+    worker.judge_some();
+    assert_eq!(open(&worker), 0);
+}
+
+#[test]
+fn a_request_of_a_tenant_that_was_removed_finds_the_next_one_at_once() {
+    let tenant = "[tenants.gold]\n";
+    let with = format!("{tenant}{DISK}tenant = \"gold\"\n");
+    let (mut worker, mut registry) = worker_and_registry(&with, 16, 2);
+    let (mut client, key) = attach(&mut worker);
+    reload(&mut worker, &mut registry, DISK);
+    // As the next slice of a large request, which waits for no reading.
+    let mut connection = worker.connections[key.slot as usize].take().unwrap();
+    let Phase::Attached(attached) = &connection.phase else { panic!("it has a volume") };
+    let request = Request { command: Command::Flush, ..Request::of(key, attached.volume.id) };
+    assert_eq!(&*attached.tenant_name, "gold");
+    worker.enqueue(&mut connection, Work::new(Kind::Flush, 0), request);
+    worker.connections[key.slot as usize] = Some(connection);
+    worker.pump();
+    worker.send_replies();
+    assert_eq!(drain(&mut client), 16, "answered");
+    let Phase::Attached(attached) = &at(&mut worker, key).phase else { panic!("it has a volume") };
+    assert_eq!(&*attached.tenant_name, "default");
+}
