@@ -89,6 +89,8 @@ struct Tenant {
     moved: Moved,
     read: Option<Limit>,
     write: Option<Limit>,
+    /// The same of reads and writes before a reservation raised them.
+    assigned: [Option<Rate>; 2],
     /// Limits that another program set: this tenant is left alone.
     foreign: Option<Limits>,
     /// Its newest decisions about reads and writes.
@@ -160,6 +162,7 @@ impl Guarantees {
             seen: None,
             moved: Moved::default(),
             read: None,
+            assigned: [None; 2],
             write: None,
             foreign: None,
             newest: [Newest::default(); 2],
@@ -215,6 +218,7 @@ impl Guarantees {
                 };
                 let (read, write) = (assignment.read, assignment.write);
                 (tenant.read, tenant.write) = (at_least(read, Direction::Read), at_least(write, Direction::Write));
+                tenant.assigned = [read, write].map(|limit| limit.map(|limit| limit.limit));
             }
         }
     }
@@ -299,15 +303,18 @@ impl Tenant {
         }
     }
 
-    /// The found limits of what was guaranteed, in the guarantees' units.
+    /// The found limits of what was guaranteed, in the guarantees' units: as assigned, where a reservation has raised that.
     fn in_force(&self, found: &Limits) -> InForce {
-        let of = |limit: Option<Limit>, bytes: Option<u64>, requests: Option<u64>| match limit.map(|limit| limit.limit)
-        {
-            Some(Rate::BytesPerS(_)) => bytes,
-            Some(Rate::RequestsPerS(_)) => requests,
-            None => None,
+        let of = |direction: Direction, bytes: Option<u64>, requests: Option<u64>| {
+            let set = [self.read, self.write][direction as usize]?.limit;
+            let found = if matches!(set, Rate::BytesPerS(_)) { bytes } else { requests };
+            let assigned = self.assigned[direction as usize].map(Rate::value);
+            if found == Some(set.value()) { assigned } else { found }
         };
-        InForce { read: of(self.read, found.rbps, found.riops), write: of(self.write, found.wbps, found.wiops) }
+        InForce {
+            read: of(Direction::Read, found.rbps, found.riops),
+            write: of(Direction::Write, found.wbps, found.wiops),
+        }
     }
 
     fn limits(&self) -> Limits {

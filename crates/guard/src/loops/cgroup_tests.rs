@@ -134,5 +134,7 @@ fn no_limit_takes_a_reservation() {
         let tenant = guarantees.join("db", "db").unwrap().unwrap();
         let limit = run(&mut guarantees, tenant, 0..10);
         assert!(limit >= least && limit <= least.max(24_000_000) * 101 / 100, "{reservation}: {limit}");
+        let reason = guarantees.tenants[0].as_ref().unwrap().read.unwrap().reason;
+        assert_ne!(reason.name(), "other_limit", "{reservation}: it is the agent's own");
     }
 }

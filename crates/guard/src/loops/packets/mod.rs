@@ -106,6 +106,9 @@ impl Packets {
             }
         }
         (self.pools, self.config) = (pools, config.clone());
+        if let Some(limit) = self.resent.limit() {
+            self.pools.iter_mut().for_each(|pool| pool.limit(limit));
+        }
         let map = std::mem::take(&mut self.map);
         self.follow_anew(map);
         Ok(())
