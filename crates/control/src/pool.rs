@@ -464,24 +464,25 @@ impl<R> Pool<R> {
         let (phase, work, queued_at, free_at, entry) = match self.config.scheduler {
             Scheduler::Mclock => {
                 let (admission, tenants) = (&self.admission, &self.tenants);
-                let budget = admission.settled_bytes();
-                // A reservation, and who is served before it, goes before a budget that is used up: that may be a trial, or
-                // what is in flight was admitted under a larger one.
-                let may_exceed = |entry: &Entry<R>, work: &Work| {
-                    let own = tenants[entry.tenant.index as usize].in_flight_cost;
-                    own == 0 || own.saturating_add(base + u64::from(work.bytes)) <= budget
-                };
-                let is_claimed = self.queue.is_claimed(now);
                 let mut in_turn = InTurn::default();
                 let fits = |entry: &Entry<R>, work: &Work| {
-                    let cost = base + u64::from(work.bytes);
                     let tenant = &tenants[entry.tenant.index as usize];
+                    let cost = base + u64::from(work.bytes);
                     in_turn = InTurn { weight: tenant.qos.weight, cost, waits: tenant.in_flight_cost == 0 };
-                    admission.fits(cost) || is_claimed && may_exceed(entry, work)
+                    admission.fits(cost)
                 };
                 let pulled = match self.queue.pull_wanted(now, fits, |entry| wish(&entry.request)) {
+                    // What goes before reservations now and then gets its room like any other.
+                    Ok(Pull::Refused(until)) if self.queue.is_claimed(now) => Ok(Pull::Refused(until)),
+                    // A reservation goes before shares, and before a budget that is used up: that may be a trial, or what
+                    // is in flight was admitted under a larger one.
                     Ok(Pull::Refused(_)) if self.queue.is_reservation_due(now) => {
-                        self.queue.pull_reserved(now, may_exceed, |entry| wish(&entry.request))
+                        let budget = admission.settled_bytes();
+                        let fits = |entry: &Entry<R>, work: &Work| {
+                            let own = tenants[entry.tenant.index as usize].in_flight_cost;
+                            own == 0 || own.saturating_add(base + u64::from(work.bytes)) <= budget
+                        };
+                        self.queue.pull_reserved(now, fits, |entry| wish(&entry.request))
                     }
                     Ok(Pull::Refused(until)) => {
                         self.pull_within_share(now, in_turn, &wish).unwrap_or(Ok(Pull::Refused(until)))
