@@ -190,7 +190,7 @@ impl Model {
 
     /// The clients of a heap that may be at its head, because tags tie; `[None]` if it is empty.
     fn heads(&self, class: usize, reserved: bool, now: Fine) -> Vec<Option<&ModelClient>> {
-        let in_heap = |c: &&ModelClient| class == 1 || reserved == !c.qos.reservation.is_unset();
+        let in_heap = |c: &&ModelClient| class == 1 || reserved != c.qos.reservation.is_unset();
         let least = self.ready(class, now).filter(in_heap).map(|c| c.start_tag).min();
         let heads = self.ready(class, now).filter(in_heap).filter(|c| Some(c.start_tag) == least);
         let heads: Vec<_> = heads.map(Some).collect();
