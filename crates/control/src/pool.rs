@@ -575,7 +575,7 @@ impl<R> Pool<R> {
         (ready > now).then(|| self.waits_elsewhere(ready))
     }
 
-    /// What waits does not wait for the budget.
+    /// The requests that wait do not wait for the budget.
     fn waits_elsewhere(&self, until: Instant) -> Next<R> {
         self.admission.set_waiting(false);
         Next::Wait(until.min(self.controllers_due()))

@@ -301,6 +301,12 @@ fn start_limited(folder: &Folder, limit: &str) -> Option<Result<Server, (ExitSta
     Some(Server::try_spawn(&mut command))
 }
 
+/// True if the program can print its version under a limit.
+fn begins(limit: &str) -> bool {
+    let version = Command::new("prlimit").args([&format!("--{limit}"), EVENKEEL, "--version"]).output();
+    version.expect("prlimit").status.success()
+}
+
 /// Writes and reads without a failure.
 fn load(folder: &Folder, server: &Server) {
     let requests = ["--requests", "100", "--queue-depth", "8"];
@@ -364,6 +370,8 @@ fn no_value_of_a_limit_makes_a_server_crash() {
             Err((status, said)) if status.code() == Some(127) && said.contains("while loading shared libraries") => {
                 continue;
             }
+            // Too little for the kernel to begin any program with so much data, and be it to print its version.
+            Err((status, said)) if status.signal().is_some() && said.is_empty() && !begins(&limit) => continue,
             Err((status, said)) => {
                 assert!(said.contains("cannot") || said.contains("the limit of"), "{limit}: {status}: {said}");
                 assert!(matches!(status.code(), Some(1 | 2)), "{limit}: {status}: {said}");

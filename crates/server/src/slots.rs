@@ -1,5 +1,6 @@
 //! Names and homes of connections.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -18,8 +19,8 @@ pub(crate) struct Slots {
     homes: Vec<AtomicU32>,
     /// Requests that outlived their connection.
     orphans: Vec<AtomicU32>,
-    /// The rest of the connection, while there are some.
-    rests: Vec<Mutex<Option<Rest>>>,
+    /// The rests of connections that have some.
+    rests: Mutex<HashMap<u32, Rest>>,
     free: Mutex<Vec<u32>>,
 }
 
@@ -38,7 +39,7 @@ impl Slots {
             generations: zeros(),
             homes: zeros(),
             orphans: zeros(),
-            rests: (0..count).map(|_| Mutex::default()).collect(),
+            rests: Mutex::default(),
             free: Mutex::new((0..count).rev().collect()),
         }
     }
@@ -58,7 +59,7 @@ impl Slots {
     /// or have all slots but the bound of one client.
     pub(crate) fn give(&self, now: Instant, key: ConnKey, in_flight: u32, rest: Rest) {
         let slot = key.slot as usize;
-        *self.rests[slot].lock().unwrap_or_else(PoisonError::into_inner) = Some(rest);
+        self.rests.lock().unwrap_or_else(PoisonError::into_inner).insert(key.slot, rest);
         // One more than there are, so that the last of them does not free the slot before we are done.
         self.orphans[slot].store(in_flight + 1, Ordering::Release);
         self.generations[slot].store(key.generation.wrapping_add(2), Ordering::Release);
@@ -72,14 +73,16 @@ impl Slots {
 
     /// A request has ended whose connection is gone, and which held so many bytes of buffer memory.
     pub(crate) fn bury(&self, now: Instant, key: ConnKey, bytes: u64) {
-        let mut rest = self.rests[key.slot as usize].lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(left) = rest.as_mut().and_then(|rest| rest.left.as_mut()) {
+        let mut rests = self.rests.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(left) = rests.get_mut(&key.slot).and_then(|rest| rest.left.as_mut()) {
             left.end(now, bytes);
         }
         if self.orphans[key.slot as usize].fetch_sub(1, Ordering::AcqRel) == 1 {
-            let last = rest.take();
+            // Before the slot has another connection.
+            let rest = rests.remove(&key.slot);
+            drop(rests);
             self.free.lock().unwrap_or_else(PoisonError::into_inner).push(key.slot);
-            drop((rest, last));
+            drop(rest);
         }
     }
 

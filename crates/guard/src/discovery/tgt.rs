@@ -83,8 +83,8 @@ fn run_tool() -> Result<String, String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Reads the output. Lines are told by how far they are indented, too: an initiator's alias is printed as the initiator wrote
-/// it. One with line ends can still look like the tool's own lines, so that an address says no more than the initiator did;
+/// Reads the output. Their indentation tells lines apart, too: an initiator's alias is printed as the initiator wrote it. One
+/// with line ends can still look like the tool's own lines, so that an address says no more than the initiator did;
 /// [`Map`](super::Map) takes only those from which there is a connection.
 ///
 /// # Errors

@@ -192,10 +192,6 @@ impl Elastic {
             *budget *= factor;
         }
         self.enough = self.enough.max(MIN_BUDGET as f64);
-        if factor < change.factor {
-            // Fewer fit than before, which the next question can undo.
-            (self.due[UP], self.patience[UP]) = (now, 0.5 / SHARE_UP);
-        }
         if self.cost > 0.0 {
             (self.mean_cost, self.cost) = ((self.mean_cost + more).max(1.0), (self.cost + more).max(1.0));
         }
