@@ -432,3 +432,20 @@ fn a_reservation_that_cannot_be_met_starves_no_large_request_behind_a_budget() {
     // A 64th of what the reservation takes.
     assert!(served[1] * 80 > served[0], "{served:?}");
 }
+
+#[test]
+fn a_reservation_passes_a_used_up_budget_however_much_it_has_had_alone() {
+    let reservation = Rates { iops: 1_000_000, ..Rates::UNSET };
+    let mut pool = Pool::new(config(16_192), Instant::ZERO, 1);
+    let reserved = pool.join(at(0), Qos { reservation, ..Qos::default() });
+    let other = pool.join(at(0), weight(1));
+    for _ in 0..1_000 {
+        pool.submit(at(0), reserved, SMALL, 0).expect("live");
+        drain(&mut pool, at(0)).into_iter().for_each(|(_, ticket)| pool.complete(at(0), ticket, Outcome::Done));
+    }
+    (0..2).for_each(|_| pool.submit(at(0), other, SMALL, 1).expect("live"));
+    let of_other = drain(&mut pool, at(0));
+    assert_eq!(count(&of_other, 1), 2, "the budget is used up");
+    pool.submit(at(0), reserved, SMALL, 0).expect("live");
+    assert_eq!(count(&drain(&mut pool, at(0)), 0), 1, "nothing else waits");
+}

@@ -181,7 +181,7 @@ impl Client {
         if self.later.is_some() && self.ordinary_len() == 0 { Class::Background } else { self.policy }
     }
 
-    /// Goes where what waits now belongs; the class that it leaves, if it leaves one.
+    /// Goes where its requests that wait now belong; true if that is another class than before.
     #[inline]
     pub(super) fn settle(&mut self, virtual_time: [VirtualTime; 2]) -> bool {
         let class = self.class_now();

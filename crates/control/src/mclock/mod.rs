@@ -496,10 +496,10 @@ impl<R> Queue<R> {
         self.reserved.peek().is_some_and(|(due, _)| due <= now.as_nanos())
     }
 
-    /// True if a request that no reservation is owed goes before those that are, as one in 64 does by cost.
+    /// True if a request in turn that no reservation is owed goes before those that are, as one in 64 does by cost.
     #[inline]
     pub fn is_claimed(&self, now: Instant) -> bool {
-        self.weight_claim.is_owed() && self.is_reservation_due(now)
+        self.choose_client(now).is_some_and(|choice| choice.ahead_of_reservations)
     }
 
     /// Requests queued.

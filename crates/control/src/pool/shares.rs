@@ -121,8 +121,8 @@ impl<R> Pool<R> {
         }
     }
 
-    /// The next request that passes beside the budget, beside the request in turn. A tenant that was
-    /// looked at in vain is looked at again when it asks, or when its limits throttle it no longer.
+    /// The next request that passes beside the budget while the one in turn waits. A tenant that was looked at in vain is
+    /// looked at again when it asks, or when its limits throttle it no longer.
     #[inline]
     pub(super) fn pull_within_share<W: Into<Wish>>(
         &mut self,
