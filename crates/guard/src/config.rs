@@ -22,6 +22,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::actuator::Packets;
+use crate::discovery::sockets::DEFAULT_PORTS;
 use crate::loops::owed::Owed;
 
 mod array;
@@ -40,9 +41,6 @@ pub const EXAMPLE: &str = include_str!("../guard.example.toml");
 pub fn schema() -> serde_json::Value {
     schemars::schema_for!(AgentConfig).to_value()
 }
-
-/// Ports of iSCSI, NVMe/TCP and NBD.
-pub const DEFAULT_PORTS: [u16; 3] = [3260, 4420, 10809];
 
 /// The configuration as an operator writes it.
 #[derive(Clone, Debug, Default, Deserialize)]

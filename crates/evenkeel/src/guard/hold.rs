@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use evenkeel_guard::actuator::{Client, Hold, Holds, Packets, Plan, Settings};
-use evenkeel_guard::config::DEFAULT_PORTS;
+use evenkeel_guard::discovery::sockets::DEFAULT_PORTS;
 use evenkeel_guard::host::Acting;
 use evenkeel_policy::figures::counted;
 use evenkeel_policy::units::Duration;

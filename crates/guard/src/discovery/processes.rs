@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::mark;
 use super::roots::{self, Roots};
-use super::sockets::{Socket, SocketState};
-use crate::config::DEFAULT_PORTS;
+use super::sockets::{DEFAULT_PORTS, Socket, SocketState};
 use crate::error::Error;
 
 /// A server that is recognised by the name of its program, ours also by a [`mark`].

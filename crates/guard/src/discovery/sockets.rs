@@ -4,6 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::error::Fault;
 
+/// Ports of iSCSI, NVMe/TCP and NBD.
+pub const DEFAULT_PORTS: [u16; 3] = [3260, 4420, 10809];
+
 /// The state of a socket, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketState {
