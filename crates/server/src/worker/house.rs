@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 use evenkeel_control::placement::Sample;
 use evenkeel_control::{Duration, Instant};
 
-use super::Worker;
 use super::connection::{Ending, Phase};
 use super::message::Message;
 use super::seen::Seen;
+use super::{CLOSING, Worker};
 use crate::refusals::Reason;
 
 /// How often slow matters are looked after: deadlines, lost operations, statistics.
@@ -138,7 +138,7 @@ impl Worker {
             if connection.volume().is_none() {
                 self.shared.refusals.count(Reason::HandshakeTimeout);
             }
-            tracing::info!(peer = %connection.peer, why, "closing a connection");
+            self.say(CLOSING, why, &connection.peer, &why);
             self.close(connection);
         }
     }

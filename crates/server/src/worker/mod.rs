@@ -34,6 +34,7 @@ mod turns;
 mod waking;
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -66,6 +67,7 @@ use crate::mailbox::Mailbox;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::spin::Spin;
+use crate::transport::Peer;
 
 /// Bytes received with one system call: a batch of small requests, or a good part of a large write.
 const SCRATCH: usize = 256 << 10;
@@ -79,6 +81,11 @@ const LINGER_RETRY: Duration = Duration::from_millis(20);
 const SHORT: usize = 64 << 10;
 /// Bytes that a connection sends in a row while others wait: some 100 us, where a socket may take megabytes at once.
 const IN_A_ROW: usize = 256 << 10;
+/// The same for the only connection of a worker: the answers to its reads go out together, and a pool whose requests come
+/// from elsewhere still waits for less than half a millisecond.
+const IN_A_ROW_ALONE: usize = 1 << 20;
+/// The log's words for the end of a connection that this side decides.
+const CLOSING: &str = "closing a connection";
 /// A worker's state; lives on its thread.
 pub(crate) struct Worker {
     index: usize,
@@ -317,6 +324,14 @@ impl Worker {
         self.failures.count(what, errno, clock::now())
     }
 
+    /// Logs what is done to a connection, once in 10 s for each kind of reasons: a client that is refused may come again
+    /// ten thousand times a second.
+    fn say(&mut self, what: &str, kind: &'static str, peer: &Peer, why: &dyn Display) {
+        if let Some(not_logged) = self.count_failure(kind, 0) {
+            tracing::info!(%peer, %why, not_logged, "{what}");
+        }
+    }
+
     /// How long nothing will happen by itself.
     fn timeout(&self) -> Duration {
         let now = clock::now();
@@ -540,7 +555,8 @@ impl Worker {
         } else {
             let watch = self.meter.start();
             let out = &mut connection.out;
-            let sent = out.flush(&mut connection.transport, &mut self.send_list, &mut self.buffers, IN_A_ROW);
+            let most = if self.count > 1 { IN_A_ROW } else { IN_A_ROW_ALONE };
+            let sent = out.flush(&mut connection.transport, &mut self.send_list, &mut self.buffers, most);
             self.meter.stop(watch, &mut connection.toll);
             sent
         };

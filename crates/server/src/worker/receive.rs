@@ -18,7 +18,7 @@ use super::divide;
 use super::divided::Divided;
 use super::request::{Output, Request, Whole, is_change};
 use super::sources::Set;
-use super::{SCRATCH_UNDER_PRESSURE, Worker};
+use super::{CLOSING, SCRATCH_UNDER_PRESSURE, Worker};
 use crate::backend::operation::{Extent, MAX_EXTENTS};
 use crate::budget::Charge;
 use crate::buffer::BufferPool;
@@ -289,7 +289,7 @@ impl Worker {
                         if connection.volume().is_none() {
                             self.shared.refusals.count(Reason::Tls(why.into()));
                         }
-                        tracing::info!(peer = %connection.peer, %why, "closing a connection: TLS failed");
+                        self.say("closing a connection: TLS failed", "TLS", &connection.peer, &why);
                         return Err(Lost::Violation);
                     }
                     tracing::debug!(peer = %connection.peer, %error, "receiving failed");
@@ -404,7 +404,7 @@ impl Worker {
             && !std::mem::replace(&mut connection.refused, true)
         {
             self.shared.refusals.count(Reason::Barred(barred));
-            tracing::info!(peer = %connection.peer, why = barred.because(), "refusing a volume");
+            self.say("refusing a volume", barred.because(), &connection.peer, &barred.because());
         }
         if !answer.is_empty() {
             connection.out.push(None, Payload::Owned(answer), Charge::default());
@@ -413,7 +413,7 @@ impl Worker {
         let step = match step {
             Ok(step) => step,
             Err(violation) => {
-                tracing::info!(peer = %connection.peer, %violation, "closing a connection");
+                self.say(CLOSING, "violation", &connection.peer, &violation);
                 return Err(Lost::Violation);
             }
         };
@@ -433,12 +433,8 @@ impl Worker {
 
     /// Hands the stream to TLS; `quiet`: the client has sent nothing since it asked for that.
     fn start_tls(&mut self, connection: &mut Connection, quiet: bool) -> Result<(), Lost> {
-        let refuse = |connection: &Connection, why: &str| {
-            tracing::info!(peer = %connection.peer, why, "closing a connection");
-            Err(Lost::Violation)
-        };
         if !quiet {
-            return refuse(connection, "it sent unencrypted bytes behind STARTTLS");
+            return Err(self.refuse_tls(connection, "it sent unencrypted bytes behind STARTTLS"));
         }
         // The answer is the last that goes out as it is.
         let (list, buffers) = (&mut self.send_list, &mut self.buffers);
@@ -447,19 +443,21 @@ impl Worker {
             return Err(Lost::Gone);
         }
         if connection.out.len() > 0 {
-            return refuse(connection, "it leaves answers unread and starts TLS");
+            return Err(self.refuse_tls(connection, "it leaves answers unread and starts TLS"));
         }
-        let Some(acceptor) = &self.snapshot.tls else {
-            return refuse(connection, "a reload has just removed TLS from the configuration");
+        let Some(acceptor) = self.snapshot.tls.clone() else {
+            return Err(self.refuse_tls(connection, "a reload has just removed TLS from the configuration"));
         };
-        match connection.transport.secure(Arc::clone(acceptor)) {
-            Ok(()) => Ok(()),
-            Err(error) => refuse(connection, &error.to_string()),
-        }
+        connection.transport.secure(acceptor).map_err(|error| self.refuse_tls(connection, &error.to_string()))
+    }
+
+    fn refuse_tls(&mut self, connection: &Connection, why: &str) -> Lost {
+        self.say(CLOSING, "STARTTLS", &connection.peer, &why);
+        Lost::Violation
     }
 
     /// Takes note of the client's certificate, once it is known.
-    fn identify(&self, connection: &mut Connection) -> Result<(), Lost> {
+    fn identify(&mut self, connection: &mut Connection) -> Result<(), Lost> {
         if connection.peer.cipher.is_some() {
             return Ok(());
         }
@@ -478,7 +476,7 @@ impl Worker {
             Ok(()) => Reason::UnnamedCertificate,
         };
         self.shared.refusals.count(why);
-        tracing::info!(peer = %connection.peer, why = why.because(), "closing a connection");
+        self.say(CLOSING, why.because(), &connection.peer, &why.because());
         Err(Lost::Violation)
     }
 
@@ -542,7 +540,7 @@ impl Worker {
             Ok(Some(parsed)) => parsed,
             Ok(None) => return Ok(0),
             Err(violation) => {
-                tracing::info!(peer = %connection.peer, %violation, "closing a connection");
+                self.say(CLOSING, "violation", &connection.peer, &violation);
                 return Err(Lost::Violation);
             }
         };

@@ -12,7 +12,7 @@ use crate::handshakes::Client;
 use crate::paced::Work;
 use crate::registry::Registry;
 use crate::shared::Bounds;
-use crate::transport::{Peer, Transport};
+use crate::transport::Transport;
 use connection::Payload;
 
 /// Bytes of the buffer budget.
@@ -290,6 +290,23 @@ fn a_short_reply_goes_out_before_the_rest_of_a_long_one() {
     }
     assert_eq!(all + drain(&mut reader), LONG, "and the rest comes in its time");
     assert!(!at(&mut worker, long).dirty && worker.long.is_empty() && at(&mut worker, long).out.bytes() == 0);
+}
+
+#[test]
+fn the_only_connection_of_a_worker_sends_more_in_a_row() {
+    let mut worker = worker_with(16 << 20, 16);
+    let (mut reader, key) = attach(&mut worker);
+    let mut connection = worker.connections[key.slot as usize].take().unwrap();
+    for _ in 0..8 {
+        connection.out.push(None, Payload::Owned(vec![0; 128 << 10]), crate::budget::Charge::default());
+    }
+    // Room for what one may send in a row beside others, and more.
+    rustix::net::sockopt::set_socket_send_buffer_size(connection.transport.fd(), 2 << 20).unwrap();
+    worker.mark_dirty(&mut connection);
+    worker.connections[key.slot as usize] = Some(connection);
+    worker.send_some(key.slot);
+    let sent = drain(&mut reader);
+    assert!(sent > IN_A_ROW && sent <= IN_A_ROW_ALONE, "{sent} bytes");
 }
 
 #[test]

@@ -92,3 +92,18 @@ fn refused_connections_wait_in_the_queue_when_they_have_had_their_time() {
     worker.poll(&mut events, Duration::ZERO);
     assert_eq!(events.len(), 1, "until the pause is over");
 }
+
+#[test]
+fn of_many_that_break_the_protocol_one_is_logged() {
+    let mut worker = worker_with(1 << 20, 16);
+    LINES.set(0);
+    tracing::subscriber::with_default(Log, || {
+        for _ in 0..100 {
+            let (mut client, key) = attach(&mut worker);
+            client.write_all(&[0xff; 28]).unwrap();
+            worker.on_event(key.to_event(), READ);
+            assert!(worker.connections[key.slot as usize].as_ref().is_none_or(|open| open.key != key), "it is closed");
+        }
+    });
+    assert_eq!(LINES.get(), 1);
+}
