@@ -324,3 +324,48 @@ fn a_percentile_is_above_0_and_below_100() {
         assert_eq!(with(target::Statistic::Percentile(percentile)), Err("statistic"), "{percentile}");
     }
 }
+
+#[test]
+fn a_victim_that_writes_now_and_then_is_not_noisy() {
+    let mut bench = Bench::new(config(20), Qos::default());
+    bench.run(1_000, 5);
+    let (mut idle, mut noisy_reader) = (0, 0);
+    for ms in 0..20_000_u64 {
+        // While the writer is throttled the reader moves most: 32 KiB every 10 ms, and a write of 4 KiB every 300 ms.
+        if ms.is_multiple_of(10) {
+            let large = Work::new(Kind::Read, 32_768);
+            bench.pool.submit(at(bench.now_ms + 1), bench.reader, large, bench.reader).unwrap();
+        }
+        if ms.is_multiple_of(300) {
+            bench.pool.submit(at(bench.now_ms + 1), bench.reader, Work::new(Kind::Write, 4096), bench.reader).unwrap();
+        }
+        bench.run(1, 40);
+        idle += u32::from(matches!(bench.reason(), Reason::Idle { .. }));
+        noisy_reader += u32::from(bench.throttled(bench.reader).is_some());
+    }
+    assert_eq!((idle, noisy_reader), (0, 0), "ms without a read that counts, and with the reader throttled");
+}
+
+#[test]
+fn a_guarantee_of_reads_leaves_writes_to_the_throttle() {
+    let mut bench = Bench::new(config(20), Qos::default());
+    let guaranteed = guarantee::Throughputs { read: Some(Rate::RequestsPerS(20)), ..guarantee::Throughputs::NONE };
+    bench.pool.set_guarantees(at(0), bench.writer, &guaranteed);
+    bench.run(2_000, 40);
+    assert!(bench.throttled(bench.writer).is_some_and(|throttled| throttled.delay > Duration::ZERO));
+    // Once it reads, the delay leaves it what it is guaranteed.
+    let reads = |bench: &Bench| bench.pool.tenant(bench.writer).unwrap().stats.reads;
+    let mut before = 0;
+    for ms in 0..12_000_u64 {
+        if ms == 6_000 {
+            before = reads(&bench);
+        }
+        let view = bench.pool.tenant(bench.writer).unwrap();
+        if view.queued < 40 {
+            bench.pool.submit(at(bench.now_ms), bench.writer, READ, bench.writer).unwrap();
+        }
+        bench.run(1, 40);
+    }
+    let served = reads(&bench) - before;
+    assert!(served >= 6 * 19, "{served} of 120 guaranteed reads");
+}

@@ -171,7 +171,7 @@ impl Guarantees {
 pub(super) struct Guaranteed {
     id: throughput::TenantId,
     pub(super) scope: Scope,
-    guaranteed: Rate,
+    pub(super) guaranteed: Rate,
     /// The tenant's counters at the last tick: of the guaranteed requests, and of all.
     counted: u64,
     counted_in_all: Rates,
@@ -237,7 +237,7 @@ struct Got {
 
 impl Tenant {
     /// Its counter for this scope, in the unit of a guarantee.
-    fn done(&self, scope: Scope, unit: Rate) -> u64 {
+    pub(super) fn done(&self, scope: Scope, unit: Rate) -> u64 {
         let (stats, all) = (&self.stats, self.done_in_all());
         match (scope, unit) {
             (Scope::All, Rate::BytesPerS(_)) => all.bytes_per_s,

@@ -13,6 +13,7 @@ use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
+use super::guarantee::Scope;
 use super::target::{self, Target};
 use super::{Pool, Scheduler, Tenant};
 use crate::limits::Owner;
@@ -99,6 +100,8 @@ pub(super) struct Seen {
     /// Requests that have left the back end, in all; how long those of the interval took in it, on average.
     served: u64,
     latency: Duration,
+    /// What counted towards a guarantee of one direction since the pool began.
+    guaranteed: u64,
     /// Requests in flight in the interval, on average.
     requests: u64,
     /// Reads in the interval: how many, and their latencies together.
@@ -175,17 +178,19 @@ impl<R> Pool<R> {
                 let device_time = tenant.stats.device_latency.sum();
                 let spent = device_time.as_nanos().saturating_sub(tenant.seen.device_time.as_nanos());
                 let all_bytes_per_s = per_s(all.saturating_sub(tenant.seen.all));
-                // A tenant with all its slots in the device all the time would have so many times the load.
-                let slots = tenant.throttled.map_or(0, |throttled| throttled.usual.saturating_mul(length.as_nanos()));
+                // A tenant with all its slots in the device all the time would have so many times the load. One with nothing
+                // waiting has all that it asks for.
+                let waits = self.queue.client_len(tenant.client) > 0;
+                let slots = tenant.throttled.filter(|_| waits).map_or(0, |throttled| throttled.usual);
+                let slots = slots.saturating_mul(length.as_nanos());
                 let freed = all_bytes_per_s * (slots as f64 / spent.max(1) as f64).max(1.0);
                 loads.push(freed);
                 tenant.seen.freed = if moved > tenant.seen.moved { freed } else { 0.0 };
-                // A guarantee is the tenant's limit as well, so that every throttle would break it.
-                let throttle = if tenant.guaranteed.is_empty() { tenant.throttle } else { Throttle::Never };
+                // A guarantee of all is the tenant's limit as well, so that every throttle would break it.
+                let throttle = if tenant.is_guaranteed_all() { Throttle::Never } else { tenant.throttle };
                 let bytes_per_s = per_s(moved.saturating_sub(tenant.seen.moved));
                 let client = client(index, tenant.generation);
-                // What is owed passes without a slot.
-                let paid = f64::INFINITY;
+                let paid = tenant.paid(length);
                 samples.push(ClientSample { client, throttle, bytes_per_s, all_bytes_per_s, paid });
                 let served = tenant.stats.device_latency.count();
                 if let Some(latency) = spent.checked_div(served.saturating_sub(tenant.seen.served)) {
@@ -222,14 +227,15 @@ impl<R> Pool<R> {
             tenant.counts = target.counts(client);
             let queued = self.queue.client_len(tenant.client) as u64;
             let throttled = target.delay(client).map(|wanted| {
-                let slots = tenant.throttled.map_or_else(|| tenant.usual_slots(&reason), |throttled| throttled.usual);
-                // The last of the queue waits for as many requests and delays as there are requests for each slot.
+                let usual = tenant.throttled.map_or_else(|| tenant.usual_slots(&reason), |throttled| throttled.usual);
+                // The last of the queue waits for as many requests and delays as there are requests for each slot. What a long
+                // queue gives it ends with that queue.
                 let (latency, most) = (tenant.seen.latency.as_nanos(), max_delay.as_nanos());
-                let slots = slots.max(latency.saturating_mul(queued).div_ceil(most));
+                let slots = usual.max(latency.saturating_mul(queued).div_ceil(most));
                 let most = (most.saturating_mul(slots) / queued.max(slots)).saturating_sub(latency.min(most / 2));
                 let delay = wanted.delay.min(Duration::from_nanos(most));
                 let reason = if delay < wanted.delay { ClientReason::LongestWait } else { wanted.reason };
-                let (usual, (slots, delay)) = (slots, fewer(slots, delay, tenant.seen.latency));
+                let (slots, delay) = fewer(slots, delay, tenant.seen.latency);
                 Throttled { slots, usual, delay, reason }
             });
             if throttled != tenant.throttled {
@@ -261,6 +267,25 @@ impl<R> Pool<R> {
 }
 
 impl Tenant {
+    /// True if every request of it counts towards a guarantee.
+    fn is_guaranteed_all(&self) -> bool {
+        self.guaranteed.iter().any(|guarantee| guarantee.scope == Scope::All) || self.guaranteed.len() > 1
+    }
+
+    /// What it got of its guarantee of one direction in an interval of this length, as a multiple of the guarantee; infinite
+    /// without one, or while it asks for nothing of that direction. Of other things that are owed to it the throttle takes
+    /// nothing: reservations pass without a slot.
+    fn paid(&mut self, length: Duration) -> f64 {
+        let Some(guarantee) = self.guaranteed.first().filter(|guarantee| guarantee.scope != Scope::All) else {
+            return f64::INFINITY;
+        };
+        let (scope, rate) = (guarantee.scope, guarantee.guaranteed);
+        let done = self.done(scope, rate);
+        let got = done.saturating_sub(core::mem::replace(&mut self.seen.guaranteed, done));
+        let got_per_s = got as f64 / length.as_secs_f64();
+        if got > 0 { got_per_s / (rate.value() as f64).max(1.0) } else { f64::INFINITY }
+    }
+
     /// As many requests as it has in flight when it is not throttled.
     fn usual_slots(&self, reason: &Reason) -> u64 {
         // A burst that is known is throttled before it has filled the device again.

@@ -75,13 +75,13 @@ impl Client {
         }
     }
 
-    /// Decides anew whether it is noisy: with a load above `threshold`, until it has less than half of that.
-    pub(super) fn judge(&mut self, load: f64, threshold: f64) {
-        let from = if self.noisy { LEAVES_AT * threshold } else { threshold };
+    /// Decides anew whether it is noisy: with loads above all thresholds, until one is less than half of its own.
+    pub(super) fn judge(&mut self, loads: &[(f64, f64)]) {
+        let part = if self.noisy { LEAVES_AT } else { 1.0 };
         self.noisy = match self.throttle {
             Throttle::Never => false,
             Throttle::Always => true,
-            Throttle::Normal | Throttle::Last => load > from,
+            Throttle::Normal | Throttle::Last => loads.iter().all(|(load, threshold)| *load > part * threshold),
         };
     }
 }
@@ -127,16 +127,21 @@ impl Clients {
         self.all.retain(|client| client.present);
     }
 
-    /// Decides anew who is noisy: the loud clients that the throttle slows. Tells whether there are more
-    /// than before. O(clients · log clients).
+    /// Decides anew who is noisy: clients that are loud both in all that they move and in what the throttle slows. By the
+    /// latter alone a client that mostly reads would hide; by the former alone the others' victim, which moves most while they
+    /// are throttled, would be taken for noisy for a single write. Tells whether there are more than before.
+    /// O(clients · log clients).
     pub(super) fn find_noisy(&mut self) -> bool {
         let all = |client: &Client| client.all_bytes_per_s.max(client.now_bytes_per_s);
-        self.loads.clear();
-        self.loads.extend(self.all.iter().map(all));
-        let from = loud_from(&mut self.loads);
+        let mut from = |load: fn(&Client) -> f64| {
+            self.loads.clear();
+            self.loads.extend(self.all.iter().map(load));
+            loud_from(&mut self.loads)
+        };
+        let (from_all, from_slowed) = (from(all), from(Client::load));
         let before = self.noisy().count();
         for client in &mut self.all {
-            client.judge(if client.load() > 0.0 { all(client) } else { 0.0 }, from);
+            client.judge(&[(all(client), from_all), (client.load(), from_slowed)]);
         }
         self.noisy().count() > before
     }

@@ -140,7 +140,7 @@ impl Pid {
         self.clients.observe(length, sample.clients, latency, PRIOR.0);
         self.since_set = self.since_set + length;
         if self.since_set >= self.config.set_interval {
-            self.clients.all.iter_mut().for_each(|client| client.judge(client.bytes_per_s, self.threshold));
+            self.clients.all.iter_mut().for_each(|client| client.judge(&[(client.bytes_per_s, self.threshold)]));
             self.since_set = Duration::ZERO;
         }
         // Only what has read activity counts: without reads the average stays.
