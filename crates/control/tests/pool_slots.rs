@@ -5,8 +5,9 @@ use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::{CostModel, Qos};
 use evenkeel_control::pool::slots::LatencyTarget;
 use evenkeel_control::pool::target::Statistic;
-use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
+use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket, guarantee};
 use evenkeel_control::slots::{self, Method};
+use evenkeel_control::throughput::Rate;
 use evenkeel_control::units::{Kind, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
@@ -282,4 +283,46 @@ proptest! {
             }
         }
     }
+}
+
+/// Two slots by weight, for one tenant of weight 999 and one of weight 1, which always has four requests waiting, on a device
+/// that takes 10 ms for each of any number of requests. What the latter completes in each of twenty seconds.
+fn beside_a_heavy_weight(guaranteed: guarantee::Throughputs) -> Vec<u64> {
+    let slots = slots::Config { method: Method::Rwd, most: 2.0, ..slots::Config::NEEDS };
+    let mut bench = Bench::new(config(Some(slots)), 0);
+    let _heavy = bench.pool.join(at(0), Qos { weight: 999, ..Qos::default() });
+    let light = bench.pool.join(at(0), Qos::default());
+    bench.pool.set_guarantees(at(0), light, &guaranteed);
+    let (mut inside, mut done, mut before) = (Vec::<(u64, Ticket)>::new(), Vec::new(), 0);
+    for now in 1..=20_000_u64 {
+        let (over, left) = std::mem::take(&mut inside).into_iter().partition(|(due, _)| *due <= now);
+        inside = left;
+        let over: Vec<(u64, Ticket)> = over;
+        over.into_iter().for_each(|(_, ticket)| bench.pool.complete(at(now), ticket, Outcome::Done));
+        while bench.pool.tenant(light).unwrap().queued < 4 {
+            bench.pool.submit(at(now), light, WORK, 0).unwrap();
+        }
+        while let Next::Run(_, ticket) = bench.pool.dispatch(at(now)) {
+            inside.push((now + 10, ticket));
+        }
+        if now.is_multiple_of(1_000) {
+            let reads = bench.pool.tenant(light).unwrap().stats.reads;
+            done.push(reads - std::mem::replace(&mut before, reads));
+        }
+    }
+    done
+}
+
+#[test]
+fn slots_leave_a_guarantee_what_it_needs() {
+    for rate in [Rate::RequestsPerS(300), Rate::BytesPerS(300 * 4_096)] {
+        let done = beside_a_heavy_weight(guarantee::Throughputs::of_all(rate));
+        assert!(done[3..].iter().all(|&done| done >= 290), "{rate:?}: {done:?}");
+    }
+}
+
+#[test]
+fn the_smallest_share_is_a_slot_within_two_seconds() {
+    let done = beside_a_heavy_weight(guarantee::Throughputs::NONE);
+    assert!(done.chunks(2).all(|two| two.iter().sum::<u64>() > 0), "{done:?}");
 }

@@ -7,16 +7,20 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use super::guarantee::Scope;
 use super::target::Statistic;
 use super::{Pool, Scheduler, TenantId};
 use crate::limits::Owner;
 use crate::response::Shape;
 pub use crate::slots::Config;
 use crate::slots::{Controller, InvalidConfig, Reason, Report, Summary, Workload, WorkloadId};
+use crate::throughput::Rate;
 use crate::time::{Duration, Instant};
 
 /// Over how long a target is judged.
 const WINDOW: Duration = Duration::from_secs(1);
+/// A tenant that waits has a slot once in this time at least, however small its share: the longest wait for a throttle.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// A target that is missed for hours is reported once in this time.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
@@ -138,6 +142,8 @@ pub struct Granted {
     /// Of those, in how many the figure exceeded the target.
     pub violated: u64,
     mark: Mark,
+    /// Mean size of its requests in the last period in which some completed.
+    mean_bytes: u64,
     /// Slots for a period that it may still use, of what it was granted: by rounding, or because it asked for less.
     owed: f64,
     /// Completed in the present second, and their latencies.
@@ -340,7 +346,7 @@ impl<R> Pool<R> {
                 id: WorkloadId(u64::from(tenant.generation) << 32 | index),
                 target: tenant.granted.mean_target(),
                 weight: f64::from(tenant.qos.weight.max(1)),
-                guaranteed_iops: tenant.qos.reservation.iops as f64,
+                guaranteed_iops: tenant.guaranteed_iops(),
                 report,
             });
         }
@@ -369,7 +375,8 @@ impl<R> Pool<R> {
             }
             let granted = &mut tenant.granted;
             let ramp = slots.ramp;
-            let share_now = share.slots.map(|slots| (slots * ramp).max(slots.min(1.0)));
+            let least = (slots.config.period.as_secs_f64() / LONGEST_PAUSE.as_secs_f64()).min(1.0);
+            let share_now = share.slots.map(|slots| (slots * ramp).max(slots.min(1.0)).max(least));
             granted.slots = share_now.map(|slots| granted.round(slots));
             (granted.share, granted.need, granted.reason) = (share_now, share.need, Some(share.reason));
             let slots = granted.slots;
@@ -422,8 +429,23 @@ impl super::Tenant {
         let (completed, sum) = &mut self.granted.window;
         *completed += report.completed;
         *sum = Duration::from_nanos(sum.as_nanos().saturating_add(report.latency.as_nanos()));
+        if let Some(mean) = report.bytes.checked_div(report.completed).filter(|&mean| mean > 0) {
+            self.granted.mean_bytes = mean;
+        }
         self.granted.report = report;
         report
+    }
+
+    /// Requests per second that no bound for the others' targets may take: what is reserved or guaranteed, at the size that
+    /// its requests have.
+    fn guaranteed_iops(&self) -> f64 {
+        let iops = |rate: Rate| match rate {
+            Rate::BytesPerS(bytes) => bytes as f64 / self.granted.mean_bytes.max(1) as f64,
+            Rate::RequestsPerS(requests) => requests as f64,
+        };
+        let of = |all: bool| self.guaranteed.iter().filter(move |guarantee| (guarantee.scope == Scope::All) == all);
+        let sum = |all| of(all).map(|guarantee| iops(guarantee.guaranteed)).sum::<f64>();
+        (self.qos.reservation.iops as f64).max(sum(true)).max(sum(false))
     }
 }
 
