@@ -31,6 +31,7 @@ use crate::units::{Kind, Rates, Work};
 
 pub mod guarantee;
 mod prices;
+mod room;
 mod shares;
 pub mod slots;
 pub mod target;
@@ -473,7 +474,9 @@ impl<R> Pool<R> {
                 };
                 let pulled = match self.queue.pull_wanted(now, fits, |entry| wish(&entry.request)) {
                     // What goes before reservations now and then gets its room like any other.
-                    Ok(Pull::Refused(until)) if self.queue.is_claimed(now) => Ok(Pull::Refused(until)),
+                    Ok(Pull::Refused(until)) if self.queue.is_claimed(now) && self.shares.room.is_worth_a_wait(now) => {
+                        Ok(Pull::Refused(until.min(self.shares.room.waits_until())))
+                    }
                     // A reservation goes before shares, and before a budget that is used up: that may be a trial, or what
                     // is in flight was admitted under a larger one.
                     Ok(Pull::Refused(_)) if self.queue.is_reservation_due(now) => {
@@ -488,7 +491,7 @@ impl<R> Pool<R> {
                         self.pull_within_share(now, in_turn, &wish).unwrap_or(Ok(Pull::Refused(until)))
                     }
                     pulled => {
-                        self.shares.serve_in_turn();
+                        self.shares.serve_in_turn(now);
                         pulled
                     }
                 };
@@ -585,6 +588,7 @@ impl<R> Pool<R> {
     #[inline]
     pub fn complete(&mut self, now: Instant, ticket: Ticket, outcome: Outcome) {
         self.in_flight -= 1;
+        self.shares.room.moves(now);
         let latency = now.since(ticket.admitted_at);
         match (outcome, ticket.is_exempt()) {
             (_, true) => {}

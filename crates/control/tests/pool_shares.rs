@@ -449,3 +449,44 @@ fn a_reservation_passes_a_used_up_budget_however_much_it_has_had_alone() {
     pool.submit(at(0), reserved, SMALL, 0).expect("live");
     assert_eq!(count(&drain(&mut pool, at(0)), 0), 1, "nothing else waits");
 }
+
+/// Twenty seconds beside a device that keeps some requests for ever: what `tenants` (their terms, the sizes of their requests, and
+/// how many wait) complete in each second, when each of their requests takes 1 ms but those of the first, which hang.
+fn beside_a_hang(budget_bytes: u64, tenants: &[(Qos, u32, usize)]) -> Vec<Vec<u64>> {
+    let mut pool = Pool::new(config(budget_bytes), at(0), 1);
+    let ids: Vec<TenantId> = tenants.iter().map(|(qos, ..)| pool.join(at(0), *qos)).collect();
+    let (mut done, mut inside) = (vec![vec![0; 20]; ids.len()], Vec::<(u64, usize, Ticket)>::new());
+    for ms in 1..20_000_u64 {
+        let now = at(ms * 1_000);
+        let (over, left) = std::mem::take(&mut inside).into_iter().partition(|(due, ..)| *due <= ms);
+        inside = left;
+        let over: Vec<(u64, usize, Ticket)> = over;
+        for (_, place, ticket) in over {
+            done[place][(ms / 1_000) as usize] += 1;
+            pool.complete(now, ticket, Outcome::Done);
+        }
+        for (place, (_, bytes, depth)) in tenants.iter().enumerate() {
+            while pool.tenant(ids[place]).unwrap().queued < *depth {
+                pool.submit(now, ids[place], Work::new(Kind::Read, *bytes), place).unwrap();
+            }
+        }
+        while let Next::Run(place, ticket) = pool.dispatch(now) {
+            inside.push((if place == 0 { u64::MAX } else { ms + 1 }, place, ticket));
+        }
+    }
+    done
+}
+
+#[test]
+fn a_reservation_and_shares_go_on_beside_requests_that_hang() {
+    let reserved = Qos { reservation: Rates { iops: 1_000, bytes_per_s: 0 }, ..weight(1) };
+    let done = beside_a_hang(256 << 10, &[(weight(1), 4 << 10, 64), (reserved, 4 << 10, 64)]);
+    let good = done[1].iter().filter(|&&done| done >= 900).count();
+    assert!(good >= 17, "what a reservation of 1,000 a second gets: {:?}", done[1]);
+
+    // 200 of 256 KiB are lost, and a request of 128 KiB waits for room that does not come.
+    let tenants = [(weight(1), 200 << 10, 1), (weight(1), 128 << 10, 1), (weight(1), 4 << 10, 8)];
+    let done = beside_a_hang(256 << 10, &tenants);
+    let good = done[2].iter().filter(|&&done| done >= 500).count();
+    assert!(good >= 17, "what small requests get: {:?}, the large one: {:?}", done[2], done[1]);
+}

@@ -13,7 +13,8 @@
 //! tenant's share. Where shares are smaller than requests, one that is smaller than the mean of those in flight passes if its
 //! tenant has nothing in flight, unless it is the turn of a tenant with a greater weight. Nothing passes while a reservation is
 //! due. Nor does it while the tenant in turn has nothing in flight, its request is larger than its share, and others have had
-//! their part by weight meanwhile: they would take the room for it as fast as it becomes free. See `docs/algorithms/mclock.md`.
+//! their part by weight meanwhile: they would take the room for it as fast as it becomes free (see [`Room`]). See
+//! `docs/algorithms/mclock.md`.
 //!
 //! A tenant is looked at when it submits a request, when one of its own has completed, and when its limits throttle it no
 //! longer: O(1), with a limit O(log tenants).
@@ -21,6 +22,7 @@
 use alloc::collections::{BinaryHeap, VecDeque};
 use core::cmp::Reverse;
 
+use super::room::Room;
 use super::{Entry, Pool, Scheduler, Ticket};
 use crate::admission::Care;
 use crate::mclock::{Pull, Wish};
@@ -37,6 +39,8 @@ pub(super) struct Shares {
     weights: u64,
     /// Cost of what has passed beside the budget since a request was last served in turn, in bytes.
     overtaken: u64,
+    /// Whether the others stand still for the request in turn.
+    pub(super) room: Room,
     /// Tenants that submitted a request, or had one completed, since they were last looked at; each once.
     asking: VecDeque<u32>,
     /// Tenants that their limits throttled when they were looked at, and until when. What a tenant says itself (`parked`)
@@ -66,8 +70,9 @@ pub(super) struct InTurn {
 impl Shares {
     /// A request was served in turn.
     #[inline]
-    pub(super) fn serve_in_turn(&mut self) {
+    pub(super) fn serve_in_turn(&mut self, now: Instant) {
         self.overtaken = 0;
+        self.room.moves(now);
     }
 
     /// True if others have had their part by weight beside a request that waits and is larger than its tenant's share.
@@ -131,8 +136,8 @@ impl<R> Pool<R> {
         wish: impl Fn(&R) -> W,
     ) -> Option<Pulled<R>> {
         let (base, budget) = (self.base_in_budget(), self.admission.budget_bytes());
-        if self.shares.have_overtaken(in_turn, budget) {
-            return None;
+        if self.shares.have_overtaken(in_turn, budget) && self.shares.room.is_worth_a_wait(now) {
+            return Some(Ok(Pull::Refused(self.shares.room.waits_until())));
         }
         let small = (self.admission.in_flight_bytes() / self.in_flight.max(1)).saturating_sub(1);
         while let Some(&Reverse((until, index))) = self.shares.throttled.peek()
