@@ -62,6 +62,8 @@ struct Plant {
     background: f64,
     shows_device: bool,
     busy_s: f64,
+    /// Its statistics say that it is busy, whatever it does.
+    always_busy: bool,
     background_bytes: f64,
     controller: Controller,
     interval_s: f64,
@@ -81,6 +83,7 @@ impl Plant {
             background: 0.0,
             shows_device: true,
             busy_s: 0.0,
+            always_busy: false,
             background_bytes: 0.0,
             controller,
             interval_s: config.interval.as_secs_f64(),
@@ -169,7 +172,7 @@ impl Plant {
                 busy += rate / self.slow_bytes_per_s;
             }
         }
-        self.busy_s += busy.min(1.0) * STEP_S;
+        self.busy_s += if self.always_busy { 1.0 } else { busy.min(1.0) } * STEP_S;
         self.background_bytes += self.slow_bytes_per_s * self.background * STEP_S;
     }
 }
@@ -500,6 +503,32 @@ fn what_is_short_is_shared_by_weight_and_nobody_is_starved() {
         let unachievable = plant.controller.decision().assignments.iter().map(|assignment| assignment.unachievable());
         assert_eq!(unachievable.collect::<Vec<bool>>(), [true, true, false]);
     }
+}
+
+#[test]
+fn a_tenant_that_wants_little_leaves_the_slow_device_to_the_others() {
+    // The device's queue is never empty (others keep it so), and it has 100 MB/s left.
+    let little = Reader { demand: 20.0 * MB, ..reader(200.0 * MB, 0.4, 0.1) };
+    let mut plant = Plant::new(often(), vec![little, reader(150.0 * MB, 0.0, 1.0)], 100.0 * MB, 5);
+    plant.always_busy = true;
+    let before = plant.run(10.0);
+    assert!(mean(&before[1][3..]) > 90.0 * MB, "{}", mean(&before[1][3..]));
+    plant.run(60.0);
+    let rates = plant.run(120.0);
+    assert!(mean(&rates[1]) > 90.0 * MB, "{}", mean(&rates[1]));
+    assert!(mean(&rates[0]) > 15.0 * MB, "{}", mean(&rates[0]));
+}
+
+#[test]
+fn who_has_stopped_takes_nothing_from_the_others() {
+    let readers = vec![reader(80.0 * MB, 0.0, 1.0), reader(80.0 * MB, 0.0, 1.0)];
+    let mut plant = Plant::new(often(), readers, 100.0 * MB, 6);
+    plant.always_busy = true;
+    plant.run(60.0);
+    plant.readers[0].demand = 0.0;
+    plant.run(60.0);
+    let rates = plant.run(60.0);
+    assert!(dat(&rates[1], 80.0 * MB) < 0.03, "{}", mean(&rates[1]));
 }
 
 #[test]

@@ -59,8 +59,10 @@ pub(super) struct Memory {
     /// Rate and bytes per second at the slow device over the last windows, for what is short.
     pub(super) usual_rate: f64,
     pub(super) usual_slow: f64,
-    /// It is limited to its share of what is short.
-    pub(super) cut: bool,
+    /// It is limited to its share of what is short; what all streams had of the slow device when that began, else 0.
+    pub(super) cut: f64,
+    /// Whether it takes what others leave it.
+    pub(super) wants: share::Wants,
     /// The last whole window was one in which the tenant asked for nothing, or for less than it could have.
     activity: Activity,
 }
@@ -95,6 +97,11 @@ struct Window {
 }
 
 impl Memory {
+    /// False if the tenant asked for nothing in the last window, or for less than it could have.
+    pub(super) fn is_backlogged(&self) -> bool {
+        self.activity == Activity::Backlogged
+    }
+
     pub(super) fn without_debt(&self) -> Self {
         Self { owed: 0.0, window: Window::default(), ..*self }
     }
@@ -115,7 +122,9 @@ pub(super) fn decide(config: &Config, device: &Device, mut streams: Vec<&mut Str
             Interval::Seen(seen) => step(stream, &seen, device, length, ends),
         }
     }
-    share::what_is_short(device, &mut streams);
+    // Twice the time constant of what is usual.
+    let shows = length / NEWEST_WEIGHT;
+    share::what_is_short(device, &mut streams, shows, config.interval.as_secs_f64());
 }
 
 fn step(stream: &mut Stream, seen: &Seen, device: &Device, length: f64, ends: f64) {
@@ -184,11 +193,15 @@ fn close(memory: &mut Memory, guaranteed: f64, length: f64, backlogged: bool, mi
         if share(window.busy) < SATURATED {
             memory.lost += NEWEST_WEIGHT * (share(window.lost).min(0.75) - memory.lost);
         }
-        memory.usual_rate += NEWEST_WEIGHT * 2.0 * (share(window.got) - memory.usual_rate);
-        memory.usual_slow += NEWEST_WEIGHT * 2.0 * (share(window.slow_bytes) - memory.usual_slow);
     } else {
         // What this window was to repay is owed again.
         memory.owed += (window.due - guaranteed * length).max(-guaranteed * length);
+    }
+    if !window.void {
+        // The first window is all that is known.
+        let newest = if memory.usual_rate > 0.0 { NEWEST_WEIGHT * 2.0 } else { 1.0 };
+        memory.usual_rate += newest * (share(window.got) - memory.usual_rate);
+        memory.usual_slow += newest * (share(window.slow_bytes) - memory.usual_slow);
     }
     let most = REPAY_MOST * guaranteed * length;
     let repaid = (REPAY * memory.owed).clamp(-most, most);

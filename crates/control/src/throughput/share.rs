@@ -4,7 +4,7 @@
 //! are unachievable at their present miss rates, and no limit changes that. Left alone, the tenant with most requests out gets
 //! most of the slow device. So its bytes are dealt out by weight, to no tenant more than it needs for its guarantee (weighted
 //! max-min fairness), and who takes more than that from others is limited to it. Who does not need the slow device is not
-//! concerned.
+//! concerned, nor is who asks for nothing, or takes no more when the others are limited.
 
 use alloc::vec::Vec;
 
@@ -19,17 +19,25 @@ const NOT_SHORT: f64 = 0.95;
 const PROBE: f64 = 1.05;
 /// A stream that gets this part of its share is not robbed of it.
 const NOT_ROBBED: f64 = 0.9;
+/// A stream that takes so many times what it had takes what others leave it.
+const TAKES: f64 = 1.25;
 /// No tenant is limited to less than this part of its guarantee.
 const LEAST: f64 = 0.05;
 
-pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream]) {
+/// `seconds`: how long a change takes to show in the usual figures; `interval`: since the last decision.
+pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream], seconds: f64, interval: f64) {
     // Once cut, cut until nothing is short: otherwise a tenant that is cut would be released as soon as it helps.
-    let was_cut = streams.iter_mut().fold(false, |any, stream| any | core::mem::take(&mut stream.memory.cut));
+    let was_cut = streams.iter_mut().fold(0.0_f64, |all, stream| all.max(core::mem::take(&mut stream.memory.cut)));
     if device.usual_utilisation.is_none_or(|busy| busy < SATURATED) {
+        streams.iter_mut().for_each(|stream| stream.memory.wants = Wants::default());
         return;
     }
     let misses = |stream: &Stream| stream.memory.usual_slow > 0.0 && stream.memory.usual_rate > 0.0;
-    let short = |stream: &Stream| misses(stream) && stream.memory.usual_rate < NOT_SHORT * stream.guaranteed;
+    let short = |stream: &Stream| {
+        let memory = &stream.memory;
+        let asks = memory.is_backlogged() && !matches!(memory.wants, Wants::NoMore { .. });
+        misses(stream) && asks && memory.usual_rate < NOT_SHORT * stream.guaranteed
+    };
     if !streams.iter().any(|stream| short(stream)) {
         return;
     }
@@ -38,16 +46,20 @@ pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream]) {
         .iter()
         .map(|stream| {
             let per_unit = if misses(stream) { stream.memory.usual_slow / stream.memory.usual_rate } else { 0.0 };
-            (per_unit * stream.guaranteed, stream.weight)
+            let need = per_unit * stream.guaranteed;
+            let asks_for = if short(stream) { need } else { need.min(PROBE * stream.memory.usual_slow) };
+            (asks_for, stream.weight)
         })
         .collect();
-    let had: f64 = streams.iter().map(|stream| stream.memory.usual_slow).sum();
+    // No less than when the cut began: what nobody took of what it left is no sign of a slower device.
+    let had = streams.iter().map(|stream| stream.memory.usual_slow).sum::<f64>().max(was_cut);
     let shares = deal(PROBE * had, &needs);
-    let robbed =
-        |(stream, &share): (&&mut Stream, &f64)| short(stream) && stream.memory.usual_slow < NOT_ROBBED * share;
-    let cut = was_cut || streams.iter().zip(&shares).any(robbed);
+    let robbed = |stream: &Stream, share: f64| short(stream) && stream.memory.usual_slow < NOT_ROBBED * share;
+    let cut = was_cut > 0.0 || streams.iter().zip(&shares).any(|(stream, &share)| robbed(stream, share));
     for ((stream, share), (need, _)) in streams.iter_mut().zip(shares).zip(needs) {
-        if !short(stream) && share >= need {
+        let (is_short, is_robbed) = (short(stream), robbed(stream, share));
+        stream.memory.wants.learn(is_robbed && was_cut > 0.0, stream.memory.usual_rate, seconds, interval);
+        if !is_short && share >= need {
             continue;
         }
         let (measured, guaranteed) = (stream.memory.usual_rate, stream.guaranteed);
@@ -55,9 +67,39 @@ pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream]) {
         stream.forgive();
         let limit = if cut { attainable.max(LEAST * guaranteed) } else { guaranteed };
         if share < need {
-            stream.memory.cut = cut;
+            stream.memory.cut = if cut { had } else { 0.0 };
             stream.assign(limit, Reason::Unachievable { measured, guaranteed, attainable });
         }
+    }
+}
+
+/// Whether a stream takes what others leave it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Wants {
+    /// Nothing says that it does not.
+    #[default]
+    More,
+    /// Others have been cut for it, for so many seconds; it had this rate when that began.
+    Offered { had: f64, for_s: f64 },
+    /// It took more, up to this rate.
+    Takes { up_to: f64 },
+    /// It took no more than this, so that it is not short.
+    NoMore { had: f64 },
+}
+
+impl Wants {
+    fn learn(&mut self, offered: bool, rate: f64, seconds: f64, interval: f64) {
+        *self = match *self {
+            Self::More if offered => Self::Offered { had: rate, for_s: 0.0 },
+            Self::Offered { had, .. } if rate >= TAKES * had => Self::Takes { up_to: rate },
+            Self::Offered { had, for_s } if offered => {
+                let for_s = for_s + interval;
+                if for_s < seconds { Self::Offered { had, for_s } } else { Self::NoMore { had } }
+            }
+            Self::Takes { up_to } if TAKES * rate >= up_to => Self::Takes { up_to: up_to.max(rate) },
+            Self::NoMore { had } if rate < TAKES * had => Self::NoMore { had },
+            _ => Self::More,
+        };
     }
 }
 
