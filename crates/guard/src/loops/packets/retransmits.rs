@@ -2,7 +2,9 @@
 //!
 //! What waits too long counts as lost. The kernel counts for all connections together how many segments were sent again
 //! ([`crate::sensor::retransmits`]), so that this compares times in which a client is throttled with times in which none is:
-//! a count that is far above what the usual share would give shortens the longest delay.
+//! a count that is far above what the usual share would give shortens the longest delay. If a quarter of the delay brings as many,
+//! they are not its effect but somebody else's (a lossy path, or a client that drops what it receives): they are usual from then
+//! on, and the delay is as long as before.
 
 use evenkeel_control::{Duration, Instant};
 
@@ -32,6 +34,8 @@ pub(super) struct Resent {
     usual: (f64, f64),
     limit: Option<Duration>,
     changed: Instant,
+    /// The part that was sent again when the delay was first shortened, with which delay, and the limit until then.
+    suspected: Option<(f64, Duration, Option<Duration>)>,
     /// The figures when the limit was set last: sent again, expected, with which delay.
     seen: (u64, f64, Duration),
 }
@@ -86,9 +90,16 @@ impl Resent {
         let expected = (share * sent as f64).max(LEAST_EXPECTED);
         let count = resent as f64;
         if count > expected && count * (count / expected).ln() - count + expected > SURPRISE {
+            let is = count / (sent as f64).max(1.0);
+            let (was, from, limit) = *self.suspected.get_or_insert((is, held, self.limit));
+            self.changed = now;
+            if held.as_nanos() <= from.as_nanos() / 4 && is > SHORTEN * was {
+                let sent = usually_sent.max(sent as f64).max(1.0);
+                (self.usual, self.limit, self.suspected) = ((sent, is * sent), limit, None);
+                return true;
+            }
             let shorter = Duration::from_nanos((held.as_nanos() as f64 * SHORTEN) as u64).max(step);
             self.limit = Some(self.limit.map_or(shorter, |limit| limit.min(shorter)));
-            self.changed = now;
             self.seen = (resent, expected, held);
             return true;
         }
@@ -99,7 +110,7 @@ impl Resent {
         let Some(limit) = self.limit.filter(|_| now.since(self.changed) >= QUIET) else { return false };
         let longer = Duration::from_nanos((limit.as_nanos() as f64 * GROW) as u64);
         self.limit = (longer < most).then_some(longer);
-        self.changed = now;
+        (self.changed, self.suspected) = (now, None);
         true
     }
 }
@@ -163,6 +174,33 @@ mod tests {
             path.run(60, share, Duration::ZERO);
             assert_eq!(path.run(500, share, MOST), 0, "{share}");
         }
+    }
+
+    #[test]
+    fn what_a_quarter_of_the_delay_does_not_change_is_not_its_effect() {
+        // A client drops ten segments a second from now on, or the path has lost them since before the agent began.
+        for (usual, share) in [(0.0, 0.001), (0.0, 0.004), (0.0005, 0.004)] {
+            let mut path = Path::new(6);
+            path.run(if usual > 0.0 { 60 } else { 0 }, usual, Duration::ZERO);
+            let mut windows = 0;
+            for _ in 0..300 {
+                let held = path.resent.limit().unwrap_or(MOST);
+                windows += usize::from(held < MOST);
+                path.run(1, share, held);
+            }
+            assert!(windows < 20 && path.resent.limit().is_none(), "{windows} of 300 windows with less for {share}");
+        }
+    }
+
+    #[test]
+    fn what_ends_with_a_shorter_delay_keeps_it_short() {
+        let mut path = Path::new(7);
+        path.run(60, 0.0005, Duration::ZERO);
+        for _ in 0..50 {
+            let held = path.resent.limit().unwrap_or(MOST);
+            path.run(1, if held > Duration::from_millis(8) { 0.01 } else { 0.0005 }, held);
+        }
+        assert!(path.resent.limit().is_some_and(|limit| limit <= Duration::from_millis(8)));
     }
 
     #[test]
