@@ -51,6 +51,8 @@ struct Slot {
     extents: Vec<Extent>,
     /// Bytes that they cover.
     told: u64,
+    /// All of it has left: its payload is not read any more.
+    is_sent: bool,
     flight: Flight,
 }
 
@@ -85,6 +87,7 @@ impl Slots {
 
 /// Bytes to send: a header, and the payload of a write where it is.
 struct Outgoing {
+    cookie: u64,
     header: [u8; MAX_REQUEST],
     header_len: usize,
     payload: *const u8,
@@ -210,10 +213,10 @@ impl Link {
         slots.serial = slots.serial.wrapping_add(1).max(1);
         let cookie = u64::from(slots.serial) << 32 | u64::from(index);
         slots.slots[index as usize] =
-            Some(Slot { cookie, command, offset, length, extents: Vec::new(), told: 0, flight });
+            Some(Slot { cookie, command, offset, length, extents: Vec::new(), told: 0, is_sent: false, flight });
         let mut header = [0; MAX_REQUEST];
         let header_len = Request { cookie, command, flags, offset, length }.encode_into(self.framing, &mut header);
-        self.out.push_back(Outgoing { header, header_len, payload, payload_len });
+        self.out.push_back(Outgoing { cookie, header, header_len, payload, payload_len });
     }
 
     /// Sends what is queued, as much as the socket takes.
@@ -260,6 +263,9 @@ impl Link {
             let length = first.header_len + first.payload_len;
             if self.sent < length {
                 break;
+            }
+            if let Some(slot) = self.slots.get_mut(first.cookie) {
+                slot.is_sent = true;
             }
             self.sent -= length;
             self.out.pop_front();
@@ -316,7 +322,7 @@ impl Link {
                 Request { cookie: 0, command: Command::Disconnect, flags: CommandFlags::NONE, offset: 0, length: 0 };
             let mut header = [0; MAX_REQUEST];
             let header_len = request.encode_into(self.framing, &mut header);
-            self.out.push_back(Outgoing { header, header_len, payload: std::ptr::null(), payload_len: 0 });
+            self.out.push_back(Outgoing { cookie: 0, header, header_len, payload: std::ptr::null(), payload_len: 0 });
             // The server may be gone, or not listening: then it will notice the end of the connection.
             let _ = self.send();
         }
@@ -360,7 +366,8 @@ impl Answers<'_> {
 impl Sink for Answers<'_> {
     #[inline]
     fn expect(&self, cookie: u64) -> Option<Expect> {
-        let slot = self.slots.get(cookie)?;
+        // An answer ends the operation, after which the buffer of a write is another client's.
+        let slot = self.slots.get(cookie).filter(|slot| slot.is_sent)?;
         Some(Expect { command: slot.command, offset: slot.offset, length: slot.length, unfragmented: false })
     }
 
@@ -399,6 +406,9 @@ impl Sink for Answers<'_> {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_nbd::wire::TransmissionFlags;
+
+    use super::super::ReplyTo;
     use super::*;
 
     #[test]
@@ -411,6 +421,7 @@ mod tests {
             length: 1000,
             extents: Vec::new(),
             told: 0,
+            is_sent: true,
             flight: Flight::Flush { covers: 0, round: 0 },
         }));
         let mut sink = Answers { slots: &mut slots, answers: &mut answers };
@@ -420,5 +431,55 @@ mod tests {
         let slot = slots.get(0).expect("in flight");
         let extents: Vec<_> = slot.extents.iter().map(|extent| (extent.len, extent.hole)).collect();
         assert_eq!((extents, slot.told), (vec![(600, false), (400, true)], 1000));
+    }
+
+    #[test]
+    fn a_write_that_is_answered_before_it_was_sent_ends_the_connection() {
+        use std::io::{Read, Write};
+        let (ours, mut server) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        ours.set_nonblocking(true).expect("settable");
+        let connected = Connected {
+            size: 1 << 30,
+            flags: TransmissionFlags::HAS_FLAGS,
+            min_block: 1,
+            preferred_block: 4096,
+            max_payload: 32 << 20,
+            framing: Framing::Simple,
+            context: None,
+            name: None,
+            description: None,
+        };
+        let guaranteed = Guaranteed::of(&connected).expect("usable");
+        let mut link = Link::new(Transport::unix(ours.into()), &connected, 1);
+        let payload = vec![7; 16 << 20];
+        let (to, _result) = std::sync::mpsc::channel();
+        let job = |len| Job {
+            io: FileIo::Write { ptr: payload.as_ptr(), len, offset: 0, durable: false },
+            to: ReplyTo::Thread(to.clone()),
+            done: 0,
+            order: 0,
+            lost_at: None,
+        };
+        let (mut scratch, mut answers) = (vec![0; SCRATCH], Vec::new());
+        let mut header = [0; 28];
+        let reply = |header: &[u8]| [&0x6744_6698_u32.to_be_bytes(), &[0; 4], &header[8..16]].concat();
+
+        // One that has gone out in full is answered as ever.
+        link.queue(job(512), &guaranteed);
+        link.send().expect("there is room");
+        server.read_exact(&mut header).expect("a header");
+        server.read_exact(&mut [0; 512]).expect("a payload");
+        server.write_all(&reply(&header)).expect("a reply");
+        link.receive(&mut scratch, &mut answers).expect("in order");
+        assert_eq!((answers.len(), link.in_flight()), (1, 0));
+
+        link.queue(job(16 << 20), &guaranteed);
+        link.send().expect("there is some room");
+        assert!(link.is_blocked);
+        server.read_exact(&mut header).expect("a header");
+        server.write_all(&reply(&header)).expect("a reply");
+        let broken = link.receive(&mut scratch, &mut answers).expect_err("a lie");
+        assert!(matches!(broken, Broken::Violation(_)), "{broken}");
+        assert_eq!((answers.len(), link.into_flights().count()), (1, 1), "the write goes to the next connection");
     }
 }
