@@ -218,3 +218,40 @@ fn a_graceful_stop_answers_what_was_asked() {
         }
     }
 }
+
+#[test]
+fn a_reload_during_a_handshake_counts_for_who_ends_it() {
+    for still_trusted in [true, false] {
+        let (test, config) = start("tls-reload", Engine::Auto, "", MEMORY);
+        let mut stream = secure(test.raw_tcp(), &config);
+        stream.sock.set_read_timeout(Some(PATIENCE)).unwrap();
+        // All but the client's last words, with its certificate.
+        stream.conn.write_tls(&mut stream.sock).unwrap();
+        while stream.conn.is_handshaking() {
+            stream.conn.read_tls(&mut stream.sock).unwrap();
+            stream.conn.process_new_packets().unwrap();
+        }
+        let other = Authority::new();
+        let renewed =
+            if still_trusted { test.scratch.path().join("server.pem") } else { test.scratch.path().join("ca.pem") };
+        let content = if still_trusted { std::fs::read_to_string(&renewed).unwrap() + "\n" } else { other.certificate };
+        std::fs::write(renewed, content).unwrap();
+        let applied = test.server.reload(test.config.clone()).unwrap();
+        assert_eq!(applied.changes, ["certificates changed"]);
+        // Each worker has taken it up when it has served others.
+        for _ in 0..8 {
+            let _ = test.raw_tcp().read_exact(&mut [0; 18]);
+        }
+        while stream.conn.wants_write() {
+            stream.conn.write_tls(&mut stream.sock).unwrap();
+        }
+        if still_trusted {
+            Client::greeted(Stream::Tls(Box::new(stream)), "disk0", Framing::Structured).read(0, 512).unwrap();
+            continue;
+        }
+        let _ = stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x05disk0");
+        let said = stream.read(&mut [0; 512]);
+        assert!(!matches!(said, Ok(1..)), "admitted by an authority that is trusted no more");
+        test.wait_for("closed", |state| state.refused_clients_total["tls_bad_certificate"] == 1);
+    }
+}

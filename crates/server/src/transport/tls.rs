@@ -108,13 +108,14 @@ impl Stream {
         })
     }
 
-    /// Takes over new settings; false if they do not admit the client.
+    /// Takes over new settings; false if they do not admit the client. A handshake goes on under the settings that it began
+    /// with: until it is over there is no certificate to judge.
     pub(crate) fn follow(&mut self, acceptor: &Arc<Acceptor>) -> bool {
-        if Arc::ptr_eq(acceptor, &self.acceptor) {
+        if Arc::ptr_eq(acceptor, &self.acceptor) || self.session.is_handshaking() {
             return true;
         }
         self.acceptor = Arc::clone(acceptor);
-        self.session.is_handshaking() || acceptor.admits(self.session.peer_certificates().unwrap_or_default())
+        acceptor.admits(self.session.peer_certificates().unwrap_or_default())
     }
 
     /// True if something was received that no event of the socket reports.

@@ -24,7 +24,7 @@ use crate::budget::Charge;
 use crate::buffer::BufferPool;
 use crate::clock;
 use crate::handshakes::{Ticket, may_have_another};
-use crate::refusals::Reason;
+use crate::refusals::{Fault, Reason};
 use crate::snapshot::Snapshot;
 use crate::transport::{Peer, tls};
 use crate::volume::Volume;
@@ -467,6 +467,12 @@ impl Worker {
             return Ok(());
         }
         self.shared.tls_handshakes.fetch_add(1, Ordering::Relaxed);
+        // A reload during the handshake may have shut this client out.
+        if self.snapshot.tls.as_ref().is_some_and(|acceptor| !stream.follow(acceptor)) {
+            self.shared.refusals.count(Reason::Tls(Fault::BadCertificate));
+            self.say(CLOSING, "TLS", &connection.peer, &"its certificate is not accepted any more");
+            return Err(Lost::Violation);
+        }
         connection.peer.identity = stream.identity().map(Arc::new);
         let shown =
             connection.peer.identity.as_ref().map_or(Ok(()), |shown| connection.place.shows(&shown.fingerprint));
