@@ -526,6 +526,8 @@ impl Opening {
         if size > actual {
             let fail = |cause| Error::Volume { path: file.path().to_owned(), action: "grow", cause };
             file.grow(size).map_err(fail)?;
+            // No client has written anything yet.
+            file.sync().map_err(io::Error::from).inspect_err(|_| drop(file.shorten(actual))).map_err(fail)?;
         }
         Ok(size)
     }

@@ -135,7 +135,14 @@ impl Volume {
             }),
             Backend::File(file) => {
                 let fail = |cause| Error::Volume { path: file.path().to_owned(), action: "grow", cause };
-                file.grow(size).map_err(fail)
+                let before = file.grow(size).map_err(fail)?;
+                if before < size
+                    && let Err(errno) = self.sync(self.ask_for_sync())
+                {
+                    self.shorten(before);
+                    return Err(fail(errno.into()));
+                }
+                Ok(before)
             }
         }
     }
@@ -352,6 +359,7 @@ fn saturate(length: u64) -> u32 {
 mod tests {
     use super::*;
     use crate::backend::file::{File, Open};
+    use crate::faults::{Fault, Injection};
 
     #[test]
     fn a_search_for_extents_counts_as_what_is_found() {
@@ -406,5 +414,26 @@ mod tests {
         assert_eq!(volume.sync(volume.ask_for_sync()), Err(rustix::io::Errno::IO));
         assert_eq!(volume.sync(volume.ask_for_sync()), Err(rustix::io::Errno::IO), "not even the next time");
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_sync_that_fails_while_a_file_grows_fails_the_flushes_after_it() {
+        let path = std::env::temp_dir().join(format!("evenkeel-growing-{}.img", std::process::id()));
+        let patience = std::time::Duration::ZERO;
+        let open = Open { create: Some(1 << 20), read_only: false, direct: false, block: false, patience };
+        let (file, size) = File::open(&path, &open).unwrap();
+        let faults = Faults::table();
+        let volume = Volume::new(0, "test", 0, false, Backend::File(file), size).with(faults.at("test"));
+        volume.lengthen(2 << 20).unwrap();
+        let length = || std::fs::metadata(&path).unwrap().len();
+        assert_eq!(length(), 2 << 20);
+        // What the device has lost was a client's.
+        let fault = Fault::Errno(libc::EIO);
+        faults.add(Injection { place: String::new(), call: Call::Sync, fault, skip: 0, times: 1 });
+        let error = volume.lengthen(3 << 20).expect_err("it cannot be made durable").to_string();
+        assert!(error.starts_with("cannot grow"), "{error}");
+        assert_eq!(length(), 2 << 20, "it is as long as it was");
+        assert_eq!(volume.sync(volume.ask_for_sync()), Err(rustix::io::Errno::IO));
+        std::fs::remove_file(path).unwrap();
     }
 }
