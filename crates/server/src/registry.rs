@@ -29,7 +29,7 @@ use crate::places::{OwnFiles, Target, resolved, shortage};
 use crate::settle::{side_by_side, within};
 use crate::snapshot::{SharedPool, Snapshot};
 use crate::transport::tls::Acceptor;
-use crate::volume::Volume;
+use crate::volume::{MoreRoom, Volume};
 
 /// How long a removed volume may take to close its file before that is reported.
 const RETIRE_PATIENCE: StdDuration = StdDuration::from_secs(5);
@@ -245,7 +245,6 @@ impl Registry {
                 });
             }
         }
-        let mut lengthened: Vec<(Arc<Volume>, u64)> = Vec::new();
         for (served, size) in growing(next) {
             if let Backend::File(file) = &served.backend
                 && file.is_foreign()
@@ -254,27 +253,14 @@ impl Registry {
                 return Err(foreign_size(&served.name, file.path(), served.size(), size));
             }
         }
+        // A file longer than configured could not be served the next time: one is lengthened only if all are.
+        let mut lengthened = Vec::new();
         for (served, size) in growing(next) {
-            let volume = Arc::clone(served);
-            let lengthen = move || {
-                let lack = match &volume.backend {
-                    Backend::File(file) => shortage(file.path(), size),
-                    _ => None,
-                };
-                Ok((volume.lengthen(size)?, lack))
-            };
-            match within(self.patience, &served.name, lengthen) {
-                Ok((before, lack)) => {
-                    lengthened.push((Arc::clone(served), before));
-                    self.notes.extend(lack.map(|lack| lacks(&served.name, &lack)));
-                }
-                Err(error) => {
-                    // A file longer than configured could not be served the next time.
-                    lengthened.iter().for_each(|(volume, before)| volume.shorten(*before));
-                    return Err(error);
-                }
-            }
+            let (room, lack) = lengthen(served, size, self.patience)?;
+            lengthened.push(room);
+            self.notes.extend(lack.map(|lack| lacks(&served.name, &lack)));
         }
+        lengthened.into_iter().for_each(MoreRoom::keep);
         Ok(())
     }
 
@@ -341,6 +327,24 @@ impl Registry {
 fn growing(next: &Snapshot) -> impl Iterator<Item = (&Arc<Volume>, u64)> {
     let growing = |volume: &Arc<Volume>| wanted_size(next, volume).filter(|wanted| *wanted > volume.size());
     next.volumes.iter().flatten().filter_map(move |volume| Some((volume, growing(volume)?)))
+}
+
+/// Makes room in a volume; also says if there is none on its file system. Gives up after `patience`.
+pub(crate) fn lengthen(
+    volume: &Arc<Volume>,
+    size: u64,
+    patience: Option<StdDuration>,
+) -> Result<(MoreRoom, Option<String>), Error> {
+    // Ends with the wait.
+    let asker = Arc::new(());
+    let (served, waits) = (Arc::clone(volume), Arc::downgrade(&asker));
+    within(patience, &volume.name, move || {
+        let lack = match &served.backend {
+            Backend::File(file) => shortage(file.path(), size),
+            _ => None,
+        };
+        Ok((served.lengthen(size, &waits)?, lack))
+    })
 }
 
 /// The size that the configuration asks for, if it does.
@@ -527,7 +531,7 @@ impl Opening {
             let fail = |cause| Error::Volume { path: file.path().to_owned(), action: "grow", cause };
             file.grow(size).map_err(fail)?;
             // No client has written anything yet.
-            file.sync().map_err(io::Error::from).inspect_err(|_| drop(file.shorten(actual))).map_err(fail)?;
+            file.sync().map_err(io::Error::from).inspect_err(|_| drop(file.shorten(size, actual))).map_err(fail)?;
         }
         Ok(size)
     }

@@ -330,8 +330,7 @@ impl Server {
         match config.volumes.get_mut(name) {
             // A block device has the size it has, and the configuration says none: nothing is written by this.
             Some(settings) if settings.backend.has_its_size() => {
-                let device = Arc::clone(&volume);
-                within(registry.patience, name, move || device.lengthen(size.0))?;
+                registry::lengthen(&volume, size.0, registry.patience)?.0.keep();
                 volume.set_size(size.0);
             }
             Some(settings) => {

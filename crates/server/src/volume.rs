@@ -1,7 +1,7 @@
 //! A volume: a named export on a pool, with its back end.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use evenkeel_control::units::{Kind, Work};
 use evenkeel_nbd::server::Limits;
@@ -44,6 +44,7 @@ pub(crate) struct Volume {
     /// Connections at present.
     pub(crate) connections: AtomicU32,
     size: AtomicU64,
+    growth: Mutex<Growth>,
     /// Extents that searches have found of late, where each costs a call of its own.
     extents: AtomicU32,
     /// Syncs asked for so far, and how many of them are done with.
@@ -51,6 +52,39 @@ pub(crate) struct Volume {
     sync_failed: AtomicBool,
     sync_error: Mutex<Option<String>>,
     failures: Mutex<Failures>,
+}
+
+/// How a volume's file was lengthened last.
+#[derive(Default)]
+struct Growth {
+    /// The number of times.
+    times: u64,
+    /// Its length before and after, as long as it may have to be cut back.
+    unsettled: Option<(u64, u64)>,
+}
+
+/// More room in a volume. A file is cut back to its former length if this is dropped before it is kept.
+pub(crate) struct MoreRoom {
+    volume: Arc<Volume>,
+    /// The [`Growth::times`] with it.
+    times: u64,
+}
+
+impl MoreRoom {
+    /// The volume is going to use it.
+    pub(crate) fn keep(self) {
+        self.volume.growth().unsettled = None;
+    }
+}
+
+impl Drop for MoreRoom {
+    fn drop(&mut self) {
+        let mut growth = self.volume.growth();
+        // The file may have been lengthened again since.
+        if growth.times == self.times {
+            self.volume.shorten(&mut growth);
+        }
+    }
 }
 
 impl Volume {
@@ -65,6 +99,7 @@ impl Volume {
             threads: Threads::default(),
             connections: AtomicU32::new(0),
             size: AtomicU64::new(size),
+            growth: Mutex::default(),
             extents: AtomicU32::new(MAX_EXTENTS as u32),
             syncs: Default::default(),
             sync_failed: AtomicBool::new(false),
@@ -113,44 +148,55 @@ impl Volume {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Makes room for `size` bytes, and returns how many there were. The volume's size stays as it is.
+    fn growth(&self) -> MutexGuard<'_, Growth> {
+        self.growth.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room for `size` bytes. The volume's size stays as it is. One at a time, until the file is synced: one that hung
+    /// takes nothing from those after it. Does nothing if `asker` is gone, which may not have waited for so long.
     ///
     /// # Errors
     /// When the back end cannot grow so far.
-    pub(crate) fn lengthen(&self, size: u64) -> Result<u64, Error> {
+    pub(crate) fn lengthen(self: &Arc<Self>, size: u64, asker: &Weak<()>) -> Result<MoreRoom, Error> {
+        let mut growth = self.growth();
+        if asker.strong_count() == 0 {
+            return Err(Error::Refused(format!("volume \"{}\" is not made longer any more", self.name)));
+        }
         match &self.backend {
             Backend::Memory(memory) | Backend::Emulate(memory, _) => {
                 memory.grow(size).map_err(|cause| Error::System { action: "grow a volume in memory", cause })?;
-                Ok(self.size())
             }
-            Backend::Remote(remote) => Err(Error::Remote {
+            Backend::Remote(remote) => return Err(Error::Remote {
                 volume: self.name.clone(),
                 uri: remote.uri().to_owned(),
                 why: "a remote export has the size that it had when the volume was opened; to serve more, open the volume anew".into(),
             }),
-            Backend::Rbd(rbd) => Err(Error::Rbd {
+            Backend::Rbd(rbd) => return Err(Error::Rbd {
                 volume: self.name.clone(),
                 image: rbd.name().to_owned(),
                 why: format!("resize the image itself (`rbd resize {}`); clients that connect afterwards see the new size", rbd.name()),
             }),
             Backend::File(file) => {
                 let fail = |cause| Error::Volume { path: file.path().to_owned(), action: "grow", cause };
+                self.shorten(&mut growth);
                 let before = file.grow(size).map_err(fail)?;
-                if before < size
-                    && let Err(errno) = self.sync(self.ask_for_sync())
-                {
-                    self.shorten(before);
-                    return Err(fail(errno.into()));
+                if before < size {
+                    growth.unsettled = Some((before, size));
+                    self.sync(self.ask_for_sync()).map_err(|errno| {
+                        self.shorten(&mut growth);
+                        fail(errno.into())
+                    })?;
                 }
-                Ok(before)
             }
         }
+        growth.times += 1;
+        Ok(MoreRoom { volume: Arc::clone(self), times: growth.times })
     }
 
-    /// Takes back what [`Self::lengthen`] did, as long as no client knows of it; `before` is what that returned.
-    pub(crate) fn shorten(&self, before: u64) {
-        if let Backend::File(file) = &self.backend
-            && let Err(error) = file.shorten(before)
+    /// Cuts back a file that was lengthened for nothing, but never what is served.
+    fn shorten(&self, growth: &mut Growth) {
+        if let (Backend::File(file), Some((before, grown))) = (&self.backend, growth.unsettled.take())
+            && let Err(error) = file.shorten(grown, before.max(self.size()))
         {
             tracing::error!(volume = self.name, %error, "a larger size was refused, and the volume's file, which had grown for it, cannot be cut back: the volume keeps its old size, and the rest of the file is unused");
         }
@@ -423,17 +469,60 @@ mod tests {
         let open = Open { create: Some(1 << 20), read_only: false, direct: false, block: false, patience };
         let (file, size) = File::open(&path, &open).unwrap();
         let faults = Faults::table();
-        let volume = Volume::new(0, "test", 0, false, Backend::File(file), size).with(faults.at("test"));
-        volume.lengthen(2 << 20).unwrap();
+        let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::File(file), size).with(faults.at("test")));
+        let asker = Arc::new(());
+        let lengthen = |size| volume.lengthen(size, &Arc::downgrade(&asker));
+        lengthen(2 << 20).unwrap().keep();
         let length = || std::fs::metadata(&path).unwrap().len();
         assert_eq!(length(), 2 << 20);
         // What the device has lost was a client's.
         let fault = Fault::Errno(libc::EIO);
         faults.add(Injection { place: String::new(), call: Call::Sync, fault, skip: 0, times: 1 });
-        let error = volume.lengthen(3 << 20).expect_err("it cannot be made durable").to_string();
+        let error = lengthen(3 << 20).err().expect("it cannot be made durable").to_string();
         assert!(error.starts_with("cannot grow"), "{error}");
         assert_eq!(length(), 2 << 20, "it is as long as it was");
         assert_eq!(volume.sync(volume.ask_for_sync()), Err(rustix::io::Errno::IO));
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_growth_that_hung_takes_nothing_from_the_next_one() {
+        let path = std::env::temp_dir().join(format!("evenkeel-grown-{}.img", std::process::id()));
+        let patience = std::time::Duration::ZERO;
+        let open = Open { create: Some(1 << 20), read_only: false, direct: false, block: false, patience };
+        let (file, size) = File::open(&path, &open).unwrap();
+        let volume = Arc::new(Volume::new(0, "test", 0, false, Backend::File(file), size));
+        let (impatient, patient) = (Arc::new(()), Arc::new(()));
+        let length = || std::fs::metadata(&path).unwrap().len();
+        let start = |size, asker: &Arc<()>| {
+            let (volume, asker) = (Arc::clone(&volume), Arc::downgrade(asker));
+            std::thread::spawn(move || volume.lengthen(size, &asker))
+        };
+        let hangs = volume.hang_syncs();
+        let first = start(4 << 20, &impatient);
+        while length() < 4 << 20 {
+            std::thread::yield_now();
+        }
+        let given_up = start(8 << 20, &impatient);
+        drop(impatient);
+        let second = start(2 << 20, &patient);
+        drop(hangs);
+        let first = first.join().unwrap().expect("late, and not refused");
+        let _ = given_up.join().unwrap().err().expect("its asker is gone");
+        let second = second.join().unwrap().unwrap();
+        assert_eq!(length(), 2 << 20, "what the second one asked for");
+        drop(first);
+        assert_eq!(length(), 2 << 20, "it is the second one's");
+        second.keep();
+        volume.set_size(2 << 20);
+        // One that comes to nothing leaves what was served.
+        drop(start(3 << 20, &patient).join().unwrap().unwrap());
+        assert_eq!(length(), 2 << 20);
+        // What another program appends stays.
+        let third = start(3 << 20, &patient).join().unwrap().unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_len(5 << 20).unwrap();
+        drop(third);
+        assert_eq!(length(), 5 << 20);
         std::fs::remove_file(path).unwrap();
     }
 }

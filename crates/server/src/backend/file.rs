@@ -296,9 +296,9 @@ impl File {
         Ok(actual)
     }
 
-    /// Takes back what [`Self::grow`] has added to a file of `before` bytes.
-    pub(crate) fn shorten(&self, before: u64) -> io::Result<()> {
-        if !self.block_device {
+    /// Takes back what [`Self::grow`] has added to a file of `before` bytes, unless it is not `grown` bytes long any more.
+    pub(crate) fn shorten(&self, grown: u64, before: u64) -> io::Result<()> {
+        if !self.block_device && before < grown && seek(&self.cached, SeekFrom::End(0))? == grown {
             ftruncate(&self.cached, before)?;
         }
         Ok(())
