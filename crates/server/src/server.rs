@@ -31,6 +31,7 @@ use crate::settle::{AbortOnPanic, within};
 use crate::shared::{Bounds, Shared};
 use crate::snapshot::Snapshot;
 use crate::state::{Counted, WINDOW};
+use crate::volume::Volume;
 use crate::worker::Worker;
 use crate::worker::message::Message;
 use crate::worker::request::ConnKey;
@@ -319,29 +320,44 @@ impl Server {
     /// When there is no such volume, it is that long already, or its back end cannot grow.
     pub fn grow_volume(&self, name: &str, size: Bytes) -> Result<Vec<String>, Error> {
         let mut registry = self.registry();
-        let volume = self.shared.snapshot().find(name).cloned().ok_or_else(|| unknown("volume", name))?;
+        let config = self.grown_from(&registry.config, name, size)?;
+        // A block device has the size it has, and the configuration says none: nothing is written by this.
+        if config.volumes.get(name).is_some_and(|volume| volume.backend.has_its_size()) {
+            let device = self.served(name)?;
+            registry::lengthen(&device, size.0, registry.patience)?.0.keep();
+            device.set_size(size.0);
+        }
+        self.switch(&mut registry, &config, false)?;
+        Ok(std::mem::take(&mut registry.notes))
+    }
+
+    /// The configuration that [`Self::grow_volume`] puts into force.
+    ///
+    /// # Errors
+    /// When there is no such volume, or it is that long already.
+    pub fn grown(&self, name: &str, size: Bytes) -> Result<Config, Error> {
+        self.grown_from(&self.registry().config, name, size)
+    }
+
+    fn grown_from(&self, config: &Config, name: &str, size: Bytes) -> Result<Config, Error> {
+        let volume = self.served(name)?;
         if size.0 <= volume.size() {
             return Err(Error::Refused(format!(
                 "volume \"{name}\" has {} bytes already; a volume only grows",
                 volume.size()
             )));
         }
-        let mut config = Config::clone(&registry.config);
-        match config.volumes.get_mut(name) {
-            // A block device has the size it has, and the configuration says none: nothing is written by this.
-            Some(settings) if settings.backend.has_its_size() => {
-                registry::lengthen(&volume, size.0, registry.patience)?.0.keep();
-                volume.set_size(size.0);
-            }
-            Some(settings) => {
-                settings.size = Some(size);
-                // Asked for by name.
-                settings.grow |= matches!(&volume.backend, Backend::File(file) if file.is_foreign());
-            }
-            None => {}
+        let mut config = config.clone();
+        if let Some(settings) = config.volumes.get_mut(name).filter(|settings| !settings.backend.has_its_size()) {
+            settings.size = Some(size);
+            // Asked for by name.
+            settings.grow |= matches!(&volume.backend, Backend::File(file) if file.is_foreign());
         }
-        self.switch(&mut registry, &config, false)?;
-        Ok(std::mem::take(&mut registry.notes))
+        Ok(config)
+    }
+
+    fn served(&self, name: &str) -> Result<Arc<Volume>, Error> {
+        self.shared.snapshot().find(name).cloned().ok_or_else(|| unknown("volume", name))
     }
 
     /// Stops serving a volume: closes its connections, makes its data durable, releases its file, and leaves the file as it is.

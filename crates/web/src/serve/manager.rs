@@ -154,22 +154,34 @@ impl Manager {
     /// Makes a volume longer, now and after a restart; returns what was noticed about its file.
     pub(super) fn grow_volume(&self, by: &Caller, name: &str, size: Bytes) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
-        let mut config = Config::clone(&self.config());
+        let present = self.config();
         let before = self.server.state().volumes.into_iter().find(|volume| volume.name == name);
-        match config.volumes.get_mut(name) {
+        match present.volumes.get(name) {
             // The size of a device is nowhere written down.
             Some(volume) if volume.backend.has_its_size() => {}
-            Some(volume) => {
-                self.refuse_fixed(&change, name, "set its size")?;
-                volume.size = Some(size);
-            }
-            None => return Err(unknown("volume", name, config.volumes.keys())),
+            Some(_) => self.refuse_fixed(&change, name, "set its size")?,
+            None => return Err(unknown("volume", name, present.volumes.keys())),
         }
+        let config = self.server.grown(name, size)?;
         let warnings = self.check(&change, &config)?;
-        let notes = self.server.grow_volume(name, size)?;
+        // A server that is killed in between makes the file longer when it starts; one longer than on record it refuses.
+        let is_recorded = config != *present;
+        if is_recorded {
+            source::record(&config, &change).map_err(|error| {
+                Refusal::new(500, "system", format!("{error:#}; nothing was changed"), "make room in the data folder")
+            })?;
+        }
+        let notes = self.server.grow_volume(name, size).inspect_err(|error| {
+            // What a device was asked that does not answer may still happen.
+            if is_recorded
+                && !matches!(error, evenkeel_server::Error::NoAnswer { .. })
+                && let Err(error) = source::record(&present, &change)
+            {
+                tracing::error!("volume {name} keeps its size, but a reload or restart will make it longer: {error:#}");
+            }
+        })?;
         let before = before.map(|volume| Bytes(volume.size_bytes));
         audit::log(by, &format!("volume {name}"), &json!({ "size": before }), &json!({ "size": size }));
-        self.record(&change)?;
         Ok(notes.into_iter().chain(warned(warnings)).collect())
     }
 
@@ -303,7 +315,7 @@ impl Manager {
     /// The change is in force whether or not it can be recorded; the answer says so.
     fn record(&self, fixed_volumes: &BTreeSet<String>) -> Result<(), Refusal> {
         source::record(&self.config(), fixed_volumes).map_err(|error| {
-            let message = format!("the change is in force, but a restart will forget it: {error:#}");
+            let message = format!("the change is in force, but the next reload or restart will forget it: {error:#}");
             Refusal::new(
                 500,
                 "not_recorded",
@@ -467,3 +479,7 @@ mod tests {
         assert!(refusal.message.contains("wieght") && refusal.message.contains("weight"), "{}", refusal.message);
     }
 }
+
+#[cfg(test)]
+#[path = "recorded_tests.rs"]
+mod recorded_tests;

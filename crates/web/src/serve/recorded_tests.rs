@@ -1,0 +1,87 @@
+//! Volumes on record: changed by command, with the record and the files of a server in this process.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use evenkeel_server::Start;
+use evenkeel_server::faults::{Call, Fault, Faults, Injection};
+
+use super::*;
+
+const BY: Caller = Caller::Unknown;
+
+/// A data folder that disappears with the value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("evenkeel-recorded-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).expect("a folder");
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn record(&self) -> String {
+        fs::read_to_string(self.path("volumes.toml")).expect("the record")
+    }
+
+    /// A server with this configuration file.
+    fn start(&self, file: &str, faults: &Faults) -> Manager {
+        fs::write(self.path("e.toml"), file).expect("written");
+        let data_dir = self.0.clone();
+        let flags = move |config: &mut Config| {
+            config.server.data_dir.clone_from(&data_dir);
+            config.server.listen.clear();
+        };
+        let source = Source { file: Some(self.path("e.toml")), flags: Box::new(flags) };
+        let loaded = source.load().expect("a configuration");
+        let start = Start { faults: faults.clone(), ..Start::default() };
+        let server = Server::start(loaded.config, start).expect("a server");
+        Manager::new(server, source, loaded.fixed_volumes)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn length(path: &Path) -> u64 {
+    fs::metadata(path).expect("the file").len()
+}
+
+fn of(size: u64) -> Volume {
+    Volume { size: Some(Bytes(size)), ..Volume::default() }
+}
+
+#[test]
+fn a_volume_is_longer_on_record_before_its_file_is() {
+    let (folder, faults) = (Folder::new("grown"), Faults::table());
+    let manager = folder.start("[volumes.fixed]\nbackend = \"memory\"\nsize = \"1MiB\"\n", &faults);
+    manager.create_volume(&BY, "v", of(1 << 20)).expect("created");
+    // There is no way to write the record.
+    fs::create_dir(folder.path("volumes.toml.new")).expect("a folder in its place");
+    let refusal = manager.grow_volume(&BY, "v", Bytes(2 << 20)).expect_err("not recorded");
+    assert!(refusal.kind == "system" && refusal.message.contains("nothing was changed"), "{refusal:?}");
+    assert_eq!(length(&folder.path("v.img")), 1 << 20);
+    fs::remove_dir(folder.path("volumes.toml.new")).expect("removed");
+    // A killed server finds the new size on record, and the file as it was.
+    manager.grow_volume(&BY, "v", Bytes(2 << 20)).expect("grown");
+    assert!(folder.record().contains("2MiB"), "{}", folder.record());
+    drop(manager);
+    fs::File::options().write(true).open(folder.path("v.img")).and_then(|file| file.set_len(1 << 20)).expect("cut");
+    let manager = folder.start("", &faults);
+    assert_eq!(length(&folder.path("v.img")), 2 << 20);
+
+    let fault = Fault::Errno(5);
+    faults.add(Injection { place: "v".into(), call: Call::Sync, fault, skip: 0, times: 1 });
+    manager.grow_volume(&BY, "v", Bytes(4 << 20)).expect_err("it cannot be made durable");
+    assert_eq!(length(&folder.path("v.img")), 2 << 20);
+    assert!(folder.record().contains("2MiB") && !folder.record().contains("4MiB"), "{}", folder.record());
+    assert_eq!(manager.reload(&BY).expect("as before"), Vec::<String>::new());
+}
