@@ -175,6 +175,11 @@ impl Adopted {
         Some(known.created)
     }
 
+    /// True if there was a file or device at this path.
+    pub(crate) fn had(&self, name: &Name) -> bool {
+        self.files.get(&name.key).is_some_and(|known| !known.is_expected())
+    }
+
     /// Remembers a file or device that was created, or else examined.
     pub(crate) fn remember(&mut self, name: Name, created: bool) {
         self.files.insert(name.key, Known { id: name.id, created, used: true });

@@ -61,8 +61,9 @@ impl Registry {
         Self { config: Arc::new(empty), patience: None, notes: Vec::new(), own_files, adopted: None, seed, faults }
     }
 
-    /// The snapshot for `config`, starting from `present`; `fresh`: reads certificates again even if they are in the same
-    /// files. Everything that can fail happens here, and nothing that is being served changes.
+    /// The snapshot for `config`, starting from `present`; `fresh`: at the start or a reload, which reads certificates again
+    /// even if they are in the same files, rather than by a command that names what it changes. Everything that can fail
+    /// happens here, and nothing that is being served changes.
     pub(crate) fn plan(&mut self, present: &Snapshot, config: &Config, fresh: bool) -> Result<Snapshot, Error> {
         let mut next = Snapshot {
             config: Arc::new(config.clone()),
@@ -108,7 +109,7 @@ impl Registry {
                 *volume = None;
             }
         }
-        let files = self.files(&next)?;
+        let files = self.files(&next, fresh)?;
         let opened = self.open(present, &mut next, &places, files.as_ref());
         // What was created is known as such although something else failed; what was not may become another program's.
         if let Some(files) = files {
@@ -124,8 +125,8 @@ impl Registry {
     }
 
     /// The facts about files before volumes are opened on them; `None` if no new volume is on one. Paths of files that
-    /// will be created are on record then.
-    fn files(&mut self, next: &Snapshot) -> Result<Option<Files>, Error> {
+    /// will be created are on record then. `fresh`: refuses to create one that was there before.
+    fn files(&mut self, next: &Snapshot, fresh: bool) -> Result<Option<Files>, Error> {
         let config = &next.config;
         let served: HashSet<&str> = next.volumes.iter().flatten().map(|volume| volume.name.as_str()).collect();
         let new = config.volumes.iter().filter(|(name, _)| !served.contains(name.as_str()));
@@ -135,9 +136,9 @@ impl Registry {
                 && volume.size.is_some()
                 && !(volume.read_only || config.server.read_only)
         };
-        let new = new.filter_map(|(name, volume)| Some((config.path_of(name, volume)?, creates(volume))));
-        let paths: Vec<(PathBuf, bool)> = new.collect();
-        let Some((first, _)) = paths.first() else { return Ok(None) };
+        let new = new.filter_map(|(name, volume)| Some((name.clone(), config.path_of(name, volume)?, creates(volume))));
+        let paths: Vec<(String, PathBuf, bool)> = new.collect();
+        let Some((_, first, _)) = paths.first() else { return Ok(None) };
         let target = |volume: &Arc<Volume>| match &volume.backend {
             Backend::File(file) => Some((file.target(), volume.name.clone())),
             _ => None,
@@ -153,12 +154,16 @@ impl Registry {
                 Some(adopted) => adopted,
                 None => Arc::new(Mutex::new(Adopted::load(data_dir)?)),
             };
-            let missing = paths.iter().filter(|(path, creates)| *creates && !path.exists());
-            let missing: Vec<Name> = missing.map(|(path, _)| Name::of_missing(data_dir, path)).collect();
+            let missing = paths.iter().filter(|(_, path, creates)| *creates && !path.exists());
+            let missing: Vec<_> =
+                missing.map(|(name, path, _)| (Name::of_missing(data_dir, path), name, path)).collect();
             let files = Files { own, adopted, taken };
             {
                 let mut adopted = files.adopted();
-                adopted.expect(missing);
+                if let Some((_, name, path)) = missing.iter().find(|(known_by, ..)| fresh && adopted.had(known_by)) {
+                    return Err(gone(name, path));
+                }
+                adopted.expect(missing.into_iter().map(|(known_by, ..)| known_by).collect());
                 adopted.save()?;
             }
             Ok(files)
@@ -566,7 +571,10 @@ impl Opening {
         let path = self.config.path_of(&self.name, volume).filter(|_| on_disk);
         let (Some(path), Some(files)) = (path, &self.files) else { return Ok(None) };
         self.must_be_free(files, &path).map_err(refused)?;
-        let Ok(metadata) = std::fs::metadata(&path) else { return Ok(None) };
+        let Ok(metadata) = std::fs::metadata(&path) else {
+            let had = !path.exists() && files.adopted().had(&Name::of_missing(&server.data_dir, &path));
+            return if had { Err(refused(gone(&self.name, &path))) } else { Ok(None) };
+        };
         files.taken().insert(Target::of(&metadata), self.name.clone());
         let Some(file) = metadata.is_file().then(|| std::fs::File::open(&path).ok()).flatten() else {
             return Ok(None);
@@ -637,6 +645,19 @@ pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Vec<Finding> {
 fn lacks(volume: &str, lack: &str) -> String {
     tracing::warn!(volume, "{lack}");
     format!("warning: volume {volume}: {lack}")
+}
+
+/// Refuses to serve an empty file in place of one with a volume's data, which may be on a file system that is not mounted.
+fn gone(volume: &str, path: &Path) -> Error {
+    Error::NotOurs {
+        volume: volume.to_owned(),
+        path: path.to_owned(),
+        why: "this file is on record, but not there".to_owned(),
+        cure: format!(
+            "Mount its file system, or restore it; for an empty volume in its place, make the file (truncate -s SIZE {})",
+            path.display()
+        ),
+    }
 }
 
 /// Refuses to lengthen a file that Evenkeel did not create.

@@ -275,3 +275,37 @@ fn a_size_above_the_free_space_is_told() {
         Err(error) => assert!(matches!(error, Error::Volume { .. }), "{error}"),
     }
 }
+
+#[test]
+fn a_file_that_is_missing_is_not_replaced_by_an_empty_one() {
+    let scratch = Scratch::new("foreign-gone");
+    let path = scratch.path().join("mounted/v.img");
+    fs::create_dir(path.parent().unwrap()).unwrap();
+    let config = with_path(&scratch, &path, "size = \"1MiB\"\n");
+    start(&config).unwrap().shutdown().unwrap();
+    // Its file system is not mounted any more.
+    fs::rename(&path, scratch.path().join("elsewhere.img")).unwrap();
+    let found = evenkeel_server::inspect(&std::sync::Arc::new(config.clone()), &[]);
+    assert!(found.iter().any(|finding| finding.message.contains("on record, but not there")), "{found:?}");
+    for _ in 0..2 {
+        let why = refused(&config);
+        assert!(why.contains("Mount its file system") && why.contains("v.img"), "{why}");
+        assert!(!path.exists(), "a new one was made");
+    }
+    fs::rename(scratch.path().join("elsewhere.img"), &path).unwrap();
+    let server = start(&config).unwrap();
+    assert!(server.remove_volume("v").unwrap().is_empty());
+    fs::remove_file(&path).unwrap();
+    assert!(server.reload(config.clone()).is_err());
+    let mine = scratch.path().join("w.img");
+    let volume = Volume { path: Some(mine.clone()), size: Some(Bytes(1 << 20)), ..Volume::default() };
+    // A command means the volume that it names.
+    for _ in 0..2 {
+        server.create_volume("w", volume.clone()).unwrap();
+        assert!(server.remove_volume("w").unwrap().is_empty());
+        fs::remove_file(&mine).unwrap();
+    }
+    fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+    server.reload(config).unwrap();
+    server.shutdown().unwrap();
+}
