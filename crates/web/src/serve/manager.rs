@@ -73,8 +73,12 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// Of a server, its configuration, and the names of the volumes that its file defines.
-    pub fn new(server: Server, source: Source, fixed_volumes: BTreeSet<String>) -> Self {
+    /// Of a server, its configuration, and the names of the volumes that its file defines; `is_superseded`: as
+    /// [`Loaded::is_superseded`](super::source::Loaded::is_superseded).
+    pub fn new(server: Server, source: Source, fixed_volumes: BTreeSet<String>, is_superseded: bool) -> Self {
+        if is_superseded {
+            forget_superseded(&server.config(), &fixed_volumes);
+        }
         let (pace, fixed_volumes) = (Paced::default(), Mutex::new(fixed_volumes));
         Self { server, source, pace, fixed_volumes, cluster: OnceLock::new() }
     }
@@ -127,8 +131,10 @@ impl Manager {
             cluster.resize(self.config().cluster.sizes());
         }
         *fixed_volumes = loaded.fixed_volumes;
+        let forgotten = loaded.is_superseded.then(|| forget_superseded(&self.config(), &fixed_volumes)).flatten();
         // All of them are in the log already.
-        let answered = warnings.iter().filter(|_| !matches!(by, Caller::Signal(_))).map(in_answer);
+        let warnings = warnings.iter().map(in_answer).chain(forgotten);
+        let answered = warnings.filter(|_| !matches!(by, Caller::Signal(_)));
         Ok(told(applied).into_iter().chain(answered).collect())
     }
 
@@ -352,6 +358,14 @@ impl Drop for Change<'_> {
     fn drop(&mut self) {
         self.pace.charge(self.asker, &self.work);
     }
+}
+
+/// Takes volumes from the record that the configuration file defines now; a warning for the caller if that fails.
+fn forget_superseded(config: &Config, fixed_volumes: &BTreeSet<String>) -> Option<String> {
+    let error = source::record(config, fixed_volumes).err()?;
+    let why = format!("a volume that leaves the configuration file comes back as it was before: {error:#}");
+    tracing::error!("{why}");
+    Some(format!("warning: {why}"))
 }
 
 /// A volume that comes or goes, for the log.

@@ -41,7 +41,7 @@ impl Folder {
         let loaded = source.load().expect("a configuration");
         let start = Start { faults: faults.clone(), ..Start::default() };
         let server = Server::start(loaded.config, start).expect("a server");
-        Manager::new(server, source, loaded.fixed_volumes)
+        Manager::new(server, source, loaded.fixed_volumes, loaded.is_superseded)
     }
 }
 
@@ -84,4 +84,29 @@ fn a_volume_is_longer_on_record_before_its_file_is() {
     assert_eq!(length(&folder.path("v.img")), 2 << 20);
     assert!(folder.record().contains("2MiB") && !folder.record().contains("4MiB"), "{}", folder.record());
     assert_eq!(manager.reload(&BY).expect("as before"), Vec::<String>::new());
+}
+
+#[test]
+fn a_volume_that_went_into_the_file_leaves_with_it() {
+    let (folder, other) = (Folder::new("moved"), "[volumes.a]\nbackend = \"memory\"\nsize = \"1MiB\"\n");
+    let moved = format!("{other}[volumes.v]\nsize = \"1MiB\"\nallow = [\"unix\"]\n");
+    let names = |manager: &Manager| manager.config().volumes.keys().cloned().collect::<Vec<_>>();
+    for restarts in [false, true] {
+        let mut manager = folder.start(other, &Faults::default());
+        manager.create_volume(&BY, "v", of(1 << 20)).expect("created");
+        manager.create_volume(&BY, "w", of(1 << 20)).expect("created");
+        if restarts {
+            drop(manager);
+            manager = folder.start(&moved, &Faults::default());
+        } else {
+            fs::write(folder.path("e.toml"), &moved).expect("written");
+            manager.reload(&BY).expect("valid");
+        }
+        assert_eq!(names(&manager), ["a", "v", "w"]);
+        assert!(!folder.record().contains("volumes.v") && folder.record().contains("volumes.w"), "{}", folder.record());
+        fs::write(folder.path("e.toml"), other).expect("written");
+        assert_eq!(manager.reload(&BY).expect("valid"), ["volume v removed"]);
+        assert_eq!(names(&manager), ["a", "w"], "it came back without its lists");
+        manager.remove_volume(&BY, "w").expect("removed");
+    }
 }

@@ -41,6 +41,8 @@ pub struct Loaded {
     pub warnings: Vec<Problem>,
     /// Volumes that the file names: commands do not change those, or the next reload would undo it.
     pub fixed_volumes: BTreeSet<String>,
+    /// Some of them are on record, too: once they leave the file, the record would bring them back as they were.
+    pub is_superseded: bool,
 }
 
 impl Source {
@@ -76,6 +78,7 @@ impl Source {
             None if record.exists() => Some(read_record(&record)?),
             recorded => recorded,
         };
+        let is_superseded = recorded.iter().flatten().any(|(name, _)| fixed_volumes.contains(name));
         if let Some(recorded) = recorded {
             if !has_volumes {
                 config.volumes.clear();
@@ -91,7 +94,7 @@ impl Source {
             warnings.iter().find(same).cloned().unwrap_or(warning)
         };
         let warnings = config.validate(&origin)?.into_iter().map(placed).collect();
-        Ok(Loaded { config, warnings, fixed_volumes })
+        Ok(Loaded { config, warnings, fixed_volumes, is_superseded })
     }
 
     /// The files that the program itself keeps, existing or not.
