@@ -110,3 +110,21 @@ fn a_volume_that_went_into_the_file_leaves_with_it() {
         manager.remove_volume(&BY, "w").expect("removed");
     }
 }
+
+#[test]
+fn a_record_that_cannot_be_read_refuses_a_reload() {
+    let folder = Folder::new("unreadable");
+    let manager = folder.start("", &Faults::default());
+    manager.create_volume(&BY, "v", of(1 << 20)).expect("created");
+    let (record, aside) = (folder.path("volumes.toml"), folder.path("aside.toml"));
+    fs::rename(&record, &aside).expect("renamed");
+    // What does not say whether the file is there.
+    std::os::unix::fs::symlink(&record, &record).expect("a link to itself");
+    let refusal = manager.reload(&BY).expect_err("it cannot be read");
+    assert!(refusal.message.contains("cannot read the recorded volumes"), "{refusal:?}");
+    assert!(manager.config().volumes.contains_key("v"));
+    fs::rename(&aside, &record).expect("renamed");
+    manager.reload(&BY).expect("it can be read");
+    fs::remove_file(&record).expect("removed");
+    assert_eq!(manager.reload(&BY).expect("there is none"), ["volume v removed"]);
+}

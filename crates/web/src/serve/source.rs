@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -75,7 +76,7 @@ impl Source {
             if has_volumes { config.volumes.keys().cloned().collect() } else { BTreeSet::new() };
         let record = config.server.data_dir.join(RECORD);
         let recorded = match recorded {
-            None if record.exists() => Some(read_record(&record)?),
+            None => read_record(&record)?,
             recorded => recorded,
         };
         let is_superseded = recorded.iter().flatten().any(|(name, _)| fixed_volumes.contains(name));
@@ -108,8 +109,8 @@ impl Source {
     }
 }
 
-/// The recorded volumes. What they refer to is checked with the whole configuration.
-fn read_record(path: &Path) -> Result<BTreeMap<String, Volume>, Errors> {
+/// The recorded volumes; `None` without a record. What they refer to is checked with the whole configuration.
+fn read_record(path: &Path) -> Result<Option<BTreeMap<String, Volume>>, Errors> {
     #[derive(Deserialize)]
     struct Record {
         volumes: BTreeMap<String, Volume>,
@@ -118,8 +119,9 @@ fn read_record(path: &Path) -> Result<BTreeMap<String, Volume>, Errors> {
         Errors(vec![Problem { origin: path.display().to_string(), position: None, key: String::new(), message }])
     };
     match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(fail(format!("cannot read the recorded volumes: {error}"))),
-        Ok(text) => toml::from_str(&text).map(|record: Record| record.volumes).map_err(|error| {
+        Ok(text) => toml::from_str(&text).map(|record: Record| Some(record.volumes)).map_err(|error| {
             fail(format!("is damaged; correct it, or remove it to forget the volumes (their files stay): {error}"))
         }),
     }
