@@ -131,7 +131,8 @@ impl File {
             fdatasync(&file).or_else(|_| fdatasync(&file)).map_err(|e| fail("sync")(e.into()))?;
         }
         let _ = fadvise(&file, 0, None, Advice::DontNeed);
-        let direct = if how.direct { options(libc::O_DIRECT).open(path).ok().map(OwnedFd::from) } else { None };
+        let direct = how.direct.then(|| past_cache(path, &options(libc::O_DIRECT), target));
+        let direct = direct.transpose().map_err(fail("open"))?.flatten();
         let size = seek(&file, SeekFrom::End(0)).map_err(|e| fail("measure")(e.into()))?;
         let direct_align = if block_device { logical_block(&file) } else { 4096 };
         if direct.is_some() {
@@ -425,6 +426,18 @@ impl File {
     }
 }
 
+/// Opens a file once more, as `options` say; `None` where the file system cannot.
+///
+/// # Errors
+/// When the path leads to another file than `target` by now.
+fn past_cache(path: &Path, options: &OpenOptions, target: Target) -> io::Result<Option<OwnedFd>> {
+    let Ok(file) = options.open(path) else { return Ok(None) };
+    if Target::of(&file.metadata()?) != target {
+        return Err(io::Error::other("another file took its place while it was opened; try again"));
+    }
+    Ok(Some(file.into()))
+}
+
 /// Repeats `attempt` until it fails with something else than `busy`, or time is up.
 fn until_free<T>(path: &Path, until: Instant, busy: i32, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut told = false;
@@ -518,6 +531,22 @@ mod tests {
         std::thread::sleep(3 * LOCK_POLL);
         drop(first);
         waiting.join().unwrap().unwrap();
+        std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_replaced_while_it_is_opened_is_noticed() {
+        let path = scratch("replaced");
+        std::fs::write(&path, "one").unwrap();
+        let target = Target::of(&std::fs::metadata(&path).unwrap());
+        let mut options = OpenOptions::new();
+        options.read(true);
+        assert!(past_cache(&path, &options, target).unwrap().is_some());
+        std::fs::write(path.with_extension("new"), "two").unwrap();
+        std::fs::rename(path.with_extension("new"), &path).unwrap();
+        assert!(past_cache(&path, &options, target).is_err());
+        std::fs::remove_file(&path).unwrap();
+        assert!(past_cache(&path, &options, target).unwrap().is_none());
         std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 
