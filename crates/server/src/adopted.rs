@@ -108,11 +108,33 @@ pub(crate) struct Adopted {
     files: BTreeMap<String, Known>,
     /// The record was copied: inodes mean nothing.
     copied: bool,
+    /// The format of a record that this version cannot read.
+    other_format: Option<u32>,
     changed: bool,
 }
 
 impl Adopted {
-    /// Reads the record in `data_dir`; there need not be one.
+    /// The record in `data_dir` for a server, which goes on without one of another format: that is kept aside.
+    ///
+    /// # Errors
+    /// As [`Self::load`]; when the record cannot be kept aside.
+    pub(crate) fn open(data_dir: &Path) -> Result<Self, Error> {
+        let adopted = Self::load(data_dir)?;
+        if let Some(format) = adopted.other_format {
+            let path = data_dir.join(RECORD);
+            let aside = data_dir.join(format!("{RECORD}.format-{format}"));
+            let fail = |cause| Error::Volume { path: path.clone(), action: "keep aside", cause };
+            fs::rename(&path, &aside).map_err(fail)?;
+            tracing::warn!(
+                "the record of files {} is of format {format}, this version writes {FORMAT}: it is kept as {}, and every file is examined again",
+                path.display(),
+                aside.display()
+            );
+        }
+        Ok(adopted)
+    }
+
+    /// Reads the record in `data_dir`; there need not be one. Changes nothing.
     ///
     /// # Errors
     /// When it cannot be read or is damaged.
@@ -131,21 +153,14 @@ impl Adopted {
         }
         // Of a damaged record the next reader says what is wrong.
         if let Some(Head { format }) = toml::from_str(&text).ok().filter(|head: &Head| head.format != FORMAT) {
-            let aside = data_dir.join(format!("{RECORD}.format-{format}"));
-            fs::rename(&path, &aside).map_err(fail)?;
-            tracing::warn!(
-                "the record of files {} is of format {format}, this version writes {FORMAT}: it is kept as {}, and every file is examined again",
-                path.display(),
-                aside.display()
-            );
-            return Ok(Self { data_dir, ..Self::default() });
+            return Ok(Self { data_dir, other_format: Some(format), ..Self::default() });
         }
         let read: Text = toml::from_str(&text).map_err(|error| {
             let why = format!("it is damaged ({}). Restore it from a backup, or remove it: then every file is examined again, size needs grow = true to lengthen one, and a volume whose content looks like an image needs format = \"raw\"", error.message());
             fail(io::Error::new(io::ErrorKind::InvalidData, why))
         })?;
         let copied = read.id != identity(&fs::metadata(&path).map_err(fail)?);
-        let mut adopted = Self { data_dir, files: read.files, copied, changed: copied };
+        let mut adopted = Self { data_dir, files: read.files, copied, other_format: None, changed: copied };
         adopted.settle();
         Ok(adopted)
     }

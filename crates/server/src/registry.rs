@@ -152,7 +152,7 @@ impl Registry {
             let data_dir = &config.server.data_dir;
             let adopted = match known {
                 Some(adopted) => adopted,
-                None => Arc::new(Mutex::new(Adopted::load(data_dir)?)),
+                None => Arc::new(Mutex::new(Adopted::open(data_dir)?)),
             };
             let missing = paths.iter().filter(|(_, path, creates)| *creates && !path.exists());
             let missing: Vec<_> =
