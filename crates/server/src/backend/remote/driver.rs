@@ -57,8 +57,8 @@ struct Round {
     waiters: Vec<ReplyTo>,
     /// Connections that have not answered.
     pending: usize,
-    /// True if the writes that connections which are gone had acknowledged are covered, too.
-    carried: bool,
+    /// Of the connections that are gone, how many had broken when it began: what those had acknowledged is covered, too.
+    covers: u64,
 }
 
 /// The state of the thread.
@@ -74,8 +74,10 @@ pub(super) struct Driver {
     waiting: VecDeque<Job>,
     order: u64,
     flushes: Flushes,
-    /// A connection that is gone had acknowledged what no flush has covered since, and the server is trusted with it.
-    carried: bool,
+    /// Connections that are gone and had acknowledged what no flush had covered, where the server is trusted with it, and
+    /// how many of them a round has covered since.
+    broken: u64,
+    covered: u64,
     is_dialing: bool,
     dial_at: Instant,
     backoff: Duration,
@@ -113,7 +115,8 @@ impl Driver {
             waiting: VecDeque::new(),
             order: 0,
             flushes: Flushes::default(),
-            carried: false,
+            broken: 0,
+            covered: 0,
             is_dialing: false,
             dial_at: Instant::ZERO,
             backoff: Duration::ZERO,
@@ -185,6 +188,11 @@ impl Driver {
         self.places.iter().any(|place| place.link.is_some())
     }
 
+    /// True if writes that connections which are gone had acknowledged have not been covered by a flush.
+    fn is_carried(&self) -> bool {
+        self.broken > self.covered
+    }
+
     /// A place without a connection.
     fn vacancy(&self) -> Option<usize> {
         self.places.iter().position(|place| place.link.is_none())
@@ -218,7 +226,7 @@ impl Driver {
     fn ask_for_flush(&mut self, to: ReplyTo) {
         let nothing = || {
             let dirty = self.places.iter().filter_map(|place| place.link.as_ref()).any(Link::is_dirty);
-            !dirty && !self.carried
+            !dirty && !self.is_carried()
         };
         // A stop asks for no more than what is needed; without FLUSH there is nothing to ask for.
         let is_stop = matches!(to, ReplyTo::Thread(_));
@@ -275,7 +283,7 @@ impl Driver {
             }
         }
         let waiters = std::mem::take(&mut self.flushes.waiting);
-        self.flushes.round = Some(Round { id, waiters, pending, carried: self.carried });
+        self.flushes.round = Some(Round { id, waiters, pending, covers: self.broken });
     }
 
     fn send(&mut self) {
@@ -370,7 +378,9 @@ impl Driver {
         if round.pending > 0 && error.is_none() {
             return;
         }
-        self.carried &= !round.carried || error.is_some();
+        if error.is_none() {
+            self.covered = self.covered.max(round.covers);
+        }
         let code = if self.status.is_lost.load(Ordering::Relaxed) { -libc::EIO } else { 0 };
         for waiter in self.flushes.round.take().into_iter().flat_map(|round| round.waiters) {
             self.answer(waiter, IoResult::Code(code));
@@ -422,7 +432,7 @@ impl Driver {
         self.status.error(&why);
         if link.is_dirty() {
             if self.settings.keeps_unflushed {
-                self.carried = true;
+                self.broken += 1;
             } else {
                 self.lost(format!("a connection to {uri} broke ({why}) with writes that were not flushed"));
             }
@@ -550,7 +560,7 @@ impl Driver {
         set(&status.in_flight, links().map(|link| link.in_flight() as u64).sum());
         set(&status.waiting, (self.waiting.len() + self.flushes.waiting.len()) as u64);
         set(&status.away_since_ns, self.away_since.map_or(0, Instant::as_nanos));
-        status.unflushed.store(self.carried || links().any(Link::is_dirty), Ordering::Relaxed);
+        status.unflushed.store(self.is_carried() || links().any(Link::is_dirty), Ordering::Relaxed);
     }
 }
 
@@ -563,5 +573,54 @@ fn code_of(errno: Errno, fast: bool) -> i32 {
         Errno::NoSpace => libc::ENOSPC,
         Errno::NotSupported if fast => libc::EOPNOTSUPP,
         Errno::NotSupported | Errno::Io | Errno::Invalid | Errno::Overflow | Errno::Shutdown => libc::EIO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn what_breaks_during_a_round_of_flushes_is_left_for_the_next() {
+        let (ours, _server) = UnixStream::pair().expect("sockets");
+        ours.set_nonblocking(true).expect("settable");
+        let connected = Connected {
+            size: 1 << 30,
+            flags: TransmissionFlags::HAS_FLAGS | TransmissionFlags::SEND_FLUSH,
+            min_block: 1,
+            preferred_block: 4096,
+            max_payload: 1 << 20,
+            framing: Framing::Simple,
+            context: None,
+            name: None,
+            description: None,
+        };
+        let settings = Settings {
+            volume: "test".into(),
+            target: "nbd+unix:///disk?socket=/none".parse().expect("an address"),
+            connections: 1,
+            reconnect_timeout: Duration::from_secs(30),
+            keeps_unflushed: true,
+        };
+        let inbox = Arc::new(Mailbox::new().expect("a mailbox"));
+        let guaranteed = Guaranteed::of(&connected).expect("usable");
+        let mut driver =
+            Driver::new(settings, guaranteed, inbox, Arc::default(), (ours.into(), &connected)).expect("a driver");
+        let (to, result) = mpsc::channel();
+        let mut flush = |breaks, error| {
+            driver.flushes.waiting.push(ReplyTo::Thread(to.clone()));
+            driver.begin_round();
+            driver.broken += breaks;
+            driver.flushed(driver.flushes.last_id, error);
+            (result.try_recv().ok(), driver.is_carried())
+        };
+        assert_eq!(flush(1, None), (Some(0), true), "it broke after the flush was sent");
+        assert_eq!(flush(0, None), (Some(0), false));
+        assert_eq!(flush(1, None), (Some(0), true));
+        assert_eq!(flush(1, None), (Some(0), true), "one that the round covers, and one that it does not");
+        assert_eq!(flush(0, Some(Errno::Io)), (Some(-libc::EIO), true));
     }
 }
