@@ -80,7 +80,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     };
     let control_path = settings.control_path();
     let (control, _control_file) = match sockets.control.take() {
-        Some(inherited) => (inherited, None),
+        Some(inherited) => {
+            if let Some(danger) = systemd::danger(&inherited) {
+                tracing::warn!("the control socket was inherited from the service manager, and {danger}");
+            }
+            (inherited, None)
+        }
         None => listen_control(&control_path).map(|(listener, file)| (listener, Some(file)))?,
     };
     let signals = signals::receive()?;

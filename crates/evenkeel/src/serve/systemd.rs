@@ -1,11 +1,13 @@
 //! The conversations with systemd: sockets it opened for us, reports of our state, and its watchdog.
 
 use std::env;
+use std::fs;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
 use std::time::{Duration, Instant};
 
@@ -56,6 +58,24 @@ pub(crate) fn inherited() -> anyhow::Result<Sockets> {
         }
     }
     Ok(sockets)
+}
+
+/// Why more users than its owner may change the server by an inherited control socket; `None` if no more may.
+pub(crate) fn danger(control: &UnixListener) -> Option<String> {
+    let address = control.local_addr().ok()?;
+    let Some(path) = address.as_pathname() else {
+        return Some(
+            "every user may change the server by it: it has no file. Give it a path, and SocketMode=0600".into(),
+        );
+    };
+    let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    // To connect is to write.
+    (mode & 0o022 != 0).then(|| {
+        format!(
+            "other users than its owner may change the server by it: {} has mode {mode:04o}. Set SocketMode=0600",
+            path.display()
+        )
+    })
 }
 
 /// Reports to a service manager.
@@ -150,5 +170,20 @@ mod tests {
         {
             assert_eq!(patience(usec, pid), None, "{usec:?} {pid:?}");
         }
+    }
+
+    #[test]
+    fn a_control_socket_for_more_than_its_owner_is_warned_of() {
+        let path = env::temp_dir().join(format!("evenkeel-control-{}.sock", std::process::id()));
+        let listener = UnixListener::bind(&path).expect("a socket");
+        for (mode, is_safe) in [(0o600, true), (0o644, true), (0o666, false), (0o660, false), (0o602, false)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("settable");
+            let danger = danger(&listener);
+            assert_eq!(danger.is_none(), is_safe, "{mode:o}: {danger:?}");
+            assert!(danger.is_none_or(|danger| danger.contains("SocketMode=0600")));
+        }
+        fs::remove_file(path).expect("removed");
+        let name = SocketAddr::from_abstract_name(format!("evenkeel-control-{}", std::process::id())).expect("a name");
+        assert!(danger(&UnixListener::bind_addr(&name).expect("a socket")).is_some());
     }
 }
