@@ -11,7 +11,7 @@ use evenkeel_nbd::server::reply;
 use evenkeel_nbd::wire::{self, Command, CommandFlags, Errno};
 use evenkeel_policy::explain;
 
-use super::connection::{Payload, Phase};
+use super::connection::{Ending, Payload, Phase};
 use super::message::Message;
 use super::operations::Operation;
 use super::request::{Output, Request, Whole, is_change};
@@ -345,6 +345,10 @@ impl Worker {
         let offset = request.offset;
         self.spare.give(request);
         self.slice_done(&mut connection, whole, offset, charge, result);
+        if connection.ending != Ending::Open {
+            // It may be the last that kept the connection from closing, without a reply: the rest of a write never comes.
+            self.mark_dirty(&mut connection);
+        }
         self.connections[slot] = Some(connection);
     }
 }

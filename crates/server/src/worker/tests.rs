@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
+use evenkeel_control::units::Direction;
 use evenkeel_policy::Config;
 
 use super::*;
@@ -222,6 +223,40 @@ fn a_connection_that_moves_is_served_in_the_next_round() {
     round(&mut to);
     round(&mut to);
     assert_eq!(drain(&mut client), 16 + 4096);
+}
+
+#[test]
+fn a_connection_that_ends_in_the_middle_of_a_divided_write_closes_behind_its_slices() {
+    for drains in [true, false] {
+        // Slices of the whole, and halves of one that come: more slices are to follow, one has begun, or it is the last.
+        for (slices, halves) in [(4, 2), (4, 3), (2, 3)] {
+            let mut worker = worker_with(4 << 20, 16);
+            let (mut client, key) = attach(&mut worker);
+            let slice = worker.snapshot.pools[0].slice_bytes(Direction::Write) as usize;
+            let mut write = 0x2560_9513_u32.to_be_bytes().to_vec();
+            write.extend([0, 0, 0, 1]);
+            write.extend([0; 16]);
+            write.extend((slices * slice as u32).to_be_bytes());
+            write.resize(write.len() + halves * slice / 2, 7);
+            let mut given = 0;
+            while given < write.len() {
+                given += client.write(&write[given..]).unwrap_or(0);
+                worker.on_event(key.to_event(), READ);
+            }
+            assert_eq!(at(&mut worker, key).in_flight, 1, "one slice is complete");
+            if drains {
+                worker.drain();
+            } else {
+                client.shutdown(std::net::Shutdown::Write).unwrap();
+                worker.on_event(key.to_event(), READ);
+            }
+            assert_eq!(worker.count, 1, "the slice is under way");
+            worker.pump();
+            worker.send_replies();
+            assert_eq!(worker.count, 0, "drains: {drains}, {halves} halves of {slices} slices");
+            assert_eq!(worker.shared.budget.used(), 0, "its memory is for others again");
+        }
+    }
 }
 
 #[test]
