@@ -489,6 +489,16 @@ impl Connection {
         matches!(&self.phase, Phase::Handshake(handshake) if handshake.is_unfinished())
     }
 
+    /// True if it waits for memory that it may not take yet.
+    pub(crate) fn waits_for_memory(&self, now: Instant) -> bool {
+        let (Paused::Memory(bytes), Phase::Attached(attached)) = (self.paused, &self.phase) else { return false };
+        let (account, waiting) = (&attached.account, self.waiting.as_ref());
+        if let Some(waiting) = waiting {
+            waiting.goes_on(now, bytes);
+        }
+        account.waits_for_the_gone(attached.volume.id, bytes) || !account.may_take(self.held(), bytes, waiting)
+    }
+
     /// True if nothing remains to be done before it may close.
     pub(crate) fn is_done(&self) -> bool {
         match self.ending {

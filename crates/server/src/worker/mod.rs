@@ -123,8 +123,11 @@ pub(crate) struct Worker {
     long: VecDeque<u32>,
     /// Connections that may read again.
     resume: Vec<u32>,
-    /// Connections that wait for buffer memory.
-    hungry: Vec<ConnKey>,
+    /// Connections that wait for buffer memory, in the order in which they came.
+    hungry: VecDeque<ConnKey>,
+    /// Of these, how many have been looked at in this turn and wait still, and how many are next.
+    passed: usize,
+    unfed: usize,
     /// Connections that negotiate and wait for their turn.
     turns: Turns,
     waking: Waking,
@@ -188,7 +191,9 @@ impl Worker {
             dirty: Vec::new(),
             long: VecDeque::new(),
             resume: Vec::new(),
-            hungry: Vec::new(),
+            hungry: VecDeque::new(),
+            passed: 0,
+            unfed: 0,
             turns: Turns::default(),
             waking: Waking::default(),
             outbox: Vec::new(),
@@ -336,7 +341,8 @@ impl Worker {
     fn timeout(&self) -> Duration {
         let now = clock::now();
         let judged = self.unjudged == self.connections.len();
-        let busy = !(self.resume.is_empty() && self.active.is_empty() && self.long.is_empty() && judged);
+        let none_waits = self.resume.is_empty() && self.active.is_empty() && self.long.is_empty() && self.unfed == 0;
+        let busy = !(none_waits && judged);
         let mut wake = if busy { now } else { self.house.due_at() };
         if let Some(ring) = &self.ring {
             wake = wake.min(ring.submit_at(now));
@@ -440,28 +446,9 @@ impl Worker {
         if self.operations.next_try() <= now {
             self.try_again();
         }
-        if !self.hungry.is_empty() {
-            // Only those with a chance: each try costs a copy of what the connection has sent ahead.
-            let (connections, resume) = (&self.connections, &mut self.resume);
-            self.hungry.retain(|key| match &connections[key.slot as usize] {
-                Some(connection) if connection.key == *key => {
-                    let (held, account) = (connection.held(), connection.account());
-                    let waiting = connection.waiting.as_ref();
-                    if let (Paused::Memory(bytes), Some(waiting)) = (connection.paused, waiting) {
-                        waiting.goes_on(now, bytes);
-                    }
-                    let volume = connection.volume().map_or(0, |volume| volume.id);
-                    let waits = matches!((connection.paused, account), (Paused::Memory(bytes), Some(account))
-                        if account.waits_for_the_gone(volume, bytes) || !account.may_take(held, bytes, waiting));
-                    if !waits {
-                        resume.push(key.slot);
-                    }
-                    waits
-                }
-                _ => false,
-            });
-        }
-        for slot in std::mem::take(&mut self.resume) {
+        let resume = std::mem::take(&mut self.resume);
+        self.feed(now);
+        for slot in resume {
             if let Some(connection) = self.connections[slot as usize].take() {
                 self.receive(connection);
             }

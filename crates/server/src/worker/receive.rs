@@ -16,6 +16,8 @@ use evenkeel_policy::access::Barred;
 use super::connection::{Attached, Connection, Discard, Ending, Incoming, Paused, Payload, Phase};
 use super::divide;
 use super::divided::Divided;
+use super::house::IN_A_ROUND;
+use super::pump::TURN;
 use super::request::{Output, Request, Whole, is_change};
 use super::sources::Set;
 use super::{CLOSING, SCRATCH_UNDER_PRESSURE, Worker};
@@ -645,8 +647,33 @@ impl Worker {
             connection.waiting = Some(account.wait(clock::now()));
         }
         connection.paused = Paused::Memory(bytes);
-        self.hungry.push(connection.key);
+        self.hungry.push_back(connection.key);
         None
+    }
+
+    /// Receives from those of the next connections that wait for memory which may have theirs now. Each takes it before the next is
+    /// looked at: to receive in vain costs a copy of all that a connection has sent ahead. Those that there is no time for come
+    /// first in the next round, and one that has had some and wants more comes last.
+    pub(super) fn feed(&mut self, now: Instant) {
+        if self.unfed == 0 {
+            (self.passed, self.unfed) = (0, self.hungry.len());
+        }
+        for _ in 0..IN_A_ROUND.min(self.unfed) {
+            self.unfed -= 1;
+            let Some(&key) = self.hungry.get(self.passed) else { break };
+            let connection = &mut self.connections[key.slot as usize];
+            if connection.as_ref().is_some_and(|one| one.key == key && one.waits_for_memory(now)) {
+                self.passed += 1;
+                continue;
+            }
+            self.hungry.remove(self.passed);
+            if let Some(connection) = connection.take_if(|one| one.key == key) {
+                self.receive(connection);
+                if clock::now().since(now) >= TURN {
+                    break;
+                }
+            }
+        }
     }
 
     /// Skips payload of a refused write; answers once all of it is gone.

@@ -7,7 +7,7 @@ use evenkeel_control::units::Direction;
 use evenkeel_policy::Config;
 
 use super::*;
-use crate::budget::Budget;
+use crate::budget::{Budget, FLOOR};
 use crate::faults::Faults;
 use crate::handshakes::Client;
 use crate::paced::Work;
@@ -88,7 +88,11 @@ fn connect_as(worker: &mut Worker, peer: Peer) -> (UnixStream, ConnKey) {
 
 /// A connection that has chosen the only export.
 fn attach(worker: &mut Worker) -> (UnixStream, ConnKey) {
-    let (mut client, key) = connect(worker);
+    attach_as(worker, Peer::default())
+}
+
+fn attach_as(worker: &mut Worker, peer: Peer) -> (UnixStream, ConnKey) {
+    let (mut client, key) = connect_as(worker, peer);
     // Fixed newstyle without zeroes, then EXPORT_NAME with the empty name.
     client.write_all(&3u32.to_be_bytes()).unwrap();
     client.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
@@ -257,6 +261,82 @@ fn a_connection_that_ends_in_the_middle_of_a_divided_write_closes_behind_its_sli
             assert_eq!(worker.shared.budget.used(), 0, "its memory is for others again");
         }
     }
+}
+
+/// Writes of 4 KiB.
+fn writes(count: usize) -> Vec<u8> {
+    let mut write = 0x2560_9513_u32.to_be_bytes().to_vec();
+    write.extend([0, 0, 0, 1]);
+    write.extend([0; 16]);
+    write.extend(4096u32.to_be_bytes());
+    write.resize(28 + 4096, 7);
+    write.repeat(count)
+}
+
+#[test]
+fn memory_that_becomes_free_wakes_only_those_that_can_have_it() {
+    const CLIENTS: u32 = 20;
+    const WRITES: usize = 8;
+    let volumes = "[volumes.disk0]\nbackend = \"memory\"\nsize = 4096\n";
+    let (mut worker, _registry) = worker_and_registry(volumes, 16, 64);
+    let mut clients: Vec<_> =
+        (0..CLIENTS).map(|n| attach_as(&mut worker, Peer { uid: Some(n), ..Peer::default() })).collect();
+    let floor = at(&mut worker, clients[0].1).account().unwrap().take(0, FLOOR, None);
+    let mut rest = worker.shared.budget.account(&"other".into()).take(0, MEMORY - FLOOR, None).unwrap();
+    for (client, key) in &mut clients {
+        client.write_all(&writes(WRITES)).unwrap();
+        worker.on_event(key.to_event(), READ);
+        let leftover = &mut at(&mut worker, *key).leftover;
+        // Which a copy would lose.
+        leftover.reserve(1);
+        assert!(leftover.len() == writes(WRITES).len() && leftover.capacity() > leftover.len());
+    }
+    assert_eq!(worker.hungry.len(), CLIENTS as usize);
+
+    // Enough for one write, of which the tenant holds so much that it may have no other.
+    drop(rest.split(FLOOR + (8 << 10)));
+    worker.on_timers();
+    let copied = |(_, key): &&(UnixStream, ConnKey)| {
+        let leftover = &worker.connections[key.slot as usize].as_ref().unwrap().leftover;
+        leftover.capacity() == leftover.len()
+    };
+    assert_eq!(clients.iter().filter(copied).count(), 1);
+    assert_eq!((worker.unfed, worker.hungry.len()), (0, CLIENTS as usize));
+
+    // All have theirs, one after the other.
+    (0..CLIENTS).for_each(|_| round(&mut worker));
+    let served: Vec<_> = clients.iter().map(|(_, key)| at(&mut worker, *key).requests).collect();
+    assert!(served.iter().all(|served| *served == 1), "{served:?}");
+    (0..CLIENTS as usize * WRITES).for_each(|_| round(&mut worker));
+    assert!(clients.iter_mut().all(|(client, _)| drain(client) == WRITES * 16) && worker.hungry.is_empty());
+    drop((floor, rest));
+    assert_eq!(worker.shared.budget.used(), 0);
+}
+
+#[test]
+fn of_many_connections_that_wait_for_memory_some_are_looked_at_in_each_round() {
+    let mut worker = worker();
+    let (mut client, key) = attach(&mut worker);
+    let account = Arc::clone(at(&mut worker, key).account().unwrap());
+    let all = account.take(0, MEMORY, None);
+    client.write_all(&writes(1)).unwrap();
+    worker.on_event(key.to_event(), READ);
+    worker.judge_some();
+    round(&mut worker);
+    // The only one stands for many.
+    worker.hungry = [key; 2 * IN_A_ROUND + 1].into();
+    for unfed in [IN_A_ROUND + 1, 1, 0, IN_A_ROUND + 1] {
+        worker.on_timers();
+        assert_eq!((worker.unfed, worker.hungry.len()), (unfed, 2 * IN_A_ROUND + 1));
+        assert_eq!(
+            worker.timeout() == Duration::ZERO,
+            unfed > 0,
+            "the others have their turn before the worker sleeps"
+        );
+    }
+    drop(all);
+    (0..4).for_each(|_| round(&mut worker));
+    assert_eq!((drain(&mut client), worker.hungry.len()), (16, 0));
 }
 
 #[test]
