@@ -19,7 +19,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use evenkeel_control::{Duration, Instant};
 
@@ -39,8 +39,6 @@ const WHOLE_EVERY: Duration = Duration::from_secs(32);
 const LEFT_BEHIND: u64 = 64;
 /// A device that has ended none of them for so long hangs.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
-/// Counts of a tenant for what is left behind. Volumes share them by number.
-const PLACES: usize = 16;
 
 /// The bound.
 #[derive(Clone)]
@@ -68,20 +66,21 @@ struct Inner {
 pub(crate) struct Account {
     budget: Arc<Inner>,
     used: AtomicU64,
-    /// The part that clients left behind that are gone, by volume.
-    left: [Left; PLACES],
+    /// The part that clients left behind that are gone.
+    left_bytes: AtomicU64,
+    /// The same by volume, of those where there is some.
+    left: Mutex<HashMap<u32, Left>>,
     /// Connections of the tenant.
     connections: AtomicU32,
     /// Those of them that wait for memory.
     waiting: AtomicU32,
 }
 
-/// The bytes that clients left behind.
-#[derive(Default)]
+/// The bytes that clients left behind inside a volume's device.
 struct Left {
-    bytes: AtomicU64,
-    /// When the first of it was left or the last of it ended, in ns.
-    last_ended: AtomicU64,
+    bytes: u64,
+    /// When the first of it was left or the last of it ended.
+    last_ended: Instant,
 }
 
 /// A connection of a tenant.
@@ -145,7 +144,8 @@ impl Budget {
         let account = Arc::new(Account {
             budget: Arc::clone(&self.0),
             used: AtomicU64::new(0),
-            left: Default::default(),
+            left_bytes: AtomicU64::new(0),
+            left: Mutex::default(),
             connections: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
         });
@@ -237,10 +237,15 @@ impl Account {
     /// True if `bytes` for a volume have to wait for what clients left behind in its device.
     #[inline]
     pub(crate) fn waits_for_the_gone(&self, volume: u32, bytes: u64) -> bool {
-        let left = &self.left[volume as usize % PLACES];
-        left.bytes.load(Relaxed) > self.budget.limit / LEFT_BEHIND
+        let most = self.budget.limit / LEFT_BEHIND;
+        // The lock is for the rare case.
+        self.left_bytes.load(Relaxed) > most
             && self.used.load(Relaxed) + bytes > FLOOR
-            && !left.hangs(clock::now())
+            && self.left().get(&volume).is_some_and(|left| left.bytes > most && !left.hangs(clock::now()))
+    }
+
+    fn left(&self) -> MutexGuard<'_, HashMap<u32, Left>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One more connection is the tenant's.
@@ -267,7 +272,7 @@ impl Account {
 impl Left {
     /// True if nothing of it ends.
     fn hangs(&self, now: Instant) -> bool {
-        now.as_nanos().saturating_sub(self.last_ended.load(Relaxed)) >= HANGS_AFTER.as_nanos()
+        now.since(self.last_ended) >= HANGS_AFTER
     }
 }
 
@@ -315,28 +320,37 @@ impl Drop for Member {
 impl Member {
     /// The client is gone, and has requests inside a volume's device for which `bytes` were taken.
     pub(crate) fn leave_behind(self, now: Instant, volume: u32, bytes: u64) -> LeftBehind {
-        let left = &self.left[volume as usize % PLACES];
-        if left.bytes.fetch_add(bytes, Relaxed) == 0 {
-            left.last_ended.store(now.as_nanos(), Relaxed);
+        if bytes > 0 {
+            self.left().entry(volume).or_insert(Left { bytes: 0, last_ended: now }).bytes += bytes;
+            self.left_bytes.fetch_add(bytes, Relaxed);
         }
         LeftBehind { member: self, volume, bytes }
     }
 }
 
 impl LeftBehind {
-    /// A request has ended that held so many of the bytes.
-    pub(crate) fn end(&mut self, now: Instant, bytes: u64) {
-        let left = &self.member.left[self.volume as usize % PLACES];
-        left.last_ended.store(now.as_nanos(), Relaxed);
+    /// A request is over that held so many of the bytes; when the device ended it, if that has begun it.
+    pub(crate) fn end(&mut self, ended: Option<Instant>, bytes: u64) {
         let bytes = bytes.min(self.bytes);
+        if bytes == 0 {
+            return;
+        }
         self.bytes -= bytes;
-        left.bytes.fetch_sub(bytes, Relaxed);
+        let mut volumes = self.member.left();
+        if let Some(left) = volumes.get_mut(&self.volume) {
+            left.bytes -= bytes;
+            left.last_ended = ended.unwrap_or(left.last_ended);
+            if left.bytes == 0 {
+                volumes.remove(&self.volume);
+            }
+        }
+        self.member.left_bytes.fetch_sub(bytes, Relaxed);
     }
 }
 
 impl Drop for LeftBehind {
     fn drop(&mut self) {
-        self.member.left[self.volume as usize % PLACES].bytes.fetch_sub(self.bytes, Relaxed);
+        self.end(None, self.bytes);
     }
 }
 
@@ -424,9 +438,15 @@ mod tests {
         assert!(!busy.waits_for_the_gone(4, 4 * KIB), "another volume");
         assert!(!light.waits_for_the_gone(3, 1000 * KIB), "another tenant");
         // They end one after the other, or the device hangs.
-        let hangs = |ms| busy.left[3].hangs(now + Duration::from_millis(ms));
+        let hangs = |ms| busy.left()[&3].hangs(now + Duration::from_millis(ms));
         assert!(!hangs(999) && hangs(1_000));
-        gone.end(now + HANGS_AFTER, 60 * KIB);
+        // Neither a client that goes and leaves nothing, nor a request that never began, nor another volume shows that it works.
+        let later = now + HANGS_AFTER;
+        busy.join().leave_behind(later, 3, 0).end(Some(later), 4 * KIB);
+        busy.join().leave_behind(later, 3, 4 * KIB).end(None, 4 * KIB);
+        busy.join().leave_behind(later, 19, 4 * KIB).end(Some(later), 4 * KIB);
+        assert!(hangs(1_000));
+        gone.end(Some(later), 60 * KIB);
         assert!(!hangs(1_000) && !busy.waits_for_the_gone(3, 1000 * KIB));
         // Those that are there keep what they have, and the floor is there in any case.
         let more = busy.join().leave_behind(now, 3, 60 * KIB);
@@ -434,9 +454,9 @@ mod tests {
         drop(left);
         assert!(!busy.waits_for_the_gone(3, 64 * KIB));
         // A request that holds more than was left of its connection, as after a change of tenants, ends no more than that.
-        gone.end(now, 1000 * KIB);
+        gone.end(Some(now), 1000 * KIB);
         drop((gone, more));
-        assert_eq!((busy.left[3].bytes.load(Relaxed), busy.connections()), (0, 0));
+        assert_eq!((busy.left().len(), busy.left_bytes.load(Relaxed), busy.connections()), (0, 0, 0));
     }
 
     #[test]

@@ -57,13 +57,13 @@ impl Slots {
     /// The connection is gone; what is under way for it is not to be delivered. Its slot is free once its
     /// `in_flight` requests have ended too: otherwise clients that come, ask and go could fill a pool's queue without bound,
     /// or have all slots but the bound of one client.
-    pub(crate) fn give(&self, now: Instant, key: ConnKey, in_flight: u32, rest: Rest) {
+    pub(crate) fn give(&self, key: ConnKey, in_flight: u32, rest: Rest) {
         let slot = key.slot as usize;
         self.rests.lock().unwrap_or_else(PoisonError::into_inner).insert(key.slot, rest);
         // One more than there are, so that the last of them does not free the slot before we are done.
         self.orphans[slot].store(in_flight + 1, Ordering::Release);
         self.generations[slot].store(key.generation.wrapping_add(2), Ordering::Release);
-        self.bury(now, key, 0);
+        self.bury(key, 0, None);
     }
 
     /// The client of a connection has closed its end.
@@ -71,11 +71,12 @@ impl Slots {
         self.generations[key.slot as usize].store(key.generation | 1, Ordering::Release);
     }
 
-    /// A request has ended whose connection is gone, and which held so many bytes of buffer memory.
-    pub(crate) fn bury(&self, now: Instant, key: ConnKey, bytes: u64) {
+    /// A request is over whose connection is gone, and which held so many bytes of buffer memory; when its back end ended it, if
+    /// that has begun it.
+    pub(crate) fn bury(&self, key: ConnKey, bytes: u64, ended: Option<Instant>) {
         let mut rests = self.rests.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(left) = rests.get_mut(&key.slot).and_then(|rest| rest.left.as_mut()) {
-            left.end(now, bytes);
+            left.end(ended, bytes);
         }
         if self.orphans[key.slot as usize].fetch_sub(1, Ordering::AcqRel) == 1 {
             // Before the slot has another connection.
@@ -155,13 +156,13 @@ mod tests {
         let mut gone = Vec::new();
         while let Ok((_, place)) = handshakes.begin(&peer, now) {
             let key = slots.take().expect("the client may not have all");
-            slots.give(now, key, 2, Rest { _place: place, left: Some(account.join().leave_behind(now, 1, 200)) });
+            slots.give(key, 2, Rest { _place: place, left: Some(account.join().leave_behind(now, 1, 200)) });
             gone.push(key);
         }
         assert!(gone.len() < 16 && account.connections() as usize == gone.len());
-        slots.bury(now, gone[0], 100);
+        slots.bury(gone[0], 100, Some(now));
         assert!(handshakes.begin(&peer, now).is_err());
-        slots.bury(now, gone[0], 100);
+        slots.bury(gone[0], 100, Some(now));
         assert!(handshakes.begin(&peer, now).is_ok());
         assert_eq!((account.connections() as usize, slots.taken() as usize), (gone.len() - 1, gone.len() - 1));
     }

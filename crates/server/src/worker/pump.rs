@@ -269,7 +269,7 @@ impl Worker {
         if self.shared.slots.is_alive(request.key) {
             return self.answer(request, Err(Errno::Shutdown));
         }
-        self.shared.slots.bury(clock::now(), request.key, request.charge.bytes());
+        self.shared.slots.bury(request.key, request.charge.bytes(), None);
         if let Some(buffer) = request.buffer.take() {
             self.buffers.give(buffer);
         }
@@ -287,7 +287,7 @@ impl Worker {
                     let home = self.shared.slots.home(key);
                     mail(&mut self.outbox, home, Message::Completed(request, result));
                 } else {
-                    self.shared.slots.bury(clock::now(), key, request.charge.bytes());
+                    self.shared.slots.bury(key, request.charge.bytes(), Some(clock::now()));
                     if let Ok(Output::Bytes(buffer)) = result {
                         self.buffers.give(buffer);
                     }

@@ -103,7 +103,7 @@ impl Worker {
             Phase::Attached(attached) => Some(attached.account.leave_behind(now, attached.volume.id, inside)),
             Phase::Handshake(_) => None,
         };
-        self.shared.slots.give(now, key, in_flight, Rest { _place: place, left });
+        self.shared.slots.give(key, in_flight, Rest { _place: place, left });
     }
 
     /// Gives a connection to another worker as it is, requests in flight included.
