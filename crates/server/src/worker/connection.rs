@@ -384,7 +384,7 @@ pub(crate) struct Connection {
     pub(crate) charged: u64,
     /// Why it is not read, if so.
     pub(crate) paused: Paused,
-    /// While it waits for buffer memory.
+    /// While it waits for buffer memory, which others could give back.
     pub(crate) waiting: Option<Waiting>,
     /// How it ends.
     pub(crate) ending: Ending,
@@ -490,13 +490,23 @@ impl Connection {
     }
 
     /// True if it waits for memory that it may not take yet.
-    pub(crate) fn waits_for_memory(&self, now: Instant) -> bool {
+    pub(crate) fn waits_for_memory(&mut self, now: Instant) -> bool {
+        let held = self.held();
         let (Paused::Memory(bytes), Phase::Attached(attached)) = (self.paused, &self.phase) else { return false };
-        let (account, waiting) = (&attached.account, self.waiting.as_ref());
-        if let Some(waiting) = waiting {
+        let account = &attached.account;
+        if account.waits_for_the_gone(attached.volume.id, bytes) {
+            // No memory of others would help.
+            self.waiting = None;
+            return true;
+        }
+        if let Some(waiting) = &self.waiting {
             waiting.goes_on(now, bytes);
         }
-        account.waits_for_the_gone(attached.volume.id, bytes) || !account.may_take(self.held(), bytes, waiting)
+        let waits = !account.may_take(held, bytes, self.waiting.as_ref());
+        if waits && self.waiting.is_none() {
+            self.waiting = Some(account.wait(now));
+        }
+        waits
     }
 
     /// True if nothing remains to be done before it may close.

@@ -637,13 +637,14 @@ impl Worker {
     pub(super) fn charge(&mut self, connection: &mut Connection, bytes: u64) -> Option<Charge> {
         let held = connection.held();
         let (account, volume) = (connection.account()?, connection.volume()?.id);
-        if !account.waits_for_the_gone(volume, bytes)
-            && let Some(charge) = account.take(held, bytes, connection.waiting.as_ref())
-        {
+        let for_the_gone = account.waits_for_the_gone(volume, bytes);
+        if !for_the_gone && let Some(charge) = account.take(held, bytes, connection.waiting.as_ref()) {
             connection.charged += bytes;
             return Some(charge);
         }
-        if connection.waiting.is_none() {
+        if for_the_gone {
+            connection.waiting = None;
+        } else if connection.waiting.is_none() {
             connection.waiting = Some(account.wait(clock::now()));
         }
         connection.paused = Paused::Memory(bytes);
@@ -662,7 +663,7 @@ impl Worker {
             self.unfed -= 1;
             let Some(&key) = self.hungry.get(self.passed) else { break };
             let connection = &mut self.connections[key.slot as usize];
-            if connection.as_ref().is_some_and(|one| one.key == key && one.waits_for_memory(now)) {
+            if connection.as_mut().is_some_and(|one| one.key == key && one.waits_for_memory(now)) {
                 self.passed += 1;
                 continue;
             }

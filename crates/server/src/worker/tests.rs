@@ -340,6 +340,42 @@ fn of_many_connections_that_wait_for_memory_some_are_looked_at_in_each_round() {
 }
 
 #[test]
+fn waiting_for_what_gone_clients_left_takes_no_memory_from_others() {
+    let mut worker = worker();
+    let (mut client, key) = attach(&mut worker);
+    let account = Arc::clone(at(&mut worker, key).account().unwrap());
+    let other = worker.shared.budget.account(&"other".into());
+    // More than its share, with memory left for all.
+    let hoard = other.take(0, MEMORY / 2 + FLOOR, None);
+    let floor = account.take(0, FLOOR, None);
+    let volume = at(&mut worker, key).volume().unwrap().id;
+    // It ends something for longer than the test takes.
+    let gone = account.join().leave_behind(clock::now() + Duration::from_secs(3600), volume, MEMORY / 2);
+    client.write_all(&writes(1)).unwrap();
+    worker.on_event(key.to_event(), READ);
+    for _ in 0..3 {
+        assert_eq!(at(&mut worker, key).paused, Paused::Memory(4096));
+        assert!(!account.waits() && !other.is_in_the_way(), "none has to give way");
+        worker.on_timers();
+    }
+
+    // Now it does wait for memory, and for what is left behind once more.
+    let rest = worker.shared.budget.account(&"third".into()).take(0, MEMORY / 2 - 2 * FLOOR, None);
+    let waits = |worker: &mut Worker| {
+        worker.on_timers();
+        account.waits() && other.is_in_the_way()
+    };
+    assert!(!waits(&mut worker));
+    drop(gone);
+    assert!(waits(&mut worker) && waits(&mut worker));
+    let gone = account.join().leave_behind(clock::now() + Duration::from_secs(3600), volume, MEMORY / 2);
+    assert!(!waits(&mut worker));
+    drop((gone, rest, hoard, floor));
+    (0..2).for_each(|_| round(&mut worker));
+    assert_eq!((drain(&mut client), worker.hungry.len(), account.waits()), (16, 0, false));
+}
+
+#[test]
 fn lists_that_are_not_read_are_not_kept() {
     use std::fmt::Write as _;
     let mut volumes = String::new();
