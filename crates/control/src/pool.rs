@@ -110,6 +110,11 @@ impl Ticket {
         self.reserved
     }
 
+    /// The tenant that pays.
+    pub fn tenant(&self) -> TenantId {
+        self.tenant
+    }
+
     /// When the request entered the back end.
     pub fn admitted_at(&self) -> Instant {
         self.admitted_at

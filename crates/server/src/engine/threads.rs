@@ -3,10 +3,13 @@
 //! A volume whose device hangs fills its own threads and no others. Threads start
 //! when operations wait and end after some idle seconds.
 
-use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+
+use evenkeel_control::pool::TenantId;
 
 use super::priority::Own;
 use crate::backend::operation::{FileIo, IoResult, Report, Reports};
@@ -20,6 +23,8 @@ const MAX_THREADS: usize = 64;
 /// one at work and one that begins when it ends; searches for holes, of which [`super::searches`] lets few go on at a time in all
 /// volumes; what a reservation is owed; the rest.
 const KINDS: [usize; 4] = [2, 1, MAX_THREADS, ORDINARY_JOBS];
+/// The place of searches among them.
+const SEARCHES: usize = 1;
 /// How long a thread waits for work before it ends.
 const IDLE: Duration = Duration::from_secs(5);
 
@@ -41,6 +46,8 @@ pub(crate) struct Job<V> {
     pub(crate) io: FileIo,
     /// On what. Keeps the file open until the job is done.
     pub(crate) volume: Arc<V>,
+    /// For which tenant.
+    pub(crate) tenant: TenantId,
     /// Entry in the worker's table of operations.
     pub(crate) token: u32,
     /// The worker.
@@ -62,8 +69,10 @@ struct Shared<V> {
 }
 
 struct State<V> {
-    /// Jobs that wait, by kind.
+    /// Jobs that wait, by kind; of the searches of each tenant the first.
     jobs: [VecDeque<Job<V>>; KINDS.len()],
+    /// The others. No admission throttles searches: one of another tenant would wait until all that came before have ended.
+    behind: HashMap<TenantId, VecDeque<Job<V>>>,
     under_way: [usize; KINDS.len()],
     threads: usize,
     idle: usize,
@@ -77,7 +86,13 @@ impl<V> Default for Threads<V> {
 
 impl<V> State<V> {
     fn new() -> Self {
-        Self { jobs: [const { VecDeque::new() }; KINDS.len()], under_way: [0; KINDS.len()], threads: 0, idle: 0 }
+        Self {
+            jobs: [const { VecDeque::new() }; KINDS.len()],
+            behind: HashMap::new(),
+            under_way: [0; KINDS.len()],
+            threads: 0,
+            idle: 0,
+        }
     }
 
     /// How many of a kind may begin.
@@ -90,10 +105,26 @@ impl<V> State<V> {
         (0..KINDS.len()).map(|kind| self.jobs[kind].len().min(self.room(kind))).sum()
     }
 
+    fn push(&mut self, job: Job<V>) {
+        let (kind, tenant) = (job.kind(), job.tenant);
+        let is_behind = kind == SEARCHES && self.jobs[kind].iter().any(|first| first.tenant == tenant);
+        if is_behind { self.behind.entry(tenant).or_default() } else { &mut self.jobs[kind] }.push_back(job);
+    }
+
     fn next(&mut self) -> Option<Job<V>> {
         let kind = (0..KINDS.len()).find(|&kind| self.room(kind) > 0 && !self.jobs[kind].is_empty())?;
         self.under_way[kind] += 1;
-        self.jobs[kind].pop_front()
+        let job = self.jobs[kind].pop_front()?;
+        if kind == SEARCHES
+            && let Entry::Occupied(mut behind) = self.behind.entry(job.tenant)
+        {
+            // Its tenant's next goes behind those of all others.
+            self.jobs[kind].extend(behind.get_mut().pop_front());
+            if behind.get().is_empty() {
+                behind.remove();
+            }
+        }
+        Some(job)
     }
 }
 
@@ -102,7 +133,7 @@ impl<V: Blocking> Threads<V> {
     pub(crate) fn submit(&self, job: Job<V>) {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let kind = job.kind();
-        state.jobs[kind].push_back(job);
+        state.push(job);
         if state.idle >= state.ready() {
             self.shared.work.notify_one();
             return;
@@ -134,7 +165,7 @@ impl<V> Job<V> {
     fn kind(&self) -> usize {
         match self.io {
             FileIo::Sync { .. } => 0,
-            FileIo::Extents { .. } => 1,
+            FileIo::Extents { .. } => SEARCHES,
             _ => {
                 if self.reserved {
                     2
@@ -177,6 +208,10 @@ impl<V: Blocking> Shared<V> {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_control::Instant;
+    use evenkeel_control::pool::Pool;
+    use evenkeel_policy::config;
+
     use super::*;
     use crate::backend::Backend;
     use crate::backend::file::{File, Open};
@@ -197,7 +232,12 @@ mod tests {
 
     fn ordinary(io: FileIo, token: u32, volume: &Arc<Volume>, mailbox: &Arc<Reports>) -> Job<Volume> {
         let (volume, reply_to) = (Arc::clone(volume), Arc::clone(mailbox));
-        Job { io, volume, token, reply_to, reserved: false, priority: 0 }
+        Job { io, volume, tenant: tenants(1)[0], token, reply_to, reserved: false, priority: 0 }
+    }
+
+    fn tenants(count: usize) -> Vec<TenantId> {
+        let mut pool = Pool::<()>::new((&config::Pool::default()).into(), Instant::ZERO, 1);
+        (0..count).map(|_| pool.join(Instant::ZERO, Default::default())).collect()
     }
 
     #[test]
@@ -242,8 +282,7 @@ mod tests {
                 3 => FileIo::Cache { offset: 0, len: 1 },
                 _ => FileIo::Extents { offset: 0, len: 1 << 20, max: 1 },
             };
-            let job = ordinary(io, token, &volume, &mailbox);
-            state.jobs[job.kind()].push_back(job);
+            state.push(ordinary(io, token, &volume, &mailbox));
         }
         let next = |state: &mut State<Volume>| state.next().map(|job| job.token);
         assert_eq!(state.ready(), 2);
@@ -254,14 +293,40 @@ mod tests {
     }
 
     #[test]
+    fn tenants_search_for_holes_in_turn() {
+        let (dir, volume, mailbox) = stage("turns");
+        let tenants = tenants(3);
+        let mut state = State::new();
+        let push = |state: &mut State<Volume>, token, tenant: usize| {
+            let io = FileIo::Extents { offset: 0, len: 1 << 20, max: 1 };
+            state.push(Job { tenant: tenants[tenant], ..ordinary(io, token, &volume, &mailbox) });
+        };
+        let next = |state: &mut State<Volume>| {
+            state.under_way[SEARCHES] = 0;
+            state.next().map(|job| job.token)
+        };
+        (0..1_000).for_each(|token| push(&mut state, token, 0));
+        assert_eq!((next(&mut state), next(&mut state)), (Some(0), Some(1)));
+        // One that comes waits for one search of each other tenant, however many there are.
+        (2_000..2_002).for_each(|token| push(&mut state, token, 1));
+        push(&mut state, 3_000, 2);
+        let began: Vec<_> = (0..6).filter_map(|_| next(&mut state)).collect();
+        assert_eq!(began, [2, 2_000, 3_000, 3, 2_001, 4]);
+        push(&mut state, 2_002, 1);
+        assert_eq!((next(&mut state), next(&mut state)), (Some(5), Some(2_002)));
+        let rest: Vec<_> = std::iter::from_fn(|| next(&mut state)).collect();
+        assert!(rest.iter().copied().eq(6..1_000) && state.behind.is_empty() && state.ready() == 0);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
     fn what_a_reservation_is_owed_overtakes_the_rest_and_has_threads_beyond_theirs() {
         let (dir, volume, mailbox) = stage("reserved");
         let mut state = State::new();
         let last = ORDINARY_JOBS as u32 + 1;
         for token in 0..=last {
             let io = FileIo::Cache { offset: 0, len: 1 };
-            let job = Job { reserved: token == last, ..ordinary(io, token, &volume, &mailbox) };
-            state.jobs[job.kind()].push_back(job);
+            state.push(Job { reserved: token == last, ..ordinary(io, token, &volume, &mailbox) });
         }
         assert_eq!(state.ready(), ORDINARY_JOBS + 1);
         let began: Vec<_> = std::iter::from_fn(|| state.next()).map(|job| job.token).collect();

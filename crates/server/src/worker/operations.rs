@@ -187,7 +187,7 @@ impl Worker {
         {
             return rbd.submit(io, token, &self.reports);
         }
-        let reserved = operation.ticket.is_reserved();
+        let (reserved, tenant) = (operation.ticket.is_reserved(), operation.ticket.tenant());
         let priority = if reserved && self.shared.raises_priority { URGENT } else { ORDINARY };
         let id = operation.volume.id as usize;
         if in_ring.len() <= id {
@@ -204,7 +204,7 @@ impl Worker {
         }
         let volume = Arc::clone(&operation.volume);
         let reply_to = Arc::clone(&self.reports);
-        let job = Job { io, volume: Arc::clone(&volume), token, reply_to, reserved, priority };
+        let job = Job { io, volume: Arc::clone(&volume), tenant, token, reply_to, reserved, priority };
         volume.threads.submit(job);
     }
 
