@@ -1,8 +1,10 @@
 //! The description of a job: options on the command line and in a job file, and the job they make.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use clap::ValueEnum;
+use clap::builder::RangedU64ValueParser;
 use evenkeel_nbd::wire::Framing;
 use evenkeel_policy::units::{Bytes, Duration};
 use evenkeel_policy::uri::Target;
@@ -12,10 +14,18 @@ use serde::{Deserialize, Serialize};
 use crate::content::{SECTOR, mix};
 use crate::error::{At, Error, ensure};
 
-/// The most connections of one job.
-const MAX_CONNECTIONS: u32 = 65_536;
-/// The deepest queue of one connection.
-const MAX_QUEUE_DEPTH: u32 = 65_536;
+/// Shares of requests.
+const PERCENT: RangeInclusive<u64> = 0..=100;
+/// Requests in flight on one connection.
+const QUEUE_DEPTH: RangeInclusive<u64> = 1..=65_536;
+/// Connections of one job.
+const CONNECTIONS: RangeInclusive<u64> = 1..=65_536;
+/// Threads of one job.
+const THREADS: RangeInclusive<u64> = 1..=1024;
+/// Requests a second.
+const RATE: RangeInclusive<u64> = 1..=100_000_000;
+/// Numbers of requests.
+const COUNT: RangeInclusive<u64> = 1..=u64::MAX;
 /// How long to run when neither a duration nor a number of requests is given.
 const DEFAULT_DURATION_S: u64 = 10;
 
@@ -62,13 +72,13 @@ pub struct JobOptions {
     #[arg(long, value_enum)]
     op: Option<Mode>,
     /// Share of reads in a mix, 0 to 100 [default: 70]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", value_parser = RangedU64ValueParser::<u8>::new().range(PERCENT))]
     read_percent: Option<u8>,
     /// Share of requests that trim instead, 0 to 100 [default: 0]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", value_parser = RangedU64ValueParser::<u8>::new().range(PERCENT))]
     trim_percent: Option<u8>,
     /// Share of requests that write zeroes instead, 0 to 100 [default: 0]
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", value_parser = RangedU64ValueParser::<u8>::new().range(PERCENT))]
     zero_percent: Option<u8>,
     /// Block size, or sizes with weights: 4k:80,64k:20 [default: 4k]
     #[arg(long, value_name = "SIZE[:WEIGHT,...]")]
@@ -77,16 +87,16 @@ pub struct JobOptions {
     #[arg(long)]
     pattern: Option<Pattern>,
     /// Requests in flight on each connection [default: 1]
-    #[arg(long, value_name = "N", visible_alias = "qd", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_QUEUE_DEPTH)))]
+    #[arg(long, value_name = "N", visible_alias = "qd", value_parser = RangedU64ValueParser::<u32>::new().range(QUEUE_DEPTH))]
     queue_depth: Option<u32>,
     /// Connections [default: 1]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CONNECTIONS)))]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(CONNECTIONS))]
     connections: Option<u32>,
     /// Threads that share the connections [default: one for each connection, at most one for each core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(THREADS))]
     threads: Option<u32>,
     /// Send at this rate whatever the server does; latency counts from when a request should have been sent
-    #[arg(long, value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    #[arg(long, value_name = "IOPS", value_parser = RangedU64ValueParser::<u64>::new().range(RATE))]
     rate: Option<u64>,
     /// How requests follow each other at --rate [default: poisson]
     #[arg(long, value_enum)]
@@ -98,7 +108,7 @@ pub struct JobOptions {
     #[arg(long, value_name = "TIME")]
     duration: Option<Duration>,
     /// How many requests to send in all
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(COUNT))]
     requests: Option<u64>,
     /// How long to send before measuring [default: 0s]
     #[arg(long, value_name = "TIME")]
@@ -107,7 +117,7 @@ pub struct JobOptions {
     #[arg(long, num_args = 0..=1, default_missing_value = "true")]
     fua: Option<bool>,
     /// Send a FLUSH after every N writes of a connection
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(COUNT))]
     flush_every: Option<u64>,
     /// Start of the part of the volume to use [default: 0]
     #[arg(long, value_name = "SIZE")]
@@ -186,11 +196,55 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 impl JobOptions {
+    /// Checks the ranges that a command line has by its value parsers: a job file has them only here.
+    ///
+    /// # Errors
+    /// Names the key and its range.
+    fn in_range(&self) -> Result<(), Error> {
+        for (key, value, range) in [
+            ("read_percent", self.read_percent.map(u64::from), PERCENT),
+            ("trim_percent", self.trim_percent.map(u64::from), PERCENT),
+            ("zero_percent", self.zero_percent.map(u64::from), PERCENT),
+            ("queue_depth", self.queue_depth.map(u64::from), QUEUE_DEPTH),
+            ("connections", self.connections.map(u64::from), CONNECTIONS),
+            ("threads", self.threads.map(u64::from), THREADS),
+            ("rate", self.rate, RATE),
+            ("requests", self.requests, COUNT),
+            ("flush_every", self.flush_every, COUNT),
+        ] {
+            let Some(value) = value.filter(|value| !range.contains(value)) else { continue };
+            let (least, most) = range.into_inner();
+            let cure = if most == u64::MAX { format!("at least {least}") } else { format!("{least} to {most}") };
+            return Err(Error::Options(format!("{key}: {value} is out of range; use {cure}")));
+        }
+        Ok(())
+    }
+
+    /// Checks that the options of one job, which `given` has, are of use in all that it was given.
+    ///
+    /// # Errors
+    /// Names the option that would do nothing, and what it needs.
+    fn of_use(&self, given: &Self) -> Result<(), Error> {
+        let mode = self.op.unwrap_or(Mode::Read);
+        let some = |percent: Option<u8>| percent.is_some_and(|percent| percent > 0);
+        let writes = mode != Mode::Read || some(self.trim_percent) || some(self.zero_percent);
+        for (idle, option, needs) in [
+            (given.arrivals.is_some() && self.rate.is_none(), "--arrivals", "--rate"),
+            (given.read_percent.is_some() && mode != Mode::Mix, "--read-percent", "--op mix"),
+            (given.fua == Some(true) && !writes, "--fua", "writes, by --op write or mix"),
+            (given.flush_every.is_some() && !writes, "--flush-every", "writes, by --op write or mix"),
+        ] {
+            ensure!(Options, !idle, "{option} does nothing here: it needs {needs}");
+        }
+        Ok(())
+    }
+
     /// The job that these options describe; `cores` bounds the threads unless they are given.
     ///
     /// # Errors
     /// Options that contradict each other.
     pub(crate) fn job(self, name: &str, target: Target, seed: u64, cores: u32) -> Result<Job, Error> {
+        self.in_range()?;
         let nanos = |duration: Option<Duration>| duration.map(|d| d.as_nanos());
         let connections = self.connections.unwrap_or(1);
         let duration_ns =
@@ -286,14 +340,20 @@ pub fn jobs(file: Option<&Path>, uri: Option<&str>, options: &JobOptions, seed: 
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let listed = match (file, uri) {
         (Some(path), uri) => read_file(path, uri, options)?,
-        (None, Some(uri)) => vec![("load".to_owned(), uri.parse()?, options.clone())],
+        (None, Some(uri)) => {
+            options.of_use(options)?;
+            vec![("load".to_owned(), uri.parse()?, options.clone())]
+        }
         (None, None) => return Err(Error::Options("give a URI or --jobs FILE".into())),
     };
     let several = listed.len() > 1;
     let with_seed = |(index, (name, target, options)): (usize, (String, Target, JobOptions))| {
         // A single job uses the seed as it is, so that its content can be checked later.
         let seed = if several { mix(seed ^ index as u64) } else { seed };
-        options.job(&name, target, seed, cores).at_with(|| format!("job `{name}`"))
+        options.job(&name, target, seed, cores).at_with(|| match file {
+            Some(path) => format!("in the job file {}: job `{name}`", path.display()),
+            None => format!("job `{name}`"),
+        })
     };
     listed.into_iter().enumerate().map(with_seed).collect()
 }
@@ -337,8 +397,11 @@ fn parse_file(
         let target = uri.parse().at_with(|| format!("job `{name}`"))?;
         // What the job says, and where it says nothing, the defaults.
         let mut options = written.clone();
-        options.extend(table);
+        options.extend(table.clone());
         let options: JobOptions = options.try_into().at_with(|| format!("job `{name}`"))?;
+        // A default need not be of use to every job.
+        let own = table.try_into().at_with(|| format!("job `{name}`"))?;
+        options.of_use(&own).at_with(|| format!("job `{name}`"))?;
         ensure!(JobFile, jobs.iter().all(|(other, ..)| *other != name), "two jobs have the name `{name}`");
         jobs.push((name, target, options));
     }
@@ -412,11 +475,48 @@ mod tests {
             ("[[job]]\nname = \"a\"\nuri = \"nbd://h\"\nqd = 3", "unknown field `qd`"),
             ("[[job]]\nuri = \"nbd://h\"\nblock_size = \"4q\"", "4q"),
             ("[[job]]\nuri = 5", "uri"),
+            ("[[job]]\nname = \"a\"\nuri = \"nbd://h\"\narrivals = \"constant\"", "job `a`: --arrivals does nothing"),
+            ("[[job]]\nname = \"a\"\nuri = \"nbd://h\"\nread_percent = 50", "needs --op mix"),
+            ("[[job]]\nname = \"a\"\nuri = \"nbd://h\"\nfua = true", "needs writes"),
+            ("[[job]]\nname = \"a\"\nuri = \"nbd://h\"\nflush_every = 4", "needs writes"),
             ("[[job]]\nname=\"a\"\nuri=\"nbd://h\"\n[[job]]\nname=\"a\"\nuri=\"nbd://h\"", "two jobs"),
         ] {
             let error = parse_file(text, None, &JobOptions::default()).unwrap_err().in_full();
             assert!(error.contains(words), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn the_values_of_a_job_file_have_the_ranges_of_the_options() {
+        for (key, value) in [
+            ("read_percent", "200"),
+            ("trim_percent", "101"),
+            ("zero_percent", "101"),
+            ("queue_depth", "0"),
+            ("queue_depth", "1000000"),
+            ("connections", "0"),
+            ("threads", "0"),
+            ("rate", "0"),
+            ("requests", "0"),
+            ("flush_every", "0"),
+        ] {
+            let text = format!("[[job]]\nname = \"a\"\nuri = \"nbd://h\"\nop = \"mix\"\n{key} = {value}");
+            let file = std::env::temp_dir().join(format!("evenkeel-job-{}-{key}-{value}.toml", std::process::id()));
+            std::fs::write(&file, text).unwrap();
+            let error = jobs(Some(&file), None, &JobOptions::default(), 1).map(drop).unwrap_err().in_full();
+            std::fs::remove_file(&file).unwrap();
+            let words = format!("{}: job `a`: {key}: {value} is out of range; use ", file.display());
+            assert!(error.contains(&words), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_option_that_would_do_nothing_is_refused_but_not_as_a_default_of_other_jobs() {
+        let options = JobOptions { arrivals: Some(Arrivals::Constant), ..JobOptions::default() };
+        let error = jobs(None, Some("nbd://h"), &options, 1).map(drop).unwrap_err().to_string();
+        assert_eq!(error, "--arrivals does nothing here: it needs --rate");
+        let text = "[[job]]\nname = \"a\"\n[[job]]\nname = \"b\"\nrate = 9";
+        assert_eq!(parse_file(text, Some("nbd://h"), &options).unwrap().len(), 2);
     }
 
     #[test]

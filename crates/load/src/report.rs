@@ -43,6 +43,9 @@ struct JobReport {
     verified_bytes: u64,
     intervals: Vec<IntervalReport>,
     failure: Option<String>,
+    /// True if all requests that were asked for were answered before the measurement began.
+    #[serde(skip)]
+    warmed_up_only: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -145,6 +148,7 @@ impl JobReport {
                 })
                 .collect(),
             failure: summary.failure.clone(),
+            warmed_up_only: job.requests.is_some() && job.warmup_ns > 0 && all.requests == 0,
         }
     }
 }
@@ -176,6 +180,8 @@ impl Report {
                 failures.push(format!("{}: requests failed: {} (the first: {first})", job.name, list.join(", ")));
             } else if job.unanswered > 0 {
                 failures.push(format!("{}: left without an answer: {}", job.name, counted(job.unanswered, "request")));
+            } else if job.warmed_up_only {
+                failures.push(format!("{}: no request was measured: all fell into --warmup", job.name));
             }
         }
         failures
