@@ -34,13 +34,10 @@ pub(crate) enum Document {
 /// Runs the command.
 ///
 /// # Errors
-/// None; it has the form of every other command.
+/// When it cannot be written.
 pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
     let of = match command {
-        Command::Example => {
-            output::print(evenkeel_policy::EXAMPLE);
-            return Ok(());
-        }
+        Command::Example => return output::print(evenkeel_policy::EXAMPLE),
         Command::Schema { of } => of,
     };
     let schema = match of {
@@ -49,6 +46,5 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
         Document::State => state::schema(),
         Document::AgentState => record::schema(),
     };
-    output::print(&format!("{schema:#}\n"));
-    Ok(())
+    output::print(&format!("{schema:#}\n"))
 }

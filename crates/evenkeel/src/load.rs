@@ -58,13 +58,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let results = results?;
     let report = Report::new(seed, &results);
     if let (Some(record), None) = (&record, args.json.then_some(())) {
-        println!("{}", check_result(record, &results));
+        output::print(&format!("{}\n", check_result(record, &results)))?;
     } else if args.json {
-        println!("{}", serde_json::to_string_pretty(&report)?);
+        output::print(&format!("{}\n", serde_json::to_string_pretty(&report)?))?;
     } else if args.journal.as_deref() == Some(std::path::Path::new("-")) {
         eprint!("{}", report.text());
     } else {
-        print!("{}", report.text());
+        output::print(&report.text())?;
     }
     let failures = report.failures();
     if !failures.is_empty() {

@@ -8,6 +8,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -15,25 +16,40 @@ use serde::Serialize;
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Prints `text`. A reader that has seen enough (`| head`) is no error.
-pub(crate) fn print(text: &str) {
-    let mut out = io::stdout().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+///
+/// # Errors
+/// When standard output cannot take it, for example on a full disk.
+pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+    write(&mut io::stdout().lock(), text)
+}
+
+/// Prints `text` from a program that goes on whether or not it can be read.
+pub(crate) fn say(text: &str) {
+    let _ = print(text);
+}
+
+fn write(out: &mut impl Write, text: &str) -> anyhow::Result<()> {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write to standard output")
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Prints a record as JSON, or the `text` that is made of it.
 ///
 /// # Errors
-/// When the record cannot be written as JSON.
+/// When the record cannot be written as JSON, or as of [`print`].
 pub(crate) fn show<T: Serialize>(json: bool, record: &T, text: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
-    print(&if json { serde_json::to_string_pretty(record)? + "\n" } else { text(record) });
-    Ok(())
+    print(&if json { serde_json::to_string_pretty(record)? + "\n" } else { text(record) })
 }
 
 /// Prints `text`, which fits a pipe, from a program that lasts: a reader that has stopped does not keep it from going on.
 /// The lines then come when the reader does.
 pub(crate) fn announce(text: String) {
     // Not by `io::stdout`, whose lock would be held by a write that never returns.
-    let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return print(&text) };
+    let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return say(&text) };
     let text = Arc::new(text);
     let (done, written) = channel();
     let write = {
@@ -45,7 +61,7 @@ pub(crate) fn announce(text: String) {
     };
     match thread::Builder::new().name("evenkeel-out".into()).spawn(write) {
         Ok(_) => drop(written.recv_timeout(PATIENCE)),
-        Err(_) => print(&text),
+        Err(_) => say(&text),
     }
 }
 
@@ -71,4 +87,29 @@ pub(crate) fn command() -> String {
         };
     let arguments = std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
     format!("evenkeel {}", arguments.collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Refuses every write with this error.
+    struct Refusing(io::ErrorKind);
+
+    impl Write for Refusing {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(self.0.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_and_a_reader_that_has_seen_enough_is_none() {
+        let full = write(&mut Refusing(io::ErrorKind::StorageFull), "text").unwrap_err();
+        assert!(format!("{full:#}").starts_with("cannot write to standard output: "), "{full:#}");
+        write(&mut Refusing(io::ErrorKind::BrokenPipe), "text").unwrap();
+    }
 }

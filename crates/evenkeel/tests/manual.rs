@@ -31,6 +31,18 @@ fn help_of_a_command_is_its_help() {
 }
 
 #[test]
+fn text_that_cannot_be_written_is_an_error() {
+    for command in ["config example", "completions bash", "help limit"] {
+        let full = std::fs::File::create("/dev/full").expect("a device of every Linux");
+        let mut program = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+        let output = program.args(command.split(' ')).stdout(full).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command}: {said}");
+        assert!(said.contains("cannot write to standard output: No space left"), "{command}: {said}");
+    }
+}
+
+#[test]
 fn help_of_a_term_is_the_manuals() {
     let help = text("help noisy neighbour");
     assert!(help.starts_with("glossary\n  noisy tenant, noisy neighbour: A tenant that delays others"), "{help}");

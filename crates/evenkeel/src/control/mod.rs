@@ -76,10 +76,10 @@ impl Connect {
         let text = client::send(&self.socket()?, PATIENCE, method, path, body)?;
         let changed: Changed = serde_json::from_str(&text).context("the server speaks another version of the API")?;
         for change in &changed.changes {
-            output::print(&format!("{change}\n"));
+            output::print(&format!("{change}\n"))?;
         }
         if changed.changes.is_empty() {
-            output::print("nothing changed\n");
+            output::print("nothing changed\n")?;
         }
         Ok(!changed.changes.is_empty())
     }
@@ -89,7 +89,7 @@ impl Connect {
         if self.change(Method::PATCH, path, Some(body))? {
             output::print(
                 "in force until the next reload or restart; to keep it, put it into the configuration file\n",
-            );
+            )?;
         }
         Ok(())
     }
@@ -217,10 +217,7 @@ fn absolute() -> impl TypedValueParser<Value = PathBuf> {
 /// When no server answers, or it refuses; nothing has changed then.
 pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
     match command {
-        VolumeCommand::List { connect } => {
-            output::print(&show::volumes(&connect.state()?));
-            Ok(())
-        }
+        VolumeCommand::List { connect } => output::print(&show::volumes(&connect.state()?)),
         VolumeCommand::Create(create) => {
             let body = json!({ "name": create.name, "volume": set_members(&create)? });
             create.connect.change(Method::POST, "/api/v1/volumes", Some(&body)).map(drop)

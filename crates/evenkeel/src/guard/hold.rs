@@ -14,6 +14,7 @@ use evenkeel_policy::figures::counted;
 use evenkeel_policy::units::Duration;
 
 use super::JOURNAL;
+use crate::output;
 
 /// How often the holds are looked after. A timeout must be a few times longer.
 const TICK: std::time::Duration = std::time::Duration::from_millis(100);
@@ -79,7 +80,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let holds: Holds = args.clients.iter().map(|address| (Client::Address(*address), hold)).collect();
     if args.dry_run {
         for step in Plan::new(settings)?.steps() {
-            crate::output::print(&format!("would {step}\n"));
+            output::print(&format!("would {step}\n"))?;
         }
         return Ok(());
     }
@@ -87,7 +88,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for signal in crate::signals::STOP {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let mut acting = Acting::start(Some(settings), &args.journal, crate::output::print)?;
+    let mut acting = Acting::start(Some(settings), &args.journal, output::say)?;
     let started = Instant::now();
     let mut announced = false;
     let outcome = loop {
@@ -102,7 +103,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
                     Client::Address(address) => address.to_string(),
                     Client::Connection { address, client_port, .. } => format!("{address} port {client_port}"),
                 };
-                crate::output::print(&format!("holding {name} for {:?}\n", hold.delay));
+                output::say(&format!("holding {name} for {:?}\n", hold.delay));
             }
         }
         if stop.load(Ordering::Relaxed) || args.time.is_some_and(|time| now.duration_since(started) >= time.into()) {
@@ -113,6 +114,5 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     let drops = acting.stop()?;
     outcome?;
     let drops = drops.map_or_else(|| "an unknown number of packets".to_owned(), |n| counted(n, "packet"));
-    crate::output::print(&format!("put back; {drops} dropped while delayed\n"));
-    Ok(())
+    output::print(&format!("put back; {drops} dropped while delayed\n"))
 }

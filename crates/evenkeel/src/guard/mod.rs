@@ -121,10 +121,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::Discover { config, json } => discover(config.as_deref(), json),
-        Command::Config(ConfigCommand::Example) => {
-            output::print(EXAMPLE);
-            Ok(())
-        }
+        Command::Config(ConfigCommand::Example) => output::print(EXAMPLE),
         Command::Status { json, connect } => output::show(json, &connect.get("/api/v1/state")?, show::state),
         Command::Why { pool, count, json, connect } => {
             let asked = pool.as_ref().map_or_else(String::new, |name| path("&pool=", name));
@@ -132,9 +129,9 @@ pub(crate) fn run(command: Command) -> anyhow::Result<()> {
             output::show(json, &decisions, show::decisions)
         }
         Command::Hold(args) => hold::run(&args),
-        Command::Reset(args) => Ok(host::reset(&args.journal, output::print)?),
+        Command::Reset(args) => Ok(host::reset(&args.journal, output::say)?),
         // The agent's pipe is standard input.
-        Command::Sentinel(args) => Ok(host::sentinel(std::io::stdin(), &args.journal, output::print)?),
+        Command::Sentinel(args) => Ok(host::sentinel(std::io::stdin(), &args.journal, output::say)?),
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let status = super::address(config.agent.status).map(listen).transpose()?;
     let address = status.as_ref().and_then(|listener| listener.local_addr().ok());
 
-    let mut host = Host::start(&config, args.dry_run, output::print)?;
+    let mut host = Host::start(&config, args.dry_run, output::say)?;
     let shared = host.shared();
     if let Some(listener) = status {
         let (stated, recorded, certificates) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&certificates));

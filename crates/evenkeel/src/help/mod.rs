@@ -37,8 +37,7 @@ pub(crate) struct Args {
 /// When the manual has no such page, or nothing about the words.
 pub(crate) fn run(args: &Args, mut program: Command) -> anyhow::Result<()> {
     if let Some(name) = &args.page {
-        output::print(page(name)?);
-        return Ok(());
+        return output::print(page(name)?);
     }
     if !args.search && !args.json && is_command(&program, &args.terms) {
         let words = [program.get_name().to_owned()].into_iter().chain(args.terms.iter().cloned());

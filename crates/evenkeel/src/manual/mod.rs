@@ -37,13 +37,12 @@ size = "1TiB"
 /// `evenkeel completions`: prints them.
 ///
 /// # Errors
-/// None; it has the form of every other command.
+/// When they cannot be written.
 pub(crate) fn completions(mut program: Command, shell: Shell) -> anyhow::Result<()> {
     let name = program.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut program, name, &mut script);
-    output::print(&String::from_utf8_lossy(&script));
-    Ok(())
+    output::print(&String::from_utf8_lossy(&script))
 }
 
 /// `evenkeel manual`: writes `evenkeel.1`, `evenkeel-serve.1` and so on, and `evenkeel.toml.5` into `folder`.

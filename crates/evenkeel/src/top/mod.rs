@@ -147,8 +147,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     if args.once {
         thread::sleep(interval.max(ONE_COUNT));
         model.take(source.ask()?);
-        output::print(&once(&model));
-        return Ok(());
+        return output::print(&once(&model));
     }
     let mut terminal = ratatui::try_init().context("cannot use the terminal")?;
     let ended = Screen { model, look: look(), drawn: Drawn::default() }.run(&mut terminal, source, interval);
