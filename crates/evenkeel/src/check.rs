@@ -3,6 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,14 +15,17 @@ use evenkeel_guard::admin_socket::AdminSocket;
 use evenkeel_guard::discovery::{Map, Roots, Survey, osds, resolved};
 use evenkeel_guard::preflight::{self, osd::Scheduling};
 use evenkeel_guard::sensor::cgroup;
+use evenkeel_net::tls::{self, Acceptor};
 use evenkeel_policy::check::{Errors, Problem, check_with};
+use evenkeel_policy::config::Terms;
 use evenkeel_policy::document::Document;
 use evenkeel_policy::effective::{
     Checked, Enforced, Missing, Precedence, Preflight, Presence, Row, served, unenforced,
 };
 use evenkeel_policy::figures::counted;
 use evenkeel_policy::source::Source;
-use evenkeel_web::serve::own_files;
+use evenkeel_policy::{Finding, Severity};
+use evenkeel_web::serve::{Recorded, own_files, record_of};
 
 use crate::control::{table, words};
 use crate::guard::{abilities, judged};
@@ -72,8 +77,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         bail!("the configuration cannot be used as it is ({errors}, {warnings})");
     }
     if args.strict && absent as u64 + warnings > 0 {
-        let (absent, warnings) = (counted(absent as u64, "part"), counted(warnings, "warning"));
-        bail!("--strict: not all of it is enforced on this host ({absent} missing, {warnings})");
+        let (parts, warnings) = (counted(absent as u64, "part"), counted(warnings, "warning"));
+        if absent == 0 {
+            bail!("--strict: {warnings}");
+        }
+        bail!("--strict: not all of it is enforced on this host ({parts} missing, {warnings})");
     }
     Ok(())
 }
@@ -93,27 +101,74 @@ fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
     // Without volumes and settings of a server it is the agent's alone, if that has settings or something to enforce.
     let has = |table| document.has(&[table]);
     let is_guarded = has("agent") || guard.as_ref().map_or(true, |(config, _)| !config.enforced.rows.is_empty());
-    if has("server") || has("volumes") || !is_guarded {
+    let is_served = has("server") || has("volumes") || !is_guarded;
+    if is_served {
         let named = Some(file).filter(|file| file.as_os_str() != "-");
+        let (mut recorded, mut unusable) = (Recorded::default(), Vec::new());
         let report = check_with(&source, |config| {
-            evenkeel_server::inspect(&Arc::new(config.clone()), &own_files(named, &config.server.data_dir))
+            // Another user's record cannot be read: nothing is said of it.
+            if File::open(record_of(&config.server.data_dir)).is_ok() {
+                match Recorded::add_to(config, has("volumes")) {
+                    Ok(volumes) => recorded = volumes,
+                    Err(Errors(errors)) => unusable = errors,
+                }
+            }
+            let of_files =
+                evenkeel_server::inspect(&Arc::new(config.clone()), &own_files(named, &config.server.data_dir));
+            certificates(&config.server.terms()).into_iter().chain(of_files).collect()
         });
         queue = served(&report.config);
-        (checked.errors, checked.warnings, elsewhere) = (report.errors, report.warnings, report.elsewhere);
+        (checked.errors, checked.warnings, elsewhere) =
+            (recorded.place(report.errors), recorded.place(report.warnings), report.elsewhere);
+        checked.errors.extend(unusable);
     }
     match guard {
         Err(Errors(errors)) => add(&mut checked.errors, errors),
         Ok((mut config, doubts)) => {
             add(&mut checked.warnings, doubts);
+            if let Some(Finding { severity, path, message }) = certificates(&config.agent.terms()) {
+                let path: Vec<&str> = path.iter().map(String::as_str).collect();
+                let to = if severity == Severity::Error { &mut checked.errors } else { &mut checked.warnings };
+                to.push(document.complain(&path, message));
+            }
             let notes = std::mem::take(&mut config.notes);
             checked.missing = unenforced((&queue, elsewhere), (&config.enforced, notes));
             let complain = |key: &[&str], message| document.complain(key, message);
             checked.missing.extend(on_this_host(&mut config, &mut checked.host, complain)?);
+            if is_served {
+                let etcd = config.cluster.etcd.iter().map(ToString::to_string).collect();
+                let unheard = silent(etcd, &checked.host, complain);
+                checked.missing.extend(unheard);
+            }
             checked.missing.sort_by_key(|missing| (Reverse(missing.here), missing.why.position));
             checked.rows = [queue.rows, config.enforced.rows].concat();
         }
     }
     Ok(())
+}
+
+/// Files of TLS that a server or an agent would refuse. Nothing is said of what this process may not read.
+fn certificates(terms: &Terms) -> Option<Finding> {
+    let Err(tls::Error { name, path, why }) = Acceptor::load(terms) else { return None };
+    let unreadable = File::open(&path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+    let severity = if unreadable { Severity::Warning } else { Severity::Error };
+    let path_of = name.split('.').map(str::to_owned).collect();
+    Some(Finding { severity, path: path_of, message: format!("{} {why}", path.display()) })
+}
+
+/// The addresses of etcd that do not answer: without any, a server's slots are not shared.
+fn silent(etcd: BTreeSet<String>, host: &Preflight, complain: impl Fn(&[&str], String) -> Problem) -> Vec<Missing> {
+    let is_silent =
+        |finding: &&preflight::Finding| finding.presence == Presence::Missing && etcd.contains(&finding.part);
+    let silent: Vec<_> = host.findings.iter().filter(is_silent).collect();
+    let here = if silent.len() < etcd.len() { Presence::Unsuitable } else { Presence::Missing };
+    let lack = |finding: &&preflight::Finding| Missing {
+        why: complain(&["cluster", "etcd"], format!("{} does not answer", finding.part)),
+        lost: finding.lost.clone(),
+        cure: finding.cure.clone(),
+        here,
+    };
+    silent.iter().map(lack).collect()
 }
 
 /// Adds what the other program says, unless the first has said something about the same key.

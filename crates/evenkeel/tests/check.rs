@@ -235,6 +235,82 @@ fn what_cannot_be_read_is_an_error_with_its_place() {
 }
 
 #[test]
+fn files_that_the_server_would_refuse_are_errors() {
+    let refused = |name: &str, content: &str, make: &dyn Fn(&File), words: &[&str]| {
+        let file = File::new(name, content);
+        make(&file);
+        let output = file.check(&["policy.toml"]);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{content}: {told}");
+        words.iter().for_each(|words| assert!(told.contains(words), "{content}: {words:?}: {told}"));
+    };
+    let none = |_: &File| {};
+    let disk = |file: &File| std::fs::write(file.0.join("disk"), [7; 4096]).expect("written");
+    let tls = "[server.tls]\ncertificate = \"disk\"\nkey = \"key\"\n";
+    refused("no-certificate", tls, &none, &["policy.toml:2:1: server.tls.certificate: disk cannot be read"]);
+    refused("other-certificate", tls, &disk, &["policy.toml:2:1: server.tls.certificate: disk has no certificate"]);
+    let agent = "[agent]\nhttp.tls = true\n[agent.tls]\ncertificate = \"disk\"\nkey = \"key\"\n";
+    refused("agents-certificate", agent, &none, &["agent.tls.certificate: disk cannot be read"]);
+    for (name, volume, words) in [
+        (
+            "no-size",
+            "",
+            "volumes.a.size: cannot open evenkeel-data/a.img: it is not there, and a new file needs a size",
+        ),
+        (
+            "no-device",
+            "backend = \"block\"\npath = \"/dev/none0\"",
+            "volumes.a.path: cannot open /dev/none0: No such file",
+        ),
+        ("no-block-device", "backend = \"block\"\npath = \"disk\"", "it is not a block device; use backend"),
+        ("null", "path = \"/dev/null\"", "it is neither a regular file nor a block device"),
+        ("a-folder", "path = \"/\"", "it is neither a regular file nor a block device"),
+        ("no-folder", "path = \"none/a\"\nsize = \"1MiB\"", "its folder is not there; make it"),
+        ("read-only", "size = \"1MiB\"\nread_only = true", "a.img: No such file"),
+    ] {
+        refused(name, &format!("[volumes.a]\n{volume}\n"), &disk, &[words, "error: policy.toml:"]);
+    }
+    let new = File::new("new", "[volumes.a]\nsize = \"1MiB\"\n");
+    assert!(new.check(&["policy.toml"]).status.success(), "the server makes the folder and the file");
+}
+
+#[test]
+fn volumes_on_record_are_checked_and_what_is_wrong_with_them_is_wrong_there() {
+    let file = File::new("record", "[server]\ndata_dir = \"data\"\ndefault_export = \"s1\"\n");
+    let record = |pool: &str| {
+        let text = format!("[volumes.s1]\nbackend = \"memory\"\nsize = \"1MiB\"\npool = \"{pool}\"\n");
+        std::fs::create_dir_all(file.0.join("data")).expect("made");
+        std::fs::write(file.0.join("data/volumes.toml"), text).expect("written");
+        file.check(&["policy.toml"])
+    };
+    let usable = record("main");
+    assert!(usable.status.success(), "{}", text(&usable.stderr));
+    let refused = record("fast");
+    assert_eq!(refused.status.code(), Some(1), "{}", text(&refused.stdout));
+    let told = text(&refused.stderr);
+    assert!(told.contains("error: data/volumes.toml: volumes.s1.pool: there is no pool \"fast\""), "{told}");
+    let serve = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
+        .current_dir(&file.0)
+        .args(["serve", "--config", "policy.toml"])
+        .output()
+        .expect("runs");
+    assert!(!serve.status.success() && text(&serve.stderr).contains("data/volumes.toml: volumes.s1.pool"), "{serve:?}");
+}
+
+#[test]
+fn strict_counts_what_there_is() {
+    let file = File::new("one-warning", "[server]\nstatus = \"0.0.0.0:9809\"\n");
+    let strict = file.check(&["policy.toml", "--strict"]);
+    assert!(text(&strict.stderr).ends_with("--strict: 1 warning\n"), "{}", text(&strict.stderr));
+    // Port 9 of this host is where no server listens.
+    let file = File::new("etcd", "[server]\n[cluster]\netcd = [\"http://127.0.0.1:9\"]\n");
+    let strict = file.check(&["policy.toml", "--strict"]);
+    let shown = text(&strict.stdout);
+    assert!(!strict.status.success(), "{shown}");
+    assert!(shown.contains("not enforced here: policy.toml:3:1: cluster.etcd: http://127.0.0.1:9"), "{shown}");
+}
+
+#[test]
 fn both_examples_are_usable() {
     for program in [&["config", "example"][..], &["guard", "config", "example"]] {
         let example = Command::new(env!("CARGO_BIN_EXE_evenkeel")).args(program).output().expect("runs");

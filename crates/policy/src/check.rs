@@ -108,8 +108,9 @@ pub fn check(text: &str, origin: &str) -> Report {
     check_with(&Source::of(text, origin), |_| Vec::new())
 }
 
-/// The same with what `more` finds, for example about the machine.
-pub fn check_with(source: &Source, more: impl FnOnce(&Config) -> Vec<Finding>) -> Report {
+/// The same with what `more` finds, for example about the machine. It may complete the configuration by what is kept
+/// elsewhere, before the rules judge all of it.
+pub fn check_with(source: &Source, more: impl FnOnce(&mut Config) -> Vec<Finding>) -> Report {
     let (document, mut errors) = Document::of(source);
     let (config, unread) = document.read::<Config>();
     errors.extend(unread);
@@ -121,7 +122,8 @@ pub fn check_with(source: &Source, more: impl FnOnce(&Config) -> Vec<Finding>) -
         let path: Vec<&str> = finding.path.iter().map(String::as_str).collect();
         document.complain(&path, finding.message.as_str())
     };
-    let (wrong, warnings, elsewhere) = judge(rules::findings(&config).into_iter().chain(more(&config)), place);
+    let more = more(&mut config);
+    let (wrong, warnings, elsewhere) = judge(rules::findings(&config).into_iter().chain(more), place);
     errors.extend(wrong);
     errors.sort_by(|a, b| {
         (a.origin != source.host.origin, a.position).cmp(&(b.origin != source.host.origin, b.position))

@@ -407,6 +407,9 @@ fn guarantees(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out
     tenants.sort_unstable();
     tenants.dedup();
     let there = |tenant: &str| config.tenants.get(tenant).map(|tenant| tenant.on(name));
+    tenants.retain(|tenant| {
+        there(tenant).is_some_and(|own| !own.reservation.is_unset() || !own.guarantee.sum().is_unset())
+    });
     let due = tenants.iter().filter_map(|tenant| there(tenant)).fold(Rates::default(), |sum, tenant| {
         let (reserved, guaranteed) = (tenant.reservation, tenant.guarantee.sum());
         Rates {

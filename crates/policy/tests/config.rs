@@ -389,13 +389,14 @@ fn syntax_errors_have_a_place_and_one_line() {
 #[test]
 fn doubts_are_warnings() {
     let report = check(
-        "[server]\nlisten = [\"0.0.0.0:10809\"]\n[pools.main]\nlimit.iops = 100\n[tenants.default]\nreservation.iops = 200\n[volumes.a]\nsize = 1000\n",
+        "[server]\nlisten = [\"0.0.0.0:10809\"]\n[pools.main]\nlimit.iops = 100\n[tenants.default]\nreservation.iops = 200\n[volumes.a]\nsize = 1000\n\
+         [tenants.idle]\n[volumes.idle]\nsize = 4096\n",
         "test.toml",
     );
     assert!(report.errors.is_empty(), "{:#?}", report.errors);
     let keys: Vec<_> = report.warnings.iter().map(|warning| warning.key.as_str()).collect();
     assert_eq!(keys, ["server.listen", "pools.main.limit", "volumes.a.size"]);
-    assert!(report.warnings[1].message.contains("200 IOPS"), "{}", report.warnings[1]);
+    assert!(report.warnings[1].message.contains("tenants default come to 200 IOPS"), "{}", report.warnings[1]);
 }
 
 #[test]

@@ -18,6 +18,18 @@ pub enum Error {
         /// The system's error.
         cause: io::Error,
     },
+    /// The file of a volume could not be opened.
+    #[error("volume \"{volume}\": cannot {action} {}: {cause}", path.display())]
+    Opening {
+        /// The volume.
+        volume: String,
+        /// The file.
+        path: PathBuf,
+        /// The attempt.
+        action: &'static str,
+        /// The system's error, or what there is to do.
+        cause: io::Error,
+    },
     /// Another process serves this file.
     #[error("{} is in use by {}; two servers on one volume would destroy it. Stop the other one, or give this volume another path", path.display(), describe(*holder))]
     InUse {
@@ -109,6 +121,18 @@ pub enum Error {
 }
 
 impl Error {
+    /// The volume that it is about, if it is about one and knows its name.
+    pub fn volume(&self) -> Option<&str> {
+        match self {
+            Self::Opening { volume, .. }
+            | Self::NotOurs { volume, .. }
+            | Self::Remote { volume, .. }
+            | Self::Rbd { volume, .. }
+            | Self::NoAnswer { volume, .. } => Some(volume),
+            _ => None,
+        }
+    }
+
     /// Success if there are none, else one error that names them all.
     pub(crate) fn unless_empty(mut errors: Vec<Self>) -> Result<(), Self> {
         match (errors.pop(), errors.is_empty()) {

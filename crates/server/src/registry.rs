@@ -1,7 +1,7 @@
 //! Pools, volumes and tenants as configured, and how they change while the server runs.
 
 use std::collections::{HashMap, HashSet};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::adopted::{self, Adopted, Name};
 use crate::backend::Backend;
 use crate::backend::contents::{self, Verdict};
 use crate::backend::emulate::Device;
-use crate::backend::file::{File, LOCK_PATIENCE, Open};
+use crate::backend::file::{File, LOCK_PATIENCE, Open, unfit};
 use crate::backend::memory::Memory;
 use crate::backend::rbd::Rbd;
 use crate::backend::remote::Remote;
@@ -459,7 +459,7 @@ impl Opening {
             patience: self.patience,
         };
         let lack = wanted.filter(|_| !block && !read_only).and_then(|wanted| shortage(&path, wanted));
-        let (mut file, actual) = File::open(&path, &how)?;
+        let (mut file, actual) = File::open(&path, &how).map_err(|error| self.unopened(error))?;
         let metadata =
             file.metadata().map_err(|cause| Error::Volume { path: path.clone(), action: "examine", cause })?;
         let known_by = Name::of(&self.config.server.data_dir, &path, &metadata);
@@ -562,6 +562,45 @@ impl Opening {
         }
     }
 
+    /// The error of opening the volume's file, with the volume and the cure.
+    fn unopened(&self, error: Error) -> Error {
+        let Error::Volume { path, action, cause } = error else { return error };
+        let cause = match cause.kind() {
+            ErrorKind::NotFound if self.may_create() && self.volume.size.is_none() => {
+                let cure = "it is not there, and a new file needs a size, for example size = \"1GiB\" (--size 1GiB)";
+                io::Error::new(ErrorKind::NotFound, cure)
+            }
+            _ => cause,
+        };
+        Error::Opening { volume: self.name.clone(), path, action, cause }
+    }
+
+    /// True if a file that is not there would be made, given a size.
+    fn may_create(&self) -> bool {
+        self.volume.backend == config::Backend::File && !self.volume.read_only && !self.config.server.read_only
+    }
+
+    /// Checks that the volume's file would open, as far as this process can see; the key at fault, and the error.
+    fn must_open(&self, path: &Path) -> Result<(), (&'static str, Error)> {
+        let (volume, server) = (&self.volume, &self.config.server);
+        let creates = self.may_create();
+        let cause = match std::fs::metadata(path) {
+            Ok(metadata) => unfit(metadata.file_type(), volume.backend == config::Backend::Block).map(io::Error::other),
+            Err(error) if error.kind() == ErrorKind::NotFound && creates && volume.size.is_some() => {
+                let parent = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                // The server makes its own folder.
+                let lacks = parent.is_some_and(|folder| !folder.exists() && !server.data_dir.starts_with(folder));
+                lacks.then(|| io::Error::new(ErrorKind::NotFound, "its folder is not there; make it"))
+            }
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
+            Err(error) => Some(error),
+        };
+        let Some(cause) = cause else { return Ok(()) };
+        let no_size = cause.kind() == ErrorKind::NotFound && creates && volume.size.is_none();
+        let error = Error::Volume { path: path.to_owned(), action: "open", cause };
+        Err((if no_size { "size" } else { "path" }, self.unopened(error)))
+    }
+
     /// The note on opening a regular file that exists: what it holds, or why the server would refuse it, and the key
     /// that is about. Nothing is said of what this process may not read.
     fn inspect(&self) -> Result<Option<String>, (&'static str, Error)> {
@@ -571,6 +610,7 @@ impl Opening {
         let path = self.config.path_of(&self.name, volume).filter(|_| on_disk);
         let (Some(path), Some(files)) = (path, &self.files) else { return Ok(None) };
         self.must_be_free(files, &path).map_err(refused)?;
+        self.must_open(&path)?;
         let Ok(metadata) = std::fs::metadata(&path) else {
             let had = !path.exists() && files.adopted().had(&Name::of_missing(&server.data_dir, &path));
             return if had { Err(refused(gone(&self.name, &path))) } else { Ok(None) };
@@ -632,10 +672,14 @@ pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Vec<Finding> {
         };
         let (severity, key, message) = match opening.inspect() {
             Ok(note) => (Severity::Warning, "path", note?),
-            Err(("size", error)) if elsewhere => (Severity::Warning, "size", error.to_string()),
+            Err(("size", error)) if elsewhere && !matches!(error, Error::Opening { .. }) => {
+                (Severity::Warning, "size", error.to_string())
+            }
             Err((key, error)) => (Severity::Error, key, error.to_string()),
         };
-        let message = message.strip_prefix(&format!("volume {name}: ")).map(str::to_owned).unwrap_or(message);
+        let named = [format!("volume {name}: "), format!("volume \"{name}\": ")];
+        let message =
+            named.iter().find_map(|named| message.strip_prefix(named.as_str())).unwrap_or(&message).to_owned();
         Some(finding(severity, name, key, message))
     }));
     found

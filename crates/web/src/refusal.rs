@@ -41,7 +41,9 @@ impl From<Error> for Refusal {
                 "refused",
                 "change what the message names; where it says that a restart is needed, restart the server",
             ),
-            Error::Volume { .. } => (422, "volume_unusable", "check the path, its permissions and the free space"),
+            Error::Volume { .. } | Error::Opening { .. } => {
+                (422, "volume_unusable", "check the path, its permissions and the free space")
+            }
             _ => (500, "system", "see the server's log"),
         };
         Self::new(status, kind, error, cure)

@@ -100,7 +100,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         error => error.into(),
     })?;
     let status_address = status.as_ref().and_then(|listener| listener.local_addr().ok());
-    let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes, loaded.is_superseded));
+    let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes, loaded.recorded.is_superseded));
     evenkeel_web::spawn(Arc::clone(&manager), status, control).context("cannot serve status and control")?;
     if let Some(settings) = cluster {
         manager.join_cluster(evenkeel_cluster::start(settings, ServedPools(Arc::clone(&manager)))?);

@@ -66,6 +66,15 @@ pub(crate) struct Open {
     pub(crate) patience: Duration,
 }
 
+/// Why no volume can be on a file of this kind, if it is so. `block`: it is to be a block device.
+pub(crate) fn unfit(kind: std::fs::FileType, block: bool) -> Option<&'static str> {
+    match kind.is_block_device() {
+        false if !kind.is_file() => Some("it is neither a regular file nor a block device"),
+        false if block => Some("it is not a block device; use backend = \"file\""),
+        _ => None,
+    }
+}
+
 impl File {
     /// Opens and locks; also returns the size in bytes.
     pub(crate) fn open(path: &Path, how: &Open) -> Result<(Self, u64), Error> {
@@ -96,11 +105,8 @@ impl File {
         let metadata = file.metadata().map_err(fail("examine"))?;
         let (kind, target) = (metadata.file_type(), Target::of(&metadata));
         let block_device = kind.is_block_device();
-        if !block_device && !kind.is_file() {
-            return Err(fail("open")(io::Error::other("it is neither a regular file nor a block device")));
-        }
-        if how.block && !block_device {
-            return Err(fail("open")(io::Error::other("it is not a block device; use backend = \"file\"")));
+        if let Some(why) = unfit(kind, how.block) {
+            return Err(fail("open")(io::Error::other(why)));
         }
         let lock = if how.read_only {
             FlockOperation::NonBlockingLockShared

@@ -74,7 +74,7 @@ pub struct Manager {
 
 impl Manager {
     /// Of a server, its configuration, and the names of the volumes that its file defines; `is_superseded`: as
-    /// [`Loaded::is_superseded`](super::source::Loaded::is_superseded).
+    /// [`Recorded::is_superseded`](super::source::Recorded::is_superseded).
     pub fn new(server: Server, source: Source, fixed_volumes: BTreeSet<String>, is_superseded: bool) -> Self {
         if is_superseded {
             forget_superseded(&server.config(), &fixed_volumes);
@@ -131,7 +131,8 @@ impl Manager {
             cluster.resize(self.config().cluster.sizes());
         }
         *fixed_volumes = loaded.fixed_volumes;
-        let forgotten = loaded.is_superseded.then(|| forget_superseded(&self.config(), &fixed_volumes)).flatten();
+        let forgotten =
+            loaded.recorded.is_superseded.then(|| forget_superseded(&self.config(), &fixed_volumes)).flatten();
         // All of them are in the log already.
         let warnings = warnings.iter().map(in_answer).chain(forgotten);
         let answered = warnings.filter(|_| !matches!(by, Caller::Signal(_)));

@@ -12,7 +12,7 @@ mod source;
 
 pub use api::{CHANGES, READS};
 pub use manager::Manager;
-pub use source::{Loaded, Source, own_files};
+pub use source::{Loaded, Recorded, Source, own_files, record_of};
 
 use crate::request::router;
 use crate::{dashboard, rules};

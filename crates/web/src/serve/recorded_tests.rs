@@ -41,7 +41,7 @@ impl Folder {
         let loaded = source.load().expect("a configuration");
         let start = Start { faults: faults.clone(), ..Start::default() };
         let server = Server::start(loaded.config, start).expect("a server");
-        Manager::new(server, source, loaded.fixed_volumes, loaded.is_superseded)
+        Manager::new(server, source, loaded.fixed_volumes, loaded.recorded.is_superseded)
     }
 }
 

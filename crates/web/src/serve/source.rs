@@ -21,9 +21,14 @@ const RECORD_HEADER: &str = "\
 
 /// The files that the program keeps beside a configuration.
 pub fn own_files(config: Option<&Path>, data_dir: &Path) -> Vec<PathBuf> {
-    let record = data_dir.join(RECORD);
+    let record = record_of(data_dir);
     let next = record.with_extension("toml.new");
     config.map(Path::to_owned).into_iter().chain([record, next]).collect()
+}
+
+/// The record of volumes that were created by command.
+pub fn record_of(data_dir: &Path) -> PathBuf {
+    data_dir.join(RECORD)
 }
 
 /// Where the configuration comes from; reading it again is a reload.
@@ -42,8 +47,63 @@ pub struct Loaded {
     pub warnings: Vec<Problem>,
     /// Volumes that the file names: commands do not change those, or the next reload would undo it.
     pub fixed_volumes: BTreeSet<String>,
-    /// Some of them are on record, too: once they leave the file, the record would bring them back as they were.
+    /// Volumes that were created by command.
+    pub recorded: Recorded,
+}
+
+/// Volumes on record: what is wrong with one is wrong there, and not in the file of the configuration.
+#[derive(Default)]
+pub struct Recorded {
+    record: PathBuf,
+    names: BTreeSet<String>,
+    /// Others are in the file, too: once they leave it, the record would bring them back as they were.
     pub is_superseded: bool,
+}
+
+impl Recorded {
+    /// Adds the volumes on record in the data folder to a configuration, as a server does that starts. `has_volumes`: those
+    /// of the configuration are of a file, and stay.
+    ///
+    /// # Errors
+    /// That the record is there and cannot be used.
+    pub fn add_to(config: &mut Config, has_volumes: bool) -> Result<Self, Errors> {
+        let record = record_of(&config.server.data_dir);
+        let Some(volumes) = read_record(&record)? else { return Ok(Self::default()) };
+        Ok(Self::add(record, volumes, config, has_volumes))
+    }
+
+    /// Adds volumes on record to a configuration, which has some of a file or else the default one.
+    fn add(record: PathBuf, volumes: BTreeMap<String, Volume>, config: &mut Config, has_volumes: bool) -> Self {
+        if !has_volumes {
+            config.volumes.clear();
+        }
+        let all = volumes.len();
+        let new = volumes.into_iter().filter(|(name, _)| !config.volumes.contains_key(name));
+        let new = new.collect::<BTreeMap<_, _>>();
+        let names: BTreeSet<String> = new.keys().cloned().collect();
+        config.volumes.extend(new);
+        Self { record, is_superseded: names.len() < all, names }
+    }
+
+    /// The record, if it has the volume.
+    pub fn record_of(&self, volume: &str) -> Option<&Path> {
+        self.names.contains(volume).then_some(&self.record)
+    }
+
+    /// Names the record as the origin of what there is to say about its volumes.
+    pub fn place(&self, mut problems: Vec<Problem>) -> Vec<Problem> {
+        let is_about = |key: &str, name: &str| {
+            let rest = key.strip_prefix("volumes.");
+            let rest = rest.and_then(|key| key.strip_prefix(name).or_else(|| key.strip_prefix(&format!("{name:?}"))));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        for problem in &mut problems {
+            if self.names.iter().any(|name| is_about(&problem.key, name)) {
+                (problem.origin, problem.position) = (self.record.display().to_string(), None);
+            }
+        }
+        problems
+    }
 }
 
 impl Source {
@@ -74,28 +134,21 @@ impl Source {
         (self.flags)(&mut config);
         let fixed_volumes: BTreeSet<String> =
             if has_volumes { config.volumes.keys().cloned().collect() } else { BTreeSet::new() };
-        let record = config.server.data_dir.join(RECORD);
         let recorded = match recorded {
-            None => read_record(&record)?,
-            recorded => recorded,
+            None => Recorded::add_to(&mut config, has_volumes)?,
+            Some(volumes) => {
+                Recorded { names: BTreeSet::new(), ..Recorded::add(PathBuf::new(), volumes, &mut config, has_volumes) }
+            }
         };
-        let is_superseded = recorded.iter().flatten().any(|(name, _)| fixed_volumes.contains(name));
-        if let Some(recorded) = recorded {
-            if !has_volumes {
-                config.volumes.clear();
-            }
-            for (name, volume) in recorded {
-                config.volumes.entry(name).or_insert(volume);
-            }
-        }
         let origin = self.file.as_ref().map_or_else(|| "command line".into(), |file| file.display().to_string());
         // The command line may have changed what the file alone would be warned about.
         let placed = |warning: Problem| {
             let same = |known: &&Problem| (&known.key, &known.message) == (&warning.key, &warning.message);
             warnings.iter().find(same).cloned().unwrap_or(warning)
         };
-        let warnings = config.validate(&origin)?.into_iter().map(placed).collect();
-        Ok(Loaded { config, warnings, fixed_volumes, is_superseded })
+        let warnings = config.validate(&origin).map_err(|Errors(errors)| Errors(recorded.place(errors)))?;
+        let warnings = recorded.place(warnings.into_iter().map(placed).collect());
+        Ok(Loaded { config, warnings, fixed_volumes, recorded })
     }
 
     /// The files that the program itself keeps, existing or not.
