@@ -8,6 +8,7 @@ mod idle;
 mod tls;
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use crate::config::{
@@ -18,7 +19,7 @@ use crate::effective::Precedence;
 use crate::names::{closest, is_name, unusable_name};
 use crate::rbd::Image;
 use crate::units::{Bytes, Duration, Rates};
-use crate::uri::Target;
+use crate::uri::{Address, Target};
 
 pub use baselines::findings;
 pub use hangs::{budget_that_hangs, rate_that_hangs};
@@ -582,7 +583,7 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
         "the server has no certificate; add [server.tls] with certificate and key, or remove this key",
     );
     access::of_volume(config, name, volume, out);
-    remote(name, volume, out);
+    remote(&config.server, name, volume, out);
     image(name, volume, out);
     match (volume.backend, &volume.path) {
         (Backend::Memory | Backend::Emulate | Backend::Nbd | Backend::Rbd, Some(_)) => {
@@ -622,14 +623,42 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     }
 }
 
+/// True if a server listens at an address, as far as its settings say.
+fn listens_at(server: &Server, address: &Address) -> bool {
+    match address {
+        Address::Tcp(host, port) => {
+            let host: IpAddr = match host.parse() {
+                Ok(host) => host,
+                Err(_) if host.eq_ignore_ascii_case("localhost") => Ipv4Addr::LOCALHOST.into(),
+                Err(_) => return false,
+            };
+            server.listen.iter().any(|own| {
+                let same = own.ip() == host || (own.ip().is_unspecified() && host.is_loopback());
+                own.port() == *port && *port != 0 && same
+            })
+        }
+        Address::Unix(path) => {
+            let in_full = |path: &Path| std::path::absolute(path).ok();
+            server
+                .unix_paths()
+                .iter()
+                .any(|own| own == path || in_full(own).is_some_and(|own| in_full(path) == Some(own)))
+        }
+    }
+}
+
 /// Checks a volume that another server exports.
-fn remote(name: &str, volume: &Volume, out: &mut Findings) {
+fn remote(server: &Server, name: &str, volume: &Volume, out: &mut Findings) {
     let at = |key: &'static str| ["volumes", name, key];
     match (volume.backend, &volume.uri) {
         (Backend::Nbd, None) => {
             out.error(&at("backend"), "backend \"nbd\" needs a uri, for example uri = \"nbd://192.0.2.1:10809/disk0\"");
         }
-        (Backend::Nbd, Some(_)) => {}
+        (Backend::Nbd, Some(uri)) => out.error_if(
+            listens_at(server, &uri.address),
+            &at("uri"),
+            "is this server's own address, and the server would wait for itself; name another server",
+        ),
         (other, Some(_)) => {
             out.error(
                 &at("uri"),

@@ -509,6 +509,9 @@ fn a_volume_on_another_server_says_where() {
     wrong(&far(""), "volumes.far.backend", "needs a uri");
     wrong(&far("uri = \"far:10809\"\n"), "volumes.far.uri", "not an NBD URI");
     wrong(&far("uri = \"nbds://far/\"\n"), "volumes.far.uri", "TLS");
+    for own in ["nbd://127.0.0.1/a", "nbd://localhost:10809/a", "nbd+unix:///a?socket=evenkeel-data/nbd.sock"] {
+        wrong(&far(&format!("uri = \"{own}\"\n")), "volumes.far.uri", "is this server's own address");
+    }
     for (setting, key, why) in [
         ("connections = 0\n", "connections", "1 to 64"),
         ("connections = 65\n", "connections", "1 to 64"),

@@ -97,7 +97,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     let start = Start { inherited, seed: seed(), own_files, ..Start::default() };
     let server = Server::start(loaded.config, start).map_err(|error| match error {
         error @ Error::Listen { .. } => anyhow!("{error}; {LISTEN_CURE}"),
-        error => error.into(),
+        error => match error.volume().and_then(|volume| loaded.recorded.record_of(volume)) {
+            Some(record) => anyhow!("{error} (volume of {})", record.display()),
+            None => error.into(),
+        },
     })?;
     let status_address = status.as_ref().and_then(|listener| listener.local_addr().ok());
     let manager = Arc::new(Manager::new(server, source, loaded.fixed_volumes, loaded.recorded.is_superseded));

@@ -334,3 +334,18 @@ fn a_load_on_an_export_that_is_not_there_names_the_one_that_was_meant() {
     }
     server.stop();
 }
+
+#[test]
+fn a_start_names_the_volume_that_cannot_be_opened_and_where_it_stands() {
+    let folder = Folder::new();
+    fs::write(folder.join("v.toml"), "[volumes.a]\n").expect("written");
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--status", "off"];
+    let complaint = fail(&folder, &[&serve[..], &["--config", "v.toml"]].concat());
+    let words = "volume \"a\": cannot open evenkeel-data/a.img: it is not there, and a new file needs a size";
+    assert!(complaint.contains(words), "{complaint}");
+    let recorded = "[volumes.far]\nbackend = \"nbd\"\nuri = \"nbd+unix:///a?socket=/nonexistent/socket\"\n";
+    fs::create_dir_all(folder.join("evenkeel-data")).expect("made");
+    fs::write(folder.join("evenkeel-data/volumes.toml"), recorded).expect("written");
+    let complaint = fail(&folder, &serve);
+    assert!(complaint.contains("(volume of evenkeel-data/volumes.toml)"), "{complaint}");
+}
