@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use evenkeel_web::Process;
@@ -47,9 +48,12 @@ pub(crate) fn sender(info: &siginfo_t) -> Sender {
     Some(Process { uid, pid: (pid > 0).then_some(pid) })
 }
 
-/// True if a signal asks to stop and is not one that comes again by itself: a second one then stops at once.
-pub(crate) fn is_request(signal: c_int) -> bool {
-    matches!(signal, SIGTERM | SIGINT)
+/// A request that comes sooner after another one is the same: `timeout` sends TERM to its child and to the whole group.
+const SAME_REQUEST: Duration = Duration::from_millis(200);
+
+/// True if a signal that comes so long after the stop began asks to stop at once. One that comes again by itself does not.
+pub(crate) fn is_second_request(signal: c_int, since: Duration) -> bool {
+    matches!(signal, SIGTERM | SIGINT) && since >= SAME_REQUEST
 }
 
 /// Why a signal stops a server or an agent.
@@ -76,4 +80,17 @@ pub(crate) fn pass(signals: impl IntoIterator<Item = c_int>) -> io::Result<()> {
 /// As of [`pass`].
 pub(crate) fn pass_strays() -> io::Result<()> {
     pass(STRAY.into_iter().chain(REAL_TIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_comes_twice_at_once_is_one() {
+        let after = |signal, ms| is_second_request(signal, Duration::from_millis(ms));
+        assert!(!after(SIGTERM, 0) && !after(SIGINT, 199));
+        assert!(after(SIGTERM, 200) && after(SIGINT, 5_000));
+        assert!(!after(SIGPWR, 5_000) && !after(SIGXCPU, 5_000));
+    }
 }

@@ -208,21 +208,22 @@ fn seed() -> u64 {
 
 /// Handles signals until the server has stopped.
 fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sender>) -> anyhow::Result<()> {
-    let mut stopping = None;
+    let mut stopping: Option<(thread::JoinHandle<_>, Instant)> = None;
     let handle = signals.handle();
     for info in signals.forever() {
         let (signal, sender) = (info.si_signo, signals::sender(&info));
-        match signal {
+        let since = stopping.as_ref().map(|(_, begun)| begun.elapsed());
+        match (signal, since) {
             // One that still waits for its turn will read the newest configuration.
-            SIGHUP => drop(reload.try_send(sender)),
-            // Sent every second from the limit on, or once more by a program that watches the power.
-            _ if stopping.is_some() && !signals::is_request(signal) => {}
-            _ if stopping.is_some() => {
+            (SIGHUP, _) => drop(reload.try_send(sender)),
+            // Sent every second from the limit on, once more by a program that watches the power, or twice at once.
+            (_, Some(since)) if !signals::is_second_request(signal, since) => {}
+            (_, Some(_)) => {
                 tracing::warn!("a second signal: stopping without answering what is in flight");
                 manager.server().abort();
                 return Err(anyhow!("stopped before everything was answered and made durable"));
             }
-            _ => {
+            (_, None) => {
                 let patience = manager.config().server.drain_timeout;
                 tracing::info!(
                     why = signals::reason(signal),
@@ -238,7 +239,7 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
                     stopped
                 };
                 match thread::Builder::new().name("evenkeel-stop".into()).spawn(stop.clone()) {
-                    Ok(thread) => stopping = Some(thread),
+                    Ok(thread) => stopping = Some((thread, Instant::now())),
                     Err(error) => {
                         tracing::warn!(%error, "cannot start a thread for the stop: further signals are ignored until it has finished; KILL ends it");
                         return Ok(stop()?);
@@ -247,7 +248,7 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
             }
         }
     }
-    match stopping.map(thread::JoinHandle::join) {
+    match stopping.map(|(thread, _)| thread.join()) {
         Some(Ok(stopped)) => Ok(stopped?),
         Some(Err(_)) => Err(anyhow!(
             "the server panicked while it stopped: writes since the last flush may be lost; report the panic above as a bug"

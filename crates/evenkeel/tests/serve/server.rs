@@ -110,6 +110,10 @@ impl Server {
         log
     }
 
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_some()
+    }
+
     /// Waits for its end without reading its log.
     pub(crate) fn end_unread(&mut self) -> ExitStatus {
         self.child.wait().expect("it ends")
