@@ -8,6 +8,7 @@ pub use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::String;
 use core::fmt;
+use core::num::IntErrorKind;
 use core::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -69,26 +70,36 @@ const TIME_UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000_000),
 ];
 
-/// Splits `text` into a decimal number and a unit and multiplies them exactly; `None` if it is no such thing, does
-/// not come out whole or does not fit.
-fn scaled(text: &str, unit: impl FnOnce(&str) -> Option<u64>) -> Option<u64> {
+/// Why a text is no quantity.
+enum Misfit {
+    /// It is no number with a unit, or does not come out whole.
+    Form,
+    /// It does not fit.
+    Large,
+}
+
+/// Splits `text` into a decimal number and a unit and multiplies them exactly.
+fn scaled(text: &str, unit: impl FnOnce(&str) -> Option<u64>) -> Result<u64, Misfit> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.' && c != '_').unwrap_or(text.len());
-    let factor = u128::from(unit(text[end..].trim())?);
+    let factor = u128::from(unit(text[end..].trim()).ok_or(Misfit::Form)?);
     let number = text[..end].replace('_', "");
     let (whole, fraction) = number.split_once('.').unwrap_or((&number, ""));
     // 18 digits keep the products below 2^128.
     if whole.is_empty() || fraction.len() > 18 || number.ends_with('.') {
-        return None;
+        return Err(Misfit::Form);
     }
-    let whole = whole.parse::<u64>().ok()?;
-    let parts = if fraction.is_empty() { 0 } else { fraction.parse::<u64>().ok()? };
+    let whole = whole.parse::<u64>().map_err(|error| match error.kind() {
+        IntErrorKind::PosOverflow => Misfit::Large,
+        _ => Misfit::Form,
+    })?;
+    let parts = if fraction.is_empty() { 0 } else { fraction.parse::<u64>().map_err(|_| Misfit::Form)? };
     let divisor = 10u128.pow(fraction.len() as u32);
     let fractional = u128::from(parts) * factor;
     if fractional % divisor != 0 {
-        return None;
+        return Err(Misfit::Form);
     }
-    u64::try_from(u128::from(whole) * factor + fractional / divisor).ok()
+    u64::try_from(u128::from(whole) * factor + fractional / divisor).map_err(|_| Misfit::Large)
 }
 
 impl FromStr for Bytes {
@@ -102,10 +113,13 @@ impl FromStr for Bytes {
             let found = BYTE_UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
             found.map(|&(_, factor)| factor)
         };
-        scaled(text, unit).map(Self).ok_or_else(|| {
-            UnitError(format!(
-                "{text:?} is not a number of whole bytes; write for example 4096, \"64KiB\" (= \"64K\", 1024 each) or \"200MB\" (1000 each)"
-            ))
+        scaled(text, unit).map(Self).map_err(|misfit| {
+            UnitError(match misfit {
+                Misfit::Large => format!("{text:?} is too large; write less than 16384PiB"),
+                Misfit::Form => format!(
+                    "{text:?} is not a number of whole bytes; write for example 4096, \"64KiB\" (= \"64K\", 1024 each) or \"200MB\" (1000 each)"
+                ),
+            })
         })
     }
 }
@@ -126,11 +140,14 @@ impl FromStr for Duration {
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let unit = |unit: &str| TIME_UNITS.iter().find(|&&(name, _)| name == unit).map(|&(_, factor)| factor);
-        let nanos = if text.trim() == "0" { Some(0) } else { scaled(text, unit) };
-        nanos.map(Self::from_nanos).ok_or_else(|| {
-            UnitError(format!(
-                "{text:?} is not a length of time; write a number with a unit, for example \"50ms\", \"2s\" or \"5m\""
-            ))
+        let nanos = if text.trim() == "0" { Ok(0) } else { scaled(text, unit) };
+        nanos.map(Self::from_nanos).map_err(|misfit| {
+            UnitError(match misfit {
+                Misfit::Large => format!("{text:?} is too long; write less than 200000d"),
+                Misfit::Form => format!(
+                    "{text:?} is not a length of time; write a number with a unit, for example \"50ms\", \"2s\" or \"5m\""
+                ),
+            })
         })
     }
 }

@@ -139,7 +139,16 @@ fn main() -> ExitCode {
 
 /// The description of the command line, with examples.
 fn program() -> clap::Command {
-    manual::with_examples(Cli::command())
+    manual::with_examples(with_negative_numbers(Cli::command()))
+}
+
+/// Lets negative numbers be values: what is wrong with one is better said of the value than of an option that is none.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| {
+        let takes = arg.get_action().takes_values();
+        if takes { arg.allow_negative_numbers(true) } else { arg }
+    });
+    command.mut_subcommands(with_negative_numbers)
 }
 
 fn run() -> ExitCode {

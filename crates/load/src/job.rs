@@ -4,7 +4,6 @@ use std::ops::RangeInclusive;
 use std::path::Path;
 
 use clap::ValueEnum;
-use clap::builder::RangedU64ValueParser;
 use evenkeel_nbd::wire::Framing;
 use evenkeel_policy::units::{Bytes, Duration};
 use evenkeel_policy::uri::Target;
@@ -28,6 +27,22 @@ const RATE: RangeInclusive<u64> = 1..=100_000_000;
 const COUNT: RangeInclusive<u64> = 1..=u64::MAX;
 /// How long to run when neither a duration nor a number of requests is given.
 const DEFAULT_DURATION_S: u64 = 10;
+
+/// Reads a number that is in a range.
+fn within<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<T, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        let number = number.and_then(|number| T::try_from(number).ok());
+        number.ok_or_else(|| format!("use a whole number, {}", in_words(&range)))
+    }
+}
+
+fn in_words(range: &RangeInclusive<u64>) -> String {
+    match range.end() {
+        &u64::MAX => format!("at least {}", range.start()),
+        most => format!("{} to {most}", range.start()),
+    }
+}
 
 /// The kind of a job's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
@@ -72,13 +87,13 @@ pub struct JobOptions {
     #[arg(long, value_enum)]
     op: Option<Mode>,
     /// Share of reads in a mix, 0 to 100 [default: 70]
-    #[arg(long, value_name = "PERCENT", value_parser = RangedU64ValueParser::<u8>::new().range(PERCENT))]
+    #[arg(long, value_name = "PERCENT", value_parser = within::<u8>(PERCENT))]
     read_percent: Option<u8>,
     /// Share of requests that trim instead, 0 to 100 [default: 0]
-    #[arg(long, value_name = "PERCENT", value_parser = RangedU64ValueParser::<u8>::new().range(PERCENT))]
+    #[arg(long, value_name = "PERCENT", value_parser = within::<u8>(PERCENT))]
     trim_percent: Option<u8>,
     /// Share of requests that write zeroes instead, 0 to 100 [default: 0]
-    #[arg(long, value_name = "PERCENT", value_parser = RangedU64ValueParser::<u8>::new().range(PERCENT))]
+    #[arg(long, value_name = "PERCENT", value_parser = within::<u8>(PERCENT))]
     zero_percent: Option<u8>,
     /// Block size, or sizes with weights: 4k:80,64k:20 [default: 4k]
     #[arg(long, value_name = "SIZE[:WEIGHT,...]")]
@@ -87,16 +102,16 @@ pub struct JobOptions {
     #[arg(long)]
     pattern: Option<Pattern>,
     /// Requests in flight on each connection [default: 1]
-    #[arg(long, value_name = "N", visible_alias = "qd", value_parser = RangedU64ValueParser::<u32>::new().range(QUEUE_DEPTH))]
+    #[arg(long, value_name = "N", visible_alias = "qd", value_parser = within::<u32>(QUEUE_DEPTH))]
     queue_depth: Option<u32>,
     /// Connections [default: 1]
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(CONNECTIONS))]
+    #[arg(long, value_name = "N", value_parser = within::<u32>(CONNECTIONS))]
     connections: Option<u32>,
     /// Threads that share the connections [default: one for each connection, at most one for each core]
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u32>::new().range(THREADS))]
+    #[arg(long, value_name = "N", value_parser = within::<u32>(THREADS))]
     threads: Option<u32>,
     /// Send at this rate whatever the server does; latency counts from when a request should have been sent
-    #[arg(long, value_name = "IOPS", value_parser = RangedU64ValueParser::<u64>::new().range(RATE))]
+    #[arg(long, value_name = "IOPS", value_parser = within::<u64>(RATE))]
     rate: Option<u64>,
     /// How requests follow each other at --rate [default: poisson]
     #[arg(long, value_enum)]
@@ -108,7 +123,7 @@ pub struct JobOptions {
     #[arg(long, value_name = "TIME")]
     duration: Option<Duration>,
     /// How many requests to send in all
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(COUNT))]
+    #[arg(long, value_name = "N", value_parser = within::<u64>(COUNT))]
     requests: Option<u64>,
     /// How long to send before measuring [default: 0s]
     #[arg(long, value_name = "TIME")]
@@ -117,7 +132,7 @@ pub struct JobOptions {
     #[arg(long, num_args = 0..=1, default_missing_value = "true")]
     fua: Option<bool>,
     /// Send a FLUSH after every N writes of a connection
-    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<u64>::new().range(COUNT))]
+    #[arg(long, value_name = "N", value_parser = within::<u64>(COUNT))]
     flush_every: Option<u64>,
     /// Start of the part of the volume to use [default: 0]
     #[arg(long, value_name = "SIZE")]
@@ -213,9 +228,7 @@ impl JobOptions {
             ("flush_every", self.flush_every, COUNT),
         ] {
             let Some(value) = value.filter(|value| !range.contains(value)) else { continue };
-            let (least, most) = range.into_inner();
-            let cure = if most == u64::MAX { format!("at least {least}") } else { format!("{least} to {most}") };
-            return Err(Error::Options(format!("{key}: {value} is out of range; use {cure}")));
+            return Err(Error::Options(format!("{key}: {value} is out of range; use {}", in_words(&range))));
         }
         Ok(())
     }

@@ -54,7 +54,7 @@ pub mod workload;
 
 pub use config::Config;
 pub use document::explain;
-pub use names::{closest, is_name};
+pub use names::{closest, is_name, unusable_name};
 pub use rules::{
     Finding, Severity, budget_that_hangs, findings, is_pool_name, policy_findings, rate_that_hangs, simulated, unknown,
 };

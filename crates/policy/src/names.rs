@@ -10,7 +10,8 @@ pub fn is_name(name: &str) -> bool {
     starts_well && name.len() <= MAX_NAME && name.chars().all(allowed)
 }
 
-pub(crate) fn unusable_name(name: &str) -> String {
+/// Why `name` can be none, and which names can.
+pub fn unusable_name(name: &str) -> String {
     format!(
         "{name:?} is not a usable name; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', a letter or digit first"
     )

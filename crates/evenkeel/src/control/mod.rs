@@ -1,5 +1,6 @@
 //! Commands that talk to a running server over its control socket.
 
+use std::num::IntErrorKind;
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
@@ -12,6 +13,7 @@ use evenkeel_policy::rbd::Image;
 use evenkeel_policy::state::State;
 use evenkeel_policy::units::{Bytes, Duration, UnitError};
 use evenkeel_policy::uri::Target;
+use evenkeel_policy::{is_name, is_pool_name, unusable_name};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -135,6 +137,7 @@ pub(crate) enum VolumeCommand {
     /// Make a volume longer; clients see it when they reconnect
     Grow {
         /// Name of the volume
+        #[arg(value_parser = usable_name)]
         name: String,
         /// New size, for example 20GiB
         size: Bytes,
@@ -144,6 +147,7 @@ pub(crate) enum VolumeCommand {
     /// Serve a volume no longer: ends its connections, keeps its file
     Remove {
         /// Name of the volume
+        #[arg(value_parser = usable_name)]
         name: String,
         #[command(flatten)]
         connect: Connect,
@@ -155,6 +159,7 @@ pub(crate) enum VolumeCommand {
 pub(crate) struct Create {
     /// Name of the volume, under which it is exported
     #[serde(skip)]
+    #[arg(value_parser = usable_name)]
     name: String,
     /// Size, for example 10GiB; not needed for a block device or a file that exists
     #[arg(long)]
@@ -206,6 +211,25 @@ pub(crate) struct Create {
     connect: Connect,
 }
 
+/// A name that a tenant or volume can have: any other would be another path of the API.
+fn usable_name(text: &str) -> Result<String, String> {
+    if is_name(text) { Ok(text.to_owned()) } else { Err(unusable_name(text)) }
+}
+
+/// The same of a pool.
+fn usable_pool_name(text: &str) -> Result<String, String> {
+    if is_pool_name(text) { Ok(text.to_owned()) } else { Err(unusable_name(text)) }
+}
+
+/// A number of requests, or a weight.
+fn whole<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let number = text.parse::<u64>().map_err(|error| match error.kind() {
+        IntErrorKind::PosOverflow => "is too large".to_owned(),
+        _ => "write a whole number, 0 or more, for example 500".to_owned(),
+    })?;
+    T::try_from(number).map_err(|_| "is too large".to_owned())
+}
+
 /// A path that means the same to a server in another folder.
 fn absolute() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
@@ -244,33 +268,34 @@ pub(crate) enum TenantCommand {
 #[derive(Args)]
 pub(crate) struct SetTenant {
     /// Name of the tenant
+    #[arg(value_parser = usable_name)]
     name: String,
     /// Requests per second it gets whenever it asks; 0 = none
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>)]
     reservation_iops: Option<u64>,
     /// Bytes per second it gets whenever it asks, for example 50MB; 0 = none
     #[arg(long, value_name = "BYTES")]
     reservation_bytes_per_s: Option<Bytes>,
     /// Requests per second it never exceeds; 0 = no limit
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>)]
     limit_iops: Option<u64>,
     /// Bytes per second it never exceeds, for example 200MB; 0 = no limit
     #[arg(long, value_name = "BYTES")]
     limit_bytes_per_s: Option<Bytes>,
     /// Requests per second guaranteed over each second in which it asks, reads and writes together; 0 = no guarantee
-    #[arg(long, value_name = "N", conflicts_with = "guarantee_bytes_per_s")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>, conflicts_with = "guarantee_bytes_per_s")]
     guarantee_iops: Option<u64>,
     /// Bytes per second guaranteed, reads and writes together, for example 100MB; 0 = no guarantee
     #[arg(long, value_name = "BYTES")]
     guarantee_bytes_per_s: Option<Bytes>,
     /// Requests per second of reads alone; writes are not throttled for it; 0 = no guarantee
-    #[arg(long, value_name = "N", conflicts_with_all = ["guarantee_read_bytes_per_s", "guarantee_iops", "guarantee_bytes_per_s"])]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>, conflicts_with_all = ["guarantee_read_bytes_per_s", "guarantee_iops", "guarantee_bytes_per_s"])]
     guarantee_read_iops: Option<u64>,
     /// Bytes per second of reads alone; 0 = no guarantee
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["guarantee_iops", "guarantee_bytes_per_s"])]
     guarantee_read_bytes_per_s: Option<Bytes>,
     /// Requests per second of writes alone; reads are not throttled for it; 0 = no guarantee
-    #[arg(long, value_name = "N", conflicts_with_all = ["guarantee_write_bytes_per_s", "guarantee_iops", "guarantee_bytes_per_s"])]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>, conflicts_with_all = ["guarantee_write_bytes_per_s", "guarantee_iops", "guarantee_bytes_per_s"])]
     guarantee_write_iops: Option<u64>,
     /// Bytes per second of writes alone; 0 = no guarantee
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["guarantee_iops", "guarantee_bytes_per_s"])]
@@ -279,7 +304,7 @@ pub(crate) struct SetTenant {
     #[arg(long, value_parser = parse_latency, value_name = "TIME[@PERCENTILE]")]
     latency: Option<Value>,
     /// Share of what reservations leave, relative to other tenants
-    #[arg(long)]
+    #[arg(long, value_parser = whole::<u32>)]
     weight: Option<u32>,
     /// How much unused limit may be saved up, for example 50ms
     #[arg(long, value_name = "TIME")]
@@ -338,6 +363,7 @@ pub(crate) enum PoolCommand {
 #[derive(Args)]
 pub(crate) struct SetPool {
     /// Name of the pool
+    #[arg(value_parser = usable_pool_name)]
     name: String,
     /// The order of requests: mclock, none
     #[arg(long)]
@@ -346,7 +372,7 @@ pub(crate) struct SetPool {
     #[arg(long, value_parser = parse_admission, value_name = "KIND|KEY=VALUE")]
     admission: Vec<(String, Value)>,
     /// Requests per second the pool lets through at most; 0 = no limit
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>)]
     limit_iops: Option<u64>,
     /// Bytes per second the pool lets through at most, for example 500MB; 0 = no limit
     #[arg(long, value_name = "BYTES")]
@@ -396,6 +422,7 @@ fn parse_latency(text: &str) -> Result<Value, String> {
 fn parse_admission(text: &str) -> Result<(String, Value), String> {
     match text.strip_prefix("fixed:") {
         Some(budget) => Ok(("fixed".to_owned(), Value::from(budget))),
+        None if text == "fixed" => Err("fixed needs a budget: --admission fixed:512KiB".to_owned()),
         None if text.contains('=') => parse_pair(text),
         None => Ok((text.to_owned(), Value::Null)),
     }
@@ -556,6 +583,36 @@ mod tests {
             Some(json!({ "target_min": "2ms", "history_samples": 50 }))
         );
         assert!(admission(given(&["none", "slowfast"])).is_err());
+        assert!(parse_admission("fixed").is_err_and(|error| error.contains("fixed:512KiB")));
+    }
+
+    /// Why a command line is refused.
+    fn refused(line: &str) -> String {
+        let words = line.split(' ').map(|word| if word == "''" { "" } else { word });
+        crate::program().try_get_matches_from(words).expect_err(line).to_string()
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_is_answered_by_what_can() {
+        for line in ["tenant set ''", "pool set ''", "volume remove ''", "volume grow a/b 1GiB", "volume create ''"] {
+            let said = refused(&format!("evenkeel {line}"));
+            assert!(said.contains("is not a usable name; use 1 to 64"), "{line}: {said}");
+        }
+        for (line, words) in [
+            ("tenant set a --weight -1", "write a whole number, 0 or more"),
+            ("tenant set a --limit-iops -5", "write a whole number, 0 or more"),
+            ("tenant set a --limit-iops 0.5", "write a whole number, 0 or more"),
+            ("pool set a --limit-iops 1e3", "write a whole number, 0 or more"),
+            ("tenant set a --weight 99999999999", "is too large"),
+            ("volume create a --size -5", "not a number of whole bytes"),
+            ("volume grow a -5", "not a number of whole bytes"),
+            ("volume create a --size 99999999TiB", "is too large; write less than"),
+            ("load nbd://a --rate -3", "use a whole number, 1 to 100000000"),
+            ("load nbd://a --queue-depth 0", "use a whole number, 1 to 65536"),
+        ] {
+            let said = refused(&format!("evenkeel {line}"));
+            assert!(said.contains(words) && !said.contains("tip:"), "{line}: {said}");
+        }
     }
 
     #[test]
