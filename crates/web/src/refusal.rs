@@ -44,7 +44,12 @@ impl From<Error> for Refusal {
             Error::Volume { .. } | Error::Opening { .. } => {
                 (422, "volume_unusable", "check the path, its permissions and the free space")
             }
-            _ => (500, "system", "see the server's log"),
+            Error::Remote { .. } => (422, "volume_unusable", "start that server, or correct the uri"),
+            Error::Rbd { .. } => {
+                (422, "volume_unusable", "correct image, user or keyring; `ceph -s` shows the cluster")
+            }
+            Error::Tls(_) => (422, "invalid_configuration", "correct the file or the key that names it, and try again"),
+            _ => (500, "system", "free or permit what the system refuses, and try again"),
         };
         Self::new(status, kind, error, cure)
     }
@@ -60,5 +65,23 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         (status, Json(json!({ "error": self }))).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_caller_can_mend_is_no_fault_of_the_server() {
+        let volume = || "v".to_owned();
+        for (error, kind) in [
+            (Error::Remote { volume: volume(), uri: "nbd://a/b".into(), why: "no answer".into() }, "volume_unusable"),
+            (Error::Rbd { volume: volume(), image: "p/i".into(), why: "no such image".into() }, "volume_unusable"),
+        ] {
+            let refusal = Refusal::from(error);
+            assert_eq!((refusal.status, refusal.kind), (422, kind), "{refusal:?}");
+            assert!(!refusal.cure.contains("log"), "{refusal:?}");
+        }
     }
 }

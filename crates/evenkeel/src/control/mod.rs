@@ -170,8 +170,8 @@ pub(crate) struct Create {
     /// The tenant of its connections [default: the tenant named like it, else `default`]
     #[arg(long)]
     tenant: Option<String>,
-    /// Storage of the data: file, block, memory, emulate, nbd, rbd [default: file]
-    #[arg(long)]
+    /// Storage of the data [default: file]
+    #[arg(long, value_parser = PossibleValuesParser::new(["file", "block", "memory", "emulate", "nbd", "rbd"]))]
     backend: Option<String>,
     /// File or block device, in DATA_DIR or in what server.volume_dirs names [default for a file: DATA_DIR/NAME.img]
     #[arg(long, value_parser = absolute())]
@@ -179,8 +179,8 @@ pub(crate) struct Create {
     /// Lengthen a file that Evenkeel did not create to --size; without it such a file is served at its own length
     #[arg(long, requires = "size")]
     grow: bool,
-    /// Serve an existing file byte for byte although it holds an image of another format: raw
-    #[arg(long)]
+    /// Serve an existing file byte for byte although it holds an image of another format
+    #[arg(long, value_parser = PossibleValuesParser::new(["raw"]))]
     format: Option<String>,
     /// Export of another NBD server, for nbd: nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH
     #[arg(long)]
@@ -197,8 +197,8 @@ pub(crate) struct Create {
     /// That user's keyring [default: as the configuration says]
     #[arg(long, value_parser = absolute())]
     ceph_keyring: Option<PathBuf>,
-    /// Way of I/O: direct goes around the page cache; direct, buffered [default: direct]
-    #[arg(long)]
+    /// Way of I/O: direct goes around the page cache [default: direct]
+    #[arg(long, value_parser = PossibleValuesParser::new(["direct", "buffered"]))]
     cache: Option<String>,
     /// Shown to clients that list exports
     #[arg(long)]
@@ -365,8 +365,8 @@ pub(crate) struct SetPool {
     /// Name of the pool
     #[arg(value_parser = usable_pool_name)]
     name: String,
-    /// The order of requests: mclock, none
-    #[arg(long)]
+    /// The order of requests
+    #[arg(long, value_parser = PossibleValuesParser::new(["mclock", "none"]))]
     scheduler: Option<String>,
     /// How much may be in flight: elastic, slowfast, none, fixed:BYTES (fixed:512KiB), or KEY=VALUE for a setting of the present kind; may be given several times
     #[arg(long, value_parser = parse_admission, value_name = "KIND|KEY=VALUE")]
@@ -586,6 +586,28 @@ mod tests {
         assert!(parse_admission("fixed").is_err_and(|error| error.contains("fixed:512KiB")));
     }
 
+    /// The values that the configuration knows are those of the options.
+    #[test]
+    fn options_have_the_values_of_their_keys() {
+        let described = crate::program();
+        let values = |words: [&str; 2], option: &str| -> Vec<String> {
+            let command = words.iter().fold(&described, |command, word| command.find_subcommand(word).expect("one"));
+            let option = command.get_arguments().find(|known| known.get_long() == Some(option)).expect("an option");
+            option.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect()
+        };
+        let schema = evenkeel_policy::schema();
+        for (words, option, kind) in [
+            (["volume", "create"], "backend", "Backend"),
+            (["volume", "create"], "format", "Format"),
+            (["volume", "create"], "cache", "Cache"),
+            (["pool", "set"], "scheduler", "Scheduler"),
+        ] {
+            let known = schema["$defs"][kind]["oneOf"].as_array().expect(kind).iter();
+            let known: Vec<&str> = known.map(|value| value["const"].as_str().expect("a name")).collect();
+            assert_eq!(values(words, option), known, "{option}");
+        }
+    }
+
     /// Why a command line is refused.
     fn refused(line: &str) -> String {
         let words = line.split(' ').map(|word| if word == "''" { "" } else { word });
@@ -607,6 +629,10 @@ mod tests {
             ("volume create a --size -5", "not a number of whole bytes"),
             ("volume grow a -5", "not a number of whole bytes"),
             ("volume create a --size 99999999TiB", "is too large; write less than"),
+            ("volume create a --backend fil", "[possible values: file, block, memory, emulate, nbd, rbd]"),
+            ("volume create a --format qcow2", "[possible values: raw]"),
+            ("volume create a --cache no", "[possible values: direct, buffered]"),
+            ("pool set a --scheduler fifo", "[possible values: mclock, none]"),
             ("load nbd://a --rate -3", "use a whole number, 1 to 100000000"),
             ("load nbd://a --queue-depth 0", "use a whole number, 1 to 65536"),
         ] {

@@ -101,12 +101,19 @@ fn a_name_that_is_not_there_is_an_error_with_the_one_that_was_meant() {
         (&["volume", "remove", "disc"], "did you mean \"disk\""),
         (&["volume", "create", "v", "--size", "1MiB", "--tenant", "databse"], "did you mean \"database\""),
         (&["volume", "create", "v", "--size", "1MiB", "--pool", "mian"], "did you mean \"main\""),
-        (&["volume", "create", "v", "--size", "1MiB", "--backend", "memry"], "did you mean \"memory\""),
+        (&["volume", "create", "v", "--size", "1MiB", "--backend", "memry"], "a similar value exists: 'memory'"),
         (&["pool", "set", "main", "--admission", "elastc"], "did you mean \"elastic\""),
     ] {
         let complaint = fail(&folder, arguments);
         assert!(complaint.contains(words), "{arguments:?}: {complaint}");
     }
+    // A program that sends the same is answered by the key, in words of the API.
+    let body = r#"{"name": "v", "volume": {"backend": "fil"}}"#;
+    let header = ["Content-Type: application/json"];
+    let socket = folder.join("evenkeel-data/control.sock");
+    let refused = control(&socket, "POST", "/api/v1/volumes", &header, body).body;
+    assert!(refused.contains("did you mean \\\"file\\\"") && !refused.contains("Failed to"), "{refused}");
+    assert!(!refused.contains("Content-Type"), "{refused}");
     let names = || {
         let state = server.state();
         let tenants = state["pools"][0]["tenants"].as_array().expect("tenants").clone();

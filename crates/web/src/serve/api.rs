@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::Json;
+use axum::extract::rejection::JsonRejection;
 use axum::extract::{self, FromRequest, Path, Query, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -224,9 +225,13 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
 
     async fn from_request(request: extract::Request, state: &S) -> Result<Self, Refusal> {
         Json::from_request(request, state).await.map(|Json(content)| Self(content)).map_err(|rejection| {
-            let cure = "send JSON with Content-Type: application/json; `evenkeel config schema` describes the values";
-            let message = evenkeel_policy::explain(&rejection.body_text());
-            Refusal::new(rejection.status().as_u16(), "invalid_request", message, cure)
+            let cure = match &rejection {
+                JsonRejection::JsonDataError(_) => "`evenkeel config schema` describes the values",
+                _ => "send JSON with Content-Type: application/json",
+            };
+            let said = rejection.body_text();
+            let said = said.strip_prefix("Failed to deserialize the JSON body into the target type: ").unwrap_or(&said);
+            Refusal::new(rejection.status().as_u16(), "invalid_request", evenkeel_policy::explain(said), cure)
         })
     }
 }
