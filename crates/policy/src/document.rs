@@ -65,8 +65,15 @@ impl<'t> Document<'t> {
         }
         let (root, errors) = DeTable::parse_recoverable(text);
         let document = Self { text, origin, root, policy: None, assigned: Vec::new() };
-        let problem =
-            |error: &toml::de::Error| document.problem(error.span(), String::new(), one_line(error.message()));
+        let problem = |error: &toml::de::Error| {
+            let message = match error.span().and_then(|span| text.get(span)) {
+                Some(key) if error.message() == "duplicate key" => {
+                    format!("{key:?} stands here twice; keep one of them")
+                }
+                _ => one_line(error.message()),
+            };
+            document.problem(error.span(), String::new(), message)
+        };
         let problems = errors.iter().take(MAX_ERRORS).map(problem).collect();
         (document, problems)
     }
@@ -471,6 +478,9 @@ pub fn explain(message: &str) -> String {
     if message == "invalid socket address syntax" {
         return "not an address with port; write for example \"127.0.0.1:10809\" or \"[::1]:10809\"".into();
     }
+    if let Some(message) = of_other_type(&message) {
+        return message;
+    }
     let known_as = [("unknown field `", "unknown key"), ("unknown variant `", "unknown value")];
     let Some((begin, what)) = known_as.into_iter().find_map(|(says, what)| Some((message.find(says)?, what))) else {
         return message;
@@ -483,5 +493,75 @@ pub fn explain(message: &str) -> String {
     match closest(wrong, known) {
         Some(close) => format!("{place}{what} {wrong:?}; did you mean {close:?}? (known: {list})"),
         None => format!("{place}{what} {wrong:?}; known: {list}"),
+    }
+}
+
+/// A value of another type than its key has, in the words of the text instead of the program's.
+fn of_other_type(message: &str) -> Option<String> {
+    let said = ["invalid type: ", "invalid value: "].into_iter().find_map(|says| Some((message.find(says)?, says)));
+    let (begin, says) = said?;
+    let (found, expected) = message[begin + says.len()..].rsplit_once(", expected ")?;
+    let expected = expected.split(" at line ").next().unwrap_or(expected);
+    let (text, plain) = (found.strip_prefix("string "), found.split('`').nth(1));
+    let bare = text.map(|text| text.trim_matches('"'));
+    let whole = |most: u64| match (bare, plain) {
+        (Some(bare), _) if bare.parse::<u64>().is_ok() => format!("a whole number without quotes: {bare}"),
+        (_, Some(number)) if number.parse::<u64>().is_ok() => format!("at most {most}"),
+        _ => "a whole number, 0 or more".to_owned(),
+    };
+    let example = |usual: &str| text.or(plain).unwrap_or(usual).to_owned();
+    let cure = match expected {
+        "u8" => whole(u8::MAX.into()),
+        "u16" => whole(u16::MAX.into()),
+        "u32" => whole(u32::MAX.into()),
+        "u64" | "usize" => whole(u64::MAX),
+        "f32" | "f64" => "a number without quotes".to_owned(),
+        "a boolean" => "true or false, without quotes".to_owned(),
+        "a string" => format!("a text in quotes: {:?}", plain.unwrap_or("...")),
+        "a sequence" => format!("a list: [{}]", example("...")),
+        "a map" if found == "sequence" => "a table for each name, with one pair of brackets".to_owned(),
+        "struct Rates" | "struct Limit" | "struct Guarantee" | "struct Direction" => {
+            format!("a table: {{ iops = {} }}", plain.or(bare).unwrap_or("2000"))
+        }
+        "struct Latency" => format!("a table: {{ target = {} }}", text.unwrap_or("\"20ms\"")),
+        "struct Tls" | "struct Files" => "a table of its own, with certificate and key".to_owned(),
+        other if other == "a map" || other.starts_with("struct ") => "a table".to_owned(),
+        _ => return None,
+    };
+    let found = match found {
+        "sequence" => "a list".to_owned(),
+        "map" => "a table".to_owned(),
+        other => text.map(|text| format!("the text {text}")).unwrap_or_else(|| plain.unwrap_or(other).to_owned()),
+    };
+    Some(format!("{}{found} does not fit; write {cure}", &message[..begin]))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::check::check;
+
+    #[test]
+    fn a_value_of_another_type_is_answered_by_what_to_write() {
+        for (text, words) in [
+            (
+                "[tenants.a]\nweight = \"4\"",
+                "tenants.a.weight: the text \"4\" does not fit; write a whole number without quotes: 4",
+            ),
+            ("[tenants.a]\nweight = 5_000_000_000", "5000000000 does not fit; write at most 4294967295"),
+            ("[tenants.a]\nlimit = { iops = -5 }", "limit.iops: -5 does not fit; write a whole number, 0 or more"),
+            ("[tenants.a]\nreservation = 2000", "2000 does not fit; write a table: { iops = 2000 }"),
+            ("[tenants.a]\nlatency = \"20ms\"", "does not fit; write a table: { target = \"20ms\" }"),
+            (
+                "[server]\ntls = true",
+                "server.tls: true does not fit; write a table of its own, with certificate and key",
+            ),
+            ("[server]\nlisten = \"127.0.0.1:1\"", "does not fit; write a list: [\"127.0.0.1:1\"]"),
+            ("[server]\nread_only = \"yes\"", "the text \"yes\" does not fit; write true or false, without quotes"),
+            ("[[volumes]]\nsize = 5", "volumes: a list does not fit; write a table for each name"),
+            ("[server]\nworkers = 1\nworkers = 2", "t:3:1: \"workers\" stands here twice; keep one of them"),
+        ] {
+            let errors: Vec<String> = check(text, "t").errors.iter().map(ToString::to_string).collect();
+            assert!(errors.iter().any(|error| error.contains(words)), "{text}: {errors:#?}");
+        }
     }
 }

@@ -60,10 +60,14 @@ async fn refuse_foreign_hosts(request: Request, next: Next) -> Response {
     if host.is_some_and(is_this_machine) {
         return next.run(request).await;
     }
+    let message = match host {
+        Some(host) => format!("the Host header says {host:?}, which is not this machine"),
+        None => "there is no Host header of text".to_owned(),
+    };
     let refusal = Refusal::new(
         StatusCode::MISDIRECTED_REQUEST.as_u16(),
         "foreign_host",
-        format!("the Host header says {host:?}, which is not this machine"),
+        message,
         "use http://127.0.0.1 or http://localhost with the port",
     );
     refusal.into_response()

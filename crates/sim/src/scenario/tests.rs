@@ -213,7 +213,7 @@ fn every_error_has_its_line_its_key_and_a_cure() {
         (
             "[[change]]\nat = '5ms'\ndevice.iops = 'x'",
             &[],
-            "test.toml:21:15: change.0.device.iops: invalid type: string \"x\", expected u64",
+            "test.toml:21:15: change.0.device.iops: the text \"x\" does not fit; write a whole number",
         ),
         (
             "",
