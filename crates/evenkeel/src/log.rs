@@ -13,15 +13,33 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use evenkeel_policy::closest;
 use evenkeel_policy::figures::counted;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Lines that wait to be written at most: some 150 KiB, what a reader that is a little late has missed.
 const MAX_WAITING: usize = 1024;
 /// How long the end of the program waits for lines that are not written yet.
 const END_PATIENCE: Duration = Duration::from_millis(500);
+/// The levels by name.
+const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+
+/// Reads a filter. A word by itself is a level or a part of this program: of a mistyped level nothing would be logged.
+fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
+    let bare = filter.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains(['=', '[']));
+    let mut unknown = bare.filter(|word| !word.starts_with("evenkeel") && word.parse::<LevelFilter>().is_err());
+    if let Some(word) = unknown.next() {
+        let cure = match closest(word, &LEVELS) {
+            Some(close) => format!("did you mean {close:?}?"),
+            None => format!("use {}, or a filter such as evenkeel_server=debug", LEVELS.join(", ")),
+        };
+        bail!("--log {filter:?}: {word:?} is no level; {cure}");
+    }
+    EnvFilter::builder().parse(filter).with_context(|| format!("--log {filter:?} is not a filter"))
+}
 
 enum Message {
     Line(Vec<u8>),
@@ -43,7 +61,7 @@ impl Log {
     /// # Errors
     /// When `filter` is none, or there is no thread to be had.
     pub(crate) fn start(filter: &str, serves: bool) -> anyhow::Result<Self> {
-        let parsed = EnvFilter::builder().parse(filter).with_context(|| format!("--log {filter:?} is not a filter"))?;
+        let parsed = parse(filter)?;
         let log = if serves {
             // Not by `io::stderr`, whose lock would be held by a write that never returns.
             let stderr = io::stderr().as_fd().try_clone_to_owned().context("cannot use stderr")?;
@@ -197,6 +215,16 @@ mod tests {
         let said = format!("the log is short of {dropped} lines");
         assert!(read.starts_with("line 0\n") && read.contains(&said), "{said}: {read}");
         assert_eq!(read.lines().count(), lines - dropped as usize + 1);
+    }
+
+    #[test]
+    fn a_mistyped_level_is_refused_instead_of_silencing_everything() {
+        let error = parse("wran").unwrap_err().to_string();
+        assert_eq!(error, "--log \"wran\": \"wran\" is no level; did you mean \"warn\"?");
+        assert!(parse("evenkeel_server=debug,nonsense").unwrap_err().to_string().contains("evenkeel_server=debug"));
+        for filter in ["warn", "WARN", "off", "evenkeel_server", "info,evenkeel_web=trace", "h2=warn", ""] {
+            parse(filter).unwrap_or_else(|error| panic!("{filter}: {error}"));
+        }
     }
 
     #[test]
