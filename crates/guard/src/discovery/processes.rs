@@ -79,9 +79,13 @@ pub fn read(roots: &Roots, sockets: &[Socket]) -> Result<Found, Error> {
         let marked = || mark::is_marked(&folder.join("exe"));
         let Some(program) = Program::of(&words(&command), marked) else { continue };
         let Ok(descriptors) = roots::names(&folder.join("fd")) else { continue };
-        // The first three are standard input and output.
-        let open = descriptors.iter().filter(|fd| fd.parse::<u32>().is_ok_and(|fd| fd > 2));
-        let links: Vec<PathBuf> = open.filter_map(|fd| roots::link(&folder.join("fd").join(fd))).collect();
+        // The first three are standard input and output, and a server may have those open again under other numbers.
+        let (standard, others) =
+            descriptors.iter().partition::<Vec<_>, _>(|fd| fd.parse::<u32>().is_ok_and(|fd| fd <= 2));
+        let link = |fd: &String| roots::link(&folder.join("fd").join(fd));
+        let standard: Vec<PathBuf> = standard.into_iter().filter_map(link).collect();
+        let links = others.into_iter().filter_map(link).filter(|link| !standard.contains(link));
+        let links: Vec<PathBuf> = links.collect();
         let inodes: Vec<u64> = links.iter().filter_map(|link| socket_inode(link)).collect();
         let with = |state: SocketState| {
             let own = sockets.iter().filter(|socket| socket.state == state && inodes.contains(&socket.inode));
@@ -175,6 +179,21 @@ mod tests {
         let _ = std::fs::remove_dir_all(&root);
         let told: Vec<_> = found.iter().map(|server| (server.id, server.program)).collect();
         assert_eq!(told, [(7, Program::Evenkeel)]);
+    }
+
+    #[test]
+    fn where_a_server_logs_to_is_no_volume() {
+        let root = std::env::temp_dir().join(format!("evenkeel-guard-{}-logs", std::process::id()));
+        let folder = root.join("proc/7");
+        std::fs::create_dir_all(folder.join("fd")).expect("made");
+        std::fs::write(folder.join("cmdline"), "evenkeel\0serve\0").expect("written");
+        for (fd, file) in [("1", "/srv/said"), ("2", "/srv/serve.out"), ("5", "/srv/serve.out"), ("7", "/srv/a.img")] {
+            std::os::unix::fs::symlink(file, folder.join("fd").join(fd)).expect("a link");
+        }
+        let found = read(&Roots::under(&root), &[]).expect("read").servers;
+        let _ = std::fs::remove_dir_all(&root);
+        let files: Vec<_> = found.into_iter().flat_map(|server| server.files).collect();
+        assert_eq!(files, [PathBuf::from("/srv/a.img")]);
     }
 
     #[test]
