@@ -2,8 +2,12 @@
 //!
 //! What [`Document`] reads is checked against the rules that no type expresses.
 
+use std::cmp::Reverse;
 use std::io;
 use std::path::Path;
+use std::sync::LazyLock;
+
+use serde_json::Value;
 
 use crate::config::Config;
 pub use crate::document::MAX_TEXT_BYTES;
@@ -112,7 +116,8 @@ pub fn check(text: &str, origin: &str) -> Report {
 /// elsewhere, before the rules judge all of it.
 pub fn check_with(source: &Source, more: impl FnOnce(&mut Config) -> Vec<Finding>) -> Report {
     let (document, mut errors) = Document::of(source);
-    let (config, unread) = document.read::<Config>();
+    let (config, mut unread) = document.read::<Config>();
+    unread.iter_mut().for_each(name_its_table);
     errors.extend(unread);
     let is_read = source.host.text.len() <= MAX_TEXT_BYTES;
     let Some(mut config) = config.filter(|_| is_read) else { return Report::failed(errors) };
@@ -134,6 +139,55 @@ pub fn check_with(source: &Source, more: impl FnOnce(&mut Config) -> Vec<Finding
     Report { config, errors, warnings, elsewhere, has_volumes }
 }
 
+/// Stands for any name in the path of a table.
+const ANY_NAME: &str = "NAME";
+/// No table is deeper.
+const MAX_DEPTH: usize = 6;
+
+static SCHEMA: LazyLock<Value> = LazyLock::new(crate::schema);
+
+/// Adds to an unknown key which table has one of that name; of several the one most alike in its place.
+fn name_its_table(problem: &mut Problem) {
+    let path: Vec<&str> = problem.key.split('.').collect();
+    let Some((key, table)) = path.split_last().filter(|_| problem.message.starts_with("unknown key ")) else { return };
+    let mut places = Vec::new();
+    tables_with(key, &SCHEMA, &[], &mut places);
+    let shared =
+        |place: &[&str]| place.iter().zip(table).take_while(|(part, own)| part == own || **part == ANY_NAME).count();
+    let Some(place) = places.iter().min_by_key(|place| (Reverse(shared(place)), place.len())) else { return };
+    let shared = shared(place);
+    let part = |(at, part): (usize, &&str)| match table.get(at).filter(|_| at < shared) {
+        Some(own) => (*own).to_owned(),
+        None => (*part).to_owned(),
+    };
+    let named: Vec<String> = place.iter().enumerate().map(part).collect();
+    problem.message += &match named.as_slice() {
+        [] => "; it belongs above all tables".to_owned(),
+        named => format!("; it belongs to [{}]", dotted(named)),
+    };
+}
+
+/// Finds the tables that have a key, in the part of the schema that stands at `path`.
+fn tables_with(key: &str, node: &'static Value, path: &[&'static str], found: &mut Vec<Vec<&'static str>>) {
+    if path.len() > MAX_DEPTH {
+        return;
+    }
+    let inner = |name: &'static str| [path, &[name]].concat();
+    for (name, property) in node["properties"].as_object().into_iter().flatten() {
+        if name == key {
+            found.push(path.to_vec());
+        }
+        tables_with(key, property, &inner(name), found);
+    }
+    if node["additionalProperties"].is_object() {
+        tables_with(key, &node["additionalProperties"], &inner(ANY_NAME), found);
+    }
+    let reference = node["$ref"].as_str().and_then(|path| SCHEMA.pointer(path.trim_start_matches('#')));
+    for part in reference.into_iter().chain(node["anyOf"].as_array().into_iter().flatten()) {
+        tables_with(key, part, path, found);
+    }
+}
+
 /// Errors, warnings, and what another program enforces; `place` finds the key in the text.
 fn judge(
     findings: impl IntoIterator<Item = Finding>,
@@ -153,4 +207,25 @@ fn judge(
 
 fn unplaced(finding: &Finding, origin: &str) -> Problem {
     Problem { origin: origin.into(), position: None, key: dotted(&finding.path), message: finding.message.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_in_the_wrong_table_is_answered_by_the_right_one() {
+        for (text, words) in [
+            ("[pools.main]\nscheduler = \"none\"", "; it belongs to [pools.main.tuning]"),
+            ("[volumes.a]\nlisten = []", "; it belongs to [server]"),
+            ("[server]\npolicy = \"p.toml\"", "; it belongs above all tables"),
+            ("[server]\ncertificate = \"c\"", "; it belongs to [server.tls]"),
+            ("[server]\nreservation = { iops = 5 }", "; it belongs to [tenants.NAME]"),
+        ] {
+            let errors: Vec<String> = check(text, "t").errors.iter().map(ToString::to_string).collect();
+            assert!(errors.iter().any(|error| error.ends_with(words)), "{text}: {errors:#?}");
+        }
+        let errors = check("[pools.main]\nsceduler = \"none\"", "t").errors;
+        assert!(!errors[0].message.contains("belongs"), "{}", errors[0]);
+    }
 }
