@@ -7,6 +7,8 @@ use anyhow::{bail, ensure};
 use evenkeel_load::{
     Extras, Job, JobOptions, Journal, Record, Report, check_result, jobs, progress_line, seed_from_time,
 };
+use evenkeel_policy::units::UnitError;
+use evenkeel_policy::uri::Target;
 
 /// Options of `evenkeel load`.
 #[derive(Debug, clap::Args)]
@@ -14,6 +16,7 @@ pub(crate) struct Args {
     // As an attribute, since brackets are links in documentation.
     #[arg(
         required_unless_present = "jobs",
+        value_parser = export,
         help = "Export to load: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH"
     )]
     uri: Option<String>,
@@ -34,6 +37,11 @@ pub(crate) struct Args {
     /// Instead of a load, check that the export holds every write that FILE records as durable
     #[arg(long, value_name = "FILE", conflicts_with = "jobs")]
     check_journal: Option<PathBuf>,
+}
+
+/// Checks that a text names an export.
+fn export(text: &str) -> Result<String, UnitError> {
+    text.parse::<Target>().map(|_| text.to_owned())
 }
 
 /// Runs the load and prints its result.

@@ -292,5 +292,4 @@ fn what_cannot_work_is_refused_before_it_starts() {
     let warm = Load::run(&[&uri, "--requests", "10", "--warmup", "60s"]);
     warm.fails_with(&["no request was measured: all fell into --warmup"]);
     Load::run(&["nbd+unix:///?socket=/nonexistent/socket"]).fails_before_start(&["cannot use", "No such file"]);
-    Load::run(&["http://x/"]).fails_before_start(&["not an NBD URI"]);
 }

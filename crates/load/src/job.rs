@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use evenkeel_nbd::wire::Framing;
-use evenkeel_policy::units::{Bytes, Duration};
+use evenkeel_policy::units::{Bytes, Duration, UnitError};
 use evenkeel_policy::uri::Target;
 pub(crate) use evenkeel_policy::workload::{Burst, Pattern, SizeMix};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,8 @@ const THREADS: RangeInclusive<u64> = 1..=1024;
 const RATE: RangeInclusive<u64> = 1..=100_000_000;
 /// Numbers of requests.
 const COUNT: RangeInclusive<u64> = 1..=u64::MAX;
+/// The longest run, of a week: far from any overflow, and a typing error rather than a plan.
+const LONGEST_NS: u64 = 7 * 86_400 * 1_000_000_000;
 /// How long to run when neither a duration nor a number of requests is given.
 const DEFAULT_DURATION_S: u64 = 10;
 
@@ -35,6 +37,13 @@ fn within<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Resul
         let number = number.and_then(|number| T::try_from(number).ok());
         number.ok_or_else(|| format!("use a whole number, {}", in_words(&range)))
     }
+}
+
+/// Reads how long to run.
+fn length(text: &str) -> Result<Duration, String> {
+    let length: Duration = text.parse().map_err(|error: UnitError| error.to_string())?;
+    let fits = (1..=LONGEST_NS).contains(&length.as_nanos());
+    if fits { Ok(length) } else { Err("use more than 0s, at most 7d".to_owned()) }
 }
 
 fn in_words(range: &RangeInclusive<u64>) -> String {
@@ -120,7 +129,7 @@ pub struct JobOptions {
     #[arg(long, value_name = "ON:OFF")]
     burst: Option<Burst>,
     /// How long to send [default: 10s unless --requests is given]
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", value_parser = length)]
     duration: Option<Duration>,
     /// How many requests to send in all
     #[arg(long, value_name = "N", value_parser = within::<u64>(COUNT))]
@@ -300,11 +309,9 @@ impl JobOptions {
             job.trim_percent + job.zero_percent <= 100,
             "--trim-percent and --zero-percent are more than 100 together"
         );
-        // A week at most: far from any overflow, and a typing error rather than a plan.
-        let longest = 7 * 86_400 * 1_000_000_000;
         ensure!(
             Options,
-            job.warmup_ns <= longest && job.duration_ns.is_none_or(|ns| (1..=longest).contains(&ns)),
+            job.warmup_ns <= LONGEST_NS && job.duration_ns.is_none_or(|ns| (1..=LONGEST_NS).contains(&ns)),
             "--duration and --warmup are at most 7d each, and --duration is not 0"
         );
         ensure!(Options, job.timeout_ns > 0, "--timeout is not 0");

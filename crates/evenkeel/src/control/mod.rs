@@ -633,6 +633,9 @@ mod tests {
             ("volume create a --format qcow2", "[possible values: raw]"),
             ("volume create a --cache no", "[possible values: direct, buffered]"),
             ("pool set a --scheduler fifo", "[possible values: mclock, none]"),
+            ("load foo", "is not an NBD URI"),
+            ("load nbd://a --duration 0s", "use more than 0s, at most 7d"),
+            ("top --interval 1ms", "out of range: 100ms to 1h make sense"),
             ("load nbd://a --rate -3", "use a whole number, 1 to 100000000"),
             ("load nbd://a --queue-depth 0", "use a whole number, 1 to 65536"),
         ] {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use evenkeel_guard::config::{Abilities, Config, EXAMPLE};
 use evenkeel_guard::discovery::map::Configured;
 use evenkeel_guard::discovery::{Map, Roots, Survey, osds, resolved};
@@ -12,6 +12,7 @@ use evenkeel_guard::preflight::{self, Evidence, Preflight};
 use evenkeel_policy::check::Problem;
 use evenkeel_policy::config::Status;
 use evenkeel_policy::decision::Decisions;
+use evenkeel_policy::state::State;
 use serde::de::DeserializeOwned;
 
 use crate::control::{self, Certificates, PATIENCE, Site, path};
@@ -109,8 +110,19 @@ pub(crate) struct Connect {
 impl Connect {
     fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<T> {
         let text = control::get(&self.certificates.reach(&self.status, PORT)?, path, PATIENCE)?;
-        serde_json::from_str(&text).context("the agent speaks another version of the API")
+        read_answer(&text)
     }
+}
+
+/// Reads the answer of an agent.
+///
+/// # Errors
+/// When it is none, or of another version.
+fn read_answer<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
+    serde_json::from_str(text).map_err(|error| match serde_json::from_str::<State>(text) {
+        Ok(_) => anyhow!("this is `evenkeel serve`, not an agent; use `evenkeel state` or `evenkeel top`"),
+        Err(_) => anyhow::Error::new(error).context("the agent speaks another version of the API"),
+    })
 }
 
 /// Runs the command.
@@ -174,5 +186,19 @@ fn address(status: Status) -> Option<SocketAddr> {
     match status {
         Status::Off => None,
         Status::At(address) => Some(address),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_known_by_its_answer() {
+        let state = serde_json::to_string(&State::default()).unwrap();
+        let error = read_answer::<evenkeel_guard::loops::record::State>(&state).map(drop).unwrap_err();
+        assert!(error.to_string().contains("use `evenkeel state`"), "{error}");
+        let error = read_answer::<Decisions>("{").map(drop).unwrap_err();
+        assert!(error.to_string().contains("another version"), "{error}");
     }
 }

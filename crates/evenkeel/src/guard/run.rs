@@ -110,11 +110,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         watchdog.iter_mut().for_each(|watchdog| watchdog.tell(now));
     });
     systemd::notify(Condition::Stopping);
-    tracing::info!("stopping: putting everything back");
+    tracing::info!("{}", last_words(args.dry_run));
     if let Some(cluster) = cluster {
         cluster.stop();
     }
     Ok(host.stop()?)
+}
+
+fn last_words(dry_run: bool) -> &'static str {
+    if dry_run { "stopping: a dry run has changed nothing" } else { "stopping: putting everything back" }
 }
 
 /// Offers the policy in the file to the loop.
@@ -144,4 +148,14 @@ fn start_cluster(
     let shown = Arc::clone(&handle);
     lock(shared).cluster = Some(Box::new(move || shown.state()));
     Ok(Some(handle))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dry_run_does_not_say_that_it_puts_anything_back() {
+        assert!(last_words(false).contains("putting everything back") && !last_words(true).contains("putting"));
+    }
 }

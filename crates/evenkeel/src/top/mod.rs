@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use clap::builder::PossibleValuesParser;
 use evenkeel_net::http::Place;
+use evenkeel_policy::units::UnitError;
 use evenkeel_policy::{figures, units};
 use ratatui::DefaultTerminal;
 use ratatui::buffer::Buffer;
@@ -80,7 +81,7 @@ pub(crate) struct Args {
     connect: Connect,
 
     /// Time between two samples, 100ms to 1h
-    #[arg(long, short, value_name = "TIME", default_value = "1s")]
+    #[arg(long, short, value_name = "TIME", default_value = "1s", value_parser = sampled)]
     interval: units::Duration,
 
     /// The view to begin with
@@ -120,15 +121,19 @@ enum Event {
     Broken(io::Error),
 }
 
+/// Reads a time between two samples that makes sense.
+fn sampled(text: &str) -> Result<units::Duration, String> {
+    let interval: units::Duration = text.parse().map_err(|error: UnitError| error.to_string())?;
+    let fits = (INTERVALS[0]..=INTERVALS[1]).contains(&Duration::from(interval));
+    if fits { Ok(interval) } else { Err("out of range: 100ms to 1h make sense".to_owned()) }
+}
+
 /// Shows what a server or an agent does until it is stopped.
 ///
 /// # Errors
 /// When no server or agent answers at first, there is no terminal, or it is lost.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let interval = Duration::from(args.interval);
-    if !(INTERVALS[0]..=INTERVALS[1]).contains(&interval) {
-        bail!("--interval {} is out of range: 100ms to 1h make sense", args.interval);
-    }
     let on_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if !(args.once || on_terminal) {
         bail!("top draws on a terminal, and this is none; --once prints one frame as text");
