@@ -68,27 +68,40 @@ impl Connect {
         let text = get(&self.socket()?, "/api/v1/state", PATIENCE)?;
         serde_json::from_str(&text).context("the server speaks another version of the API")
     }
+}
 
+/// Which server to talk to, and how its answer is printed.
+#[derive(Args)]
+pub(crate) struct Ask {
+    /// Print the answer as JSON, as the API gives it
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connect: Connect,
+}
+
+/// What a change came to: one sentence each.
+#[derive(Deserialize, Serialize)]
+struct Changed {
+    changes: Vec<String>,
+}
+
+impl Ask {
     /// Asks for a change, prints what was changed, and answers whether anything was.
     fn change(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<bool> {
-        #[derive(Deserialize)]
-        struct Changed {
-            changes: Vec<String>,
-        }
-        let text = client::send(&self.socket()?, PATIENCE, method, path, body)?;
+        let text = client::send(&self.connect.socket()?, PATIENCE, method, path, body)?;
         let changed: Changed = serde_json::from_str(&text).context("the server speaks another version of the API")?;
-        for change in &changed.changes {
-            output::print(&format!("{change}\n"))?;
-        }
-        if changed.changes.is_empty() {
-            output::print("nothing changed\n")?;
-        }
+        output::show(self.json, &changed, |Changed { changes }| match changes.as_slice() {
+            [] => "nothing changed\n".to_owned(),
+            changes => changes.iter().map(|change| format!("{change}\n")).collect(),
+        })?;
         Ok(!changed.changes.is_empty())
     }
 
     /// The same of what is in force until the next reload, and says so.
     fn patch(&self, path: &str, body: &Value) -> anyhow::Result<()> {
-        if self.change(Method::PATCH, path, Some(body))? {
+        if self.change(Method::PATCH, path, Some(body))? && !self.json {
             output::print(
                 "in force until the next reload or restart; to keep it, put it into the configuration file\n",
             )?;
@@ -120,8 +133,8 @@ pub(crate) fn state(args: &StateArgs) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// When no server answers, or the configuration cannot take effect; nothing has changed then.
-pub(crate) fn reload(connect: &Connect) -> anyhow::Result<()> {
-    connect.change(Method::POST, "/api/v1/reload", None).map(drop)
+pub(crate) fn reload(ask: &Ask) -> anyhow::Result<()> {
+    ask.change(Method::POST, "/api/v1/reload", None).map(drop)
 }
 
 /// `evenkeel volume`.
@@ -130,7 +143,7 @@ pub(crate) enum VolumeCommand {
     /// List volumes
     List {
         #[command(flatten)]
-        connect: Connect,
+        ask: Ask,
     },
     /// Create a volume and serve it, now and after a restart
     Create(Box<Create>),
@@ -142,7 +155,7 @@ pub(crate) enum VolumeCommand {
         /// New size, for example 20GiB
         size: Bytes,
         #[command(flatten)]
-        connect: Connect,
+        ask: Ask,
     },
     /// Serve a volume no longer: ends its connections, keeps its file
     Remove {
@@ -150,7 +163,7 @@ pub(crate) enum VolumeCommand {
         #[arg(value_parser = usable_name)]
         name: String,
         #[command(flatten)]
-        connect: Connect,
+        ask: Ask,
     },
 }
 
@@ -208,7 +221,7 @@ pub(crate) struct Create {
     read_only: bool,
     #[command(flatten)]
     #[serde(skip)]
-    connect: Connect,
+    ask: Ask,
 }
 
 /// A name that a tenant or volume can have: any other would be another path of the API.
@@ -241,16 +254,19 @@ fn absolute() -> impl TypedValueParser<Value = PathBuf> {
 /// When no server answers, or it refuses; nothing has changed then.
 pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
     match command {
-        VolumeCommand::List { connect } => output::print(&show::volumes(&connect.state()?)),
+        VolumeCommand::List { ask } => {
+            let state = ask.connect.state()?;
+            output::show(ask.json, &state.volumes, |_| show::volumes(&state))
+        }
         VolumeCommand::Create(create) => {
             let body = json!({ "name": create.name, "volume": set_members(&create)? });
-            create.connect.change(Method::POST, "/api/v1/volumes", Some(&body)).map(drop)
+            create.ask.change(Method::POST, "/api/v1/volumes", Some(&body)).map(drop)
         }
-        VolumeCommand::Grow { name, size, connect } => connect
+        VolumeCommand::Grow { name, size, ask } => ask
             .change(Method::PATCH, &client::path("/api/v1/volumes/", &name), Some(&json!({ "size": size })))
             .map(drop),
-        VolumeCommand::Remove { name, connect } => {
-            connect.change(Method::DELETE, &client::path("/api/v1/volumes/", &name), None).map(drop)
+        VolumeCommand::Remove { name, ask } => {
+            ask.change(Method::DELETE, &client::path("/api/v1/volumes/", &name), None).map(drop)
         }
     }
 }
@@ -326,7 +342,7 @@ pub(crate) struct SetTenant {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    connect: Connect,
+    ask: Ask,
 }
 
 /// Runs `evenkeel tenant`.
@@ -347,7 +363,7 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
         ("create", set.create.then_some(Value::from(true))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
-    set.connect.patch(&client::path("/api/v1/tenants/", &set.name), &body)
+    set.ask.patch(&client::path("/api/v1/tenants/", &set.name), &body)
 }
 
 /// `evenkeel pool`.
@@ -390,7 +406,7 @@ pub(crate) struct SetPool {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    connect: Connect,
+    ask: Ask,
 }
 
 /// `KEY=VALUE`, the value a number, a truth value or text.
@@ -464,7 +480,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
         ("emulate", (!set.emulate.is_empty()).then(|| Value::Object(set.emulate.into_iter().collect()))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
-    set.connect.patch(&client::path("/api/v1/pools/", &set.name), &body)
+    set.ask.patch(&client::path("/api/v1/pools/", &set.name), &body)
 }
 
 /// `evenkeel server`.
@@ -487,7 +503,7 @@ pub(crate) struct SetServer {
     drain_timeout: Option<Duration>,
     #[command(flatten)]
     #[serde(skip)]
-    connect: Connect,
+    ask: Ask,
 }
 
 /// Runs `evenkeel server`.
@@ -496,7 +512,7 @@ pub(crate) struct SetServer {
 /// When no server answers, or it refuses; nothing has changed then.
 pub(crate) fn server(command: ServerCommand) -> anyhow::Result<()> {
     let ServerCommand::Set(set) = command;
-    set.connect.patch("/api/v1/server", &set_members(&set)?)
+    set.ask.patch("/api/v1/server", &set_members(&set)?)
 }
 
 /// The options that are given, by their names.

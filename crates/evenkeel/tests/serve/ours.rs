@@ -356,3 +356,22 @@ fn a_start_names_the_volume_that_cannot_be_opened_and_where_it_stands() {
     let complaint = fail(&folder, &serve);
     assert!(complaint.contains("(volume of evenkeel-data/volumes.toml)"), "{complaint}");
 }
+
+#[test]
+fn the_answer_to_a_command_is_json_for_programs() {
+    let folder = Folder::new();
+    let server = Server::start(&folder, &[]);
+    let json = |arguments: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&succeed(&folder, arguments)).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
+    };
+    let created = json(&["volume", "create", "v", "--backend", "memory", "--size", "1MiB", "--json"]);
+    assert_eq!(created["changes"][0], "volume v added");
+    let names: Vec<_> = json(&["volume", "list", "--json"]).as_array().expect("a list").clone();
+    assert_eq!(names.iter().map(|volume| volume["name"].clone()).collect::<Vec<_>>(), ["disk0", "v"]);
+    assert_eq!(
+        json(&["tenant", "set", "default", "--weight", "2", "--json"])["changes"].as_array().map(Vec::len),
+        Some(1)
+    );
+    assert_eq!(json(&["reload", "--json"])["changes"].as_array().map(Vec::len), Some(1));
+    server.stop();
+}
