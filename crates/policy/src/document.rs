@@ -557,7 +557,7 @@ mod tests {
             ),
             ("[server]\nlisten = \"127.0.0.1:1\"", "does not fit; write a list: [\"127.0.0.1:1\"]"),
             ("[server]\nread_only = \"yes\"", "the text \"yes\" does not fit; write true or false, without quotes"),
-            ("[[volumes]]\nsize = 5", "volumes: a list does not fit; write a table for each name"),
+            ("[[volumes]]\nsize = 5", ": a list does not fit; write a table for each name, with one pair of brackets"),
             ("[server]\nworkers = 1\nworkers = 2", "t:3:1: \"workers\" stands here twice; keep one of them"),
         ] {
             let errors: Vec<String> = check(text, "t").errors.iter().map(ToString::to_string).collect();

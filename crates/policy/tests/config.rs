@@ -188,7 +188,7 @@ fn wrong_quantities_say_what_would_be_right() {
     assert_error("[server]\nstatus = \"no\"\n", "2:10: server.status", &["off"]);
     assert_error("[tenants.a]\nmatch = [\"10.1.2.3/16\"]\n", "2:10: tenants.a.match", &["10.1.0.0/16"]);
     assert_error("[server]\nworkers = 0\n", "2:1: server.workers", &["auto"]);
-    assert_error("[tenants.a]\nweight = \"heavy\"\n", "2:10: tenants.a.weight", &["u32"]);
+    assert_error("[tenants.a]\nweight = \"heavy\"\n", "2:10: tenants.a.weight", &["write a whole number"]);
     assert_error("[pools.main.emulate]\nbandwidth = \"fast\"\n", "2:13: pools.main.emulate.bandwidth", &["64KiB"]);
     assert_error("[pools.main.emulate]\ncommit_size = \"5GiB\"\n", "2:15: pools.main.emulate.commit_size", &["4GiB"]);
     assert_error(
