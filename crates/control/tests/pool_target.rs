@@ -340,7 +340,7 @@ fn a_victim_that_writes_now_and_then_is_not_noisy() {
             bench.pool.submit(at(bench.now_ms + 1), bench.reader, Work::new(Kind::Write, 4096), bench.reader).unwrap();
         }
         bench.run(1, 40);
-        idle += u32::from(matches!(bench.reason(), Reason::Idle { .. }));
+        idle += u32::from(matches!(bench.reason(), Reason::Idle));
         noisy_reader += u32::from(bench.throttled(bench.reader).is_some());
     }
     assert_eq!((idle, noisy_reader), (0, 0), "ms without a read that counts, and with the reader throttled");
