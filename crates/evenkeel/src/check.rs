@@ -120,6 +120,8 @@ fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
         queue = served(&report.config);
         (checked.errors, checked.warnings, elsewhere) =
             (recorded.place(report.errors), recorded.place(report.warnings), report.elsewhere);
+        // A server reads its file for itself first.
+        add(&mut checked.errors, check_with(&source, |_| Vec::new()).errors);
         checked.errors.extend(unusable);
     }
     match guard {

@@ -40,7 +40,7 @@ fn write(out: &mut impl Write, text: &str) -> anyhow::Result<()> {
 /// Prints a record as JSON, or the `text` that is made of it.
 ///
 /// # Errors
-/// When the record cannot be written as JSON, or as of [`print`].
+/// When the record cannot be written as JSON, or as of [`print()`].
 pub(crate) fn show<T: Serialize>(json: bool, record: &T, text: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
     print(&if json { serde_json::to_string_pretty(record)? + "\n" } else { text(record) })
 }

@@ -249,7 +249,7 @@ fn files_that_the_server_would_refuse_are_errors() {
     let tls = "[server.tls]\ncertificate = \"disk\"\nkey = \"key\"\n";
     refused("no-certificate", tls, &none, &["policy.toml:2:1: server.tls.certificate: disk cannot be read"]);
     refused("other-certificate", tls, &disk, &["policy.toml:2:1: server.tls.certificate: disk has no certificate"]);
-    let agent = "[agent]\nhttp.tls = true\n[agent.tls]\ncertificate = \"disk\"\nkey = \"key\"\n";
+    let agent = "[agent.tls]\ncertificate = \"disk\"\nkey = \"key\"\n";
     refused("agents-certificate", agent, &none, &["agent.tls.certificate: disk cannot be read"]);
     for (name, volume, words) in [
         (
@@ -276,7 +276,7 @@ fn files_that_the_server_would_refuse_are_errors() {
 
 #[test]
 fn volumes_on_record_are_checked_and_what_is_wrong_with_them_is_wrong_there() {
-    let file = File::new("record", "[server]\ndata_dir = \"data\"\ndefault_export = \"s1\"\n");
+    let file = File::new("record", "[server]\ndata_dir = \"data\"\n");
     let record = |pool: &str| {
         let text = format!("[volumes.s1]\nbackend = \"memory\"\nsize = \"1MiB\"\npool = \"{pool}\"\n");
         std::fs::create_dir_all(file.0.join("data")).expect("made");

@@ -288,10 +288,11 @@ impl Worker {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && !connection.gone => break,
                 Err(error) => {
                     if let Some(why) = tls::reason(&error) {
+                        let reason = Reason::Tls(why.into());
                         if connection.volume().is_none() {
-                            self.shared.refusals.count(Reason::Tls(why.into()));
+                            self.shared.refusals.count(reason);
                         }
-                        self.say("closing a connection: TLS failed", "TLS", &connection.peer, &why);
+                        self.say("closing a connection: TLS failed", reason.name(), &connection.peer, &why);
                         return Err(Lost::Violation);
                     }
                     tracing::debug!(peer = %connection.peer, %error, "receiving failed");
