@@ -11,7 +11,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// For how long the others go on after a wait in vain, so that a device that hangs takes little of their time.
 const AFTER_WAIT_IN_VAIN: Duration = Duration::from_secs(10);
 
-/// Whether it is worth to wait for room.
+/// Decides if it is worth to wait for room.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     /// When a request last came back, or was last admitted in turn.

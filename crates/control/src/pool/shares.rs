@@ -39,7 +39,7 @@ pub(super) struct Shares {
     weights: u64,
     /// Cost of what has passed beside the budget since a request was last served in turn, in bytes.
     overtaken: u64,
-    /// Whether the others stand still for the request in turn.
+    /// Says if the others stand still for the request in turn.
     pub(super) room: Room,
     /// Tenants that submitted a request, or had one completed, since they were last looked at; each once.
     asking: VecDeque<u32>,

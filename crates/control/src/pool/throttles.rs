@@ -100,7 +100,7 @@ pub(super) struct Seen {
     /// Requests that have left the back end, in all; how long those of the interval took in it, on average.
     served: u64,
     latency: Duration,
-    /// What counted towards a guarantee of one direction since the pool began.
+    /// Bytes or requests that counted towards a guarantee of one direction since the pool began.
     guaranteed: u64,
     /// Requests in flight in the interval, on average.
     requests: u64,
@@ -272,7 +272,7 @@ impl Tenant {
         self.guaranteed.iter().any(|guarantee| guarantee.scope == Scope::All) || self.guaranteed.len() > 1
     }
 
-    /// What it got of its guarantee of one direction in an interval of this length, as a multiple of the guarantee; infinite
+    /// Its throughput in an interval of this length, as a multiple of its guarantee of one direction; infinite
     /// without one, or while it asks for nothing of that direction. Of other things that are owed to it the throttle takes
     /// nothing: reservations pass without a slot.
     fn paid(&mut self, length: Duration) -> f64 {

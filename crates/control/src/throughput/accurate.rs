@@ -61,7 +61,7 @@ pub(super) struct Memory {
     pub(super) usual_slow: f64,
     /// It is limited to its share of what is short; what all streams had of the slow device when that began, else 0.
     pub(super) cut: f64,
-    /// Whether it takes what others leave it.
+    /// The answer to what others leave it.
     pub(super) wants: share::Wants,
     /// The last whole window was one in which the tenant asked for nothing, or for less than it could have.
     activity: Activity,

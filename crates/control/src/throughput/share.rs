@@ -73,7 +73,7 @@ pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream], second
     }
 }
 
-/// Whether a stream takes what others leave it.
+/// The answer of a stream to what others leave it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Wants {
     /// Nothing says that it does not.

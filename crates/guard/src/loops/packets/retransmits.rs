@@ -3,7 +3,7 @@
 //! What waits too long counts as lost. The kernel counts for all connections together how many segments were sent again
 //! ([`crate::sensor::retransmits`]), so that this compares times in which a client is throttled with times in which none is:
 //! a count that is far above what the usual share would give shortens the longest delay. If a quarter of the delay brings as many,
-//! they are not its effect but somebody else's (a lossy path, or a client that drops what it receives): they are usual from then
+//! they have another cause (a lossy path, or a client that drops what it receives): they are usual from then
 //! on, and the delay is as long as before.
 
 use evenkeel_control::{Duration, Instant};
