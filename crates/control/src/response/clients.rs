@@ -127,10 +127,10 @@ impl Clients {
         self.all.retain(|client| client.present);
     }
 
-    /// Decides anew who is noisy: clients that are loud both in all that they move and in what the throttle slows. By the
-    /// latter alone a client that mostly reads would hide; by the former alone the others' victim, which moves most while they
-    /// are throttled, would be taken for noisy for a single write. Tells whether there are more than before.
-    /// O(clients · log clients).
+    /// Decides anew who is noisy: clients that are loud in all that they move, and in what the throttle slows or with a good
+    /// part of their own traffic. By the latter alone a client that mostly reads would hide; by the former alone the others'
+    /// victim, which moves most while they are throttled, would be taken for noisy for a single write. Tells whether there are
+    /// more than before. O(clients · log clients).
     pub(super) fn find_noisy(&mut self) -> bool {
         let all = |client: &Client| client.all_bytes_per_s.max(client.now_bytes_per_s);
         let mut from = |load: fn(&Client) -> f64| {
@@ -141,7 +141,9 @@ impl Clients {
         let (from_all, from_slowed) = (from(all), from(Client::load));
         let before = self.noisy().count();
         for client in &mut self.all {
-            client.judge(&[(all(client), from_all), (client.load(), from_slowed)]);
+            let good_part = client.load() > (1.0 - MOST) * all(client);
+            let slowed = if good_part { f64::INFINITY } else { client.load() };
+            client.judge(&[(all(client), from_all), (slowed, from_slowed)]);
         }
         self.noisy().count() > before
     }
