@@ -20,8 +20,8 @@ struct Set {
 /// The cases that development looked at, and cases that judged a measured base cost once it was done. Before it, of the first
 /// 4, 27 and 43 were harmed, 13 and 49 were not, and 6 were helped; of the second 6 were harmed, 3 gravely, none helped. Since
 /// small requests no longer starve large ones 19 is harmed gravely (a p99 of 5.2 in place of 4.1 times the best fixed budget's),
-/// and 30,002 and 30,011 are harmed (p99 2.7, before 2.5; p50 3.2, before 2.4); 6 of the second are helped in place of 4. At
-/// the time when other clients became noisy 5 are; waits for room that end are not the cause.
+/// and 30,002 and 30,011 are harmed (p99 2.7, before 2.5; p50 3.2, before 2.4); 6 of the second are helped in place of 4. After
+/// the changes to who is noisy, to throttles and to slots 5 are; waits for room that end are not the cause.
 const SETS: [Set; 2] = [
     Set { from: 0, count: 60, harmed: &[5, 6, 9, 11, 13, 19, 26, 49], gravely: &[5, 6, 9, 11, 19], helped: 4 },
     Set { from: 30_000, count: 50, harmed: &[30_002, 30_004, 30_011, 30_022, 30_024], gravely: &[30_004], helped: 5 },

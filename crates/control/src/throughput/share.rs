@@ -51,7 +51,7 @@ pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream], second
             (asks_for, stream.weight)
         })
         .collect();
-    // No less than when the cut began: what nobody took of what it left is no sign of a slower device.
+    // No less than when the cut began: bytes that it left and no stream took are no sign of a slower device.
     let had = streams.iter().map(|stream| stream.memory.usual_slow).sum::<f64>().max(was_cut);
     let shares = deal(PROBE * had, &needs);
     let robbed = |stream: &Stream, share: f64| short(stream) && stream.memory.usual_slow < NOT_ROBBED * share;
