@@ -116,12 +116,29 @@ impl Drop for Light {
 fn guarded(shared: &Arc<Shared>, work: impl FnOnce() -> Result<()> + Send + 'static) -> JoinHandle<()> {
     let shared = Arc::clone(shared);
     thread::spawn(move || {
+        become_prompt();
         if let Err(error) = work()
             && !shared.stop.load(Ordering::Relaxed)
         {
             shared.broken.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(format!("{error:#}"));
         }
     })
+}
+
+/// Gives the calling thread the shortest time slice (from Linux 6.12 on): it runs when it wakes. Otherwise it waits for the slice
+/// of an attacker to end, up to a tick of 4 ms, and that would count as the server's latency.
+fn become_prompt() {
+    // SAFETY: integers only, for which zero is a value: ordinary scheduling.
+    let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::sched_attr>();
+    // SAFETY: the kernel writes at most as many bytes as it is given the size of, and reads as many as the structure says.
+    unsafe {
+        if libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) == 0 {
+            attributes.sched_runtime = attributes.sched_runtime.min(100_000);
+            // Without it the client is measured all the same.
+            libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0);
+        }
+    }
 }
 
 impl Shared {
