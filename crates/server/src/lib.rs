@@ -22,6 +22,7 @@ mod listen;
 mod mailbox;
 mod paced;
 mod places;
+mod prompt;
 mod refusals;
 mod registry;
 mod server;

@@ -13,6 +13,7 @@ use evenkeel_model::store::{Store, StoreParams};
 
 use super::operation::{IoResult, Report, Reports};
 use crate::clock;
+use crate::prompt;
 
 /// A modelled device shared by the volumes of a pool.
 pub(crate) struct Device {
@@ -75,8 +76,7 @@ impl Device {
 
 impl Shared {
     fn run(&self) {
-        // The default slack of 50 us would be added to every modelled latency.
-        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        prompt::become_prompt();
         let mut done: Vec<(Arc<Reports>, u32)> = Vec::new();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while !state.stop {

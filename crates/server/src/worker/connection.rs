@@ -12,6 +12,7 @@ use evenkeel_nbd::wire::Errno;
 
 use super::divided::DividedRequests;
 use super::meter::Toll;
+use super::readers::Share;
 use super::request::{ConnKey, Request, Whole};
 use super::sources::Set;
 use crate::budget::{Account, Charge, Member, Waiting};
@@ -401,6 +402,8 @@ pub(crate) struct Connection {
     pub(crate) set: Set,
     /// True if it is on the list of connections with something to send.
     pub(crate) dirty: bool,
+    /// Its place among those that can be read.
+    pub(crate) share: Share,
     /// Requests received.
     pub(crate) requests: u64,
     /// Bytes received.
@@ -450,6 +453,7 @@ impl Connection {
             interest: 0,
             set: Set::Crowd,
             dirty: false,
+            share: Share::default(),
             requests: 0,
             received: 0,
             sent: 0,

@@ -22,6 +22,7 @@ mod meter;
 mod occupation;
 mod operations;
 mod pump;
+mod readers;
 mod receive;
 pub(crate) mod request;
 mod residence;
@@ -51,6 +52,7 @@ use meter::Meter;
 use occupation::Occupation;
 use operations::Operations;
 use pump::{PoolWork, TURN};
+use readers::Readers;
 use request::{ConnKey, Spare};
 use sources::{GONE, LISTENER_EVENTS, MAILBOX_EVENT, READ, RING_EVENT, Set, Sources, WRITE};
 use turns::Turns;
@@ -64,6 +66,7 @@ use crate::failures::Failures;
 use crate::faults::Call;
 use crate::listen::Listener;
 use crate::mailbox::Mailbox;
+use crate::prompt;
 use crate::shared::Shared;
 use crate::snapshot::Snapshot;
 use crate::spin::Spin;
@@ -123,6 +126,7 @@ pub(crate) struct Worker {
     long: VecDeque<u32>,
     /// Connections that may read again.
     resume: Vec<u32>,
+    readers: Readers,
     /// Connections that wait for buffer memory, in the order in which they came.
     hungry: VecDeque<ConnKey>,
     /// Of these, how many have been looked at in this turn and wait still, and how many are next.
@@ -191,6 +195,7 @@ impl Worker {
             dirty: Vec::new(),
             long: VecDeque::new(),
             resume: Vec::new(),
+            readers: Readers::default(),
             hungry: VecDeque::new(),
             passed: 0,
             unfed: 0,
@@ -215,8 +220,7 @@ impl Worker {
 
     /// Serves until told to stop.
     pub(crate) fn run(mut self, with_ring: bool) {
-        // Guarantees are kept to the microsecond; the default slack of 50 us would blur every deadline.
-        let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+        prompt::become_prompt();
         if with_ring {
             match self.start_ring() {
                 Ok(ring) => self.ring = Some(ring),
@@ -244,6 +248,7 @@ impl Worker {
             }
             self.reap();
             self.on_timers();
+            self.read_in_turn();
             let watch = self.meter.start();
             self.pump();
             self.meter.share(watch, self.requests);
@@ -341,8 +346,8 @@ impl Worker {
     fn timeout(&self) -> Duration {
         let now = clock::now();
         let judged = self.unjudged == self.connections.len();
-        let none_waits = self.resume.is_empty() && self.active.is_empty() && self.long.is_empty() && self.unfed == 0;
-        let busy = !(none_waits && judged);
+        let none_reads = self.resume.is_empty() && self.readers.is_empty() && self.unfed == 0;
+        let busy = !(none_reads && self.active.is_empty() && self.long.is_empty() && judged);
         let mut wake = if busy { now } else { self.house.due_at() };
         if let Some(ring) = &self.ring {
             wake = wake.min(ring.submit_at(now));
@@ -380,7 +385,7 @@ impl Worker {
             self.mark_dirty(&mut connection);
         }
         if flags & READ != 0 {
-            self.receive(connection);
+            self.receive_in_turn(connection);
         } else {
             self.connections[key.slot as usize] = Some(connection);
         }
@@ -450,7 +455,7 @@ impl Worker {
         self.feed(now);
         for slot in resume {
             if let Some(connection) = self.connections[slot as usize].take() {
-                self.receive(connection);
+                self.receive_in_turn(connection);
             }
         }
         if self.house.due_at() <= now {

@@ -18,6 +18,7 @@ use super::divide;
 use super::divided::Divided;
 use super::house::IN_A_ROUND;
 use super::pump::TURN;
+use super::readers::FEW;
 use super::request::{Output, Request, Whole, is_change};
 use super::sources::Set;
 use super::{CLOSING, SCRATCH_UNDER_PRESSURE, Worker};
@@ -161,6 +162,37 @@ impl Worker {
         }
     }
 
+    /// Reads from a connection, unless so much was read in this round that others may have to go first.
+    pub(super) fn receive_in_turn(&mut self, mut connection: Box<Connection>) {
+        // Those that negotiate have turns of their own.
+        if self.readers.has_read_little() || connection.ticket.is_some() {
+            return self.receive(connection);
+        }
+        self.readers.push(connection.key, &mut connection.share);
+        let slot = connection.key.slot as usize;
+        self.connections[slot] = Some(connection);
+    }
+
+    /// Reads from the connections that wait for it, as long as the worker's turn lasts; the others go on in the next round.
+    pub(super) fn read_in_turn(&mut self) {
+        let mut until = None;
+        let mut read = self.readers.end_round();
+        while !self.readers.is_empty() {
+            if read >= FEW {
+                let now = clock::now();
+                if now >= *until.get_or_insert(now + TURN) {
+                    return;
+                }
+                read = 0;
+            }
+            let Some(key) = self.readers.pop() else { return };
+            if let Some(connection) = self.connections[key.slot as usize].take_if(|c| c.key == key) {
+                self.receive(connection);
+            }
+            read += self.readers.end_round();
+        }
+    }
+
     /// True if a connection that negotiates may be served now; otherwise it is called when it may.
     fn has_turn(&mut self, connection: &mut Connection) -> bool {
         let Some(ticket) = &mut connection.ticket else { return true };
@@ -211,8 +243,11 @@ impl Worker {
     fn take_in(&mut self, mut connection: Box<Connection>) {
         let mut scratch = std::mem::take(&mut self.scratch);
         let watch = self.meter.start();
+        let before = connection.received;
         let outcome = self.receive_into(&mut connection, &mut scratch);
         self.meter.stop(watch, &mut connection.toll);
+        let received = connection.received - before;
+        self.readers.charge(&mut connection.share, received);
         self.scratch = scratch;
         if !matches!(connection.paused, Paused::Memory(_)) {
             connection.waiting = None;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::connection::{Connection, Ending, Paused, Phase};
 use super::message::Message;
+use super::readers::Share;
 use super::request::ConnKey;
 use super::sources::{READ, Set, WRITE};
 use super::{LINGER_RETRY, Worker};
@@ -117,6 +118,7 @@ impl Worker {
                 self.sources.remove(connection.transport.fd(), connection.set);
                 connection.interest = 0;
                 connection.dirty = false;
+                connection.share = Share::default();
                 self.count -= 1;
                 self.pass_on(connection, to);
             }

@@ -16,6 +16,7 @@ use super::{Guaranteed, Job, Outbox, ReplyTo, Settings, Status, transport};
 use crate::backend::operation::{Extent, FileIo, IoResult};
 use crate::clock;
 use crate::mailbox::Mailbox;
+use crate::prompt;
 use crate::settle::AbortOnPanic;
 
 /// The pause before the second attempt to connect, and the longest between two; each is twice the one before.
@@ -134,6 +135,7 @@ impl Driver {
     /// Drives the connections until it is stopped.
     pub(super) fn run(mut self) {
         let alive = AbortOnPanic;
+        prompt::become_prompt();
         let mut events = Vec::with_capacity(EVENTS);
         let mut inbox = Vec::new();
         while !self.has_stopped {
