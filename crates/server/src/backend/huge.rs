@@ -8,15 +8,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::mm::munmap;
 
 /// A huge page, on processors with pages of 4 KiB.
 pub(super) const HUGE_BITS: u32 = 21;
 pub(super) const HUGE: u64 = 1 << HUGE_BITS;
-/// The thread rests so many times as long as it has worked: meanwhile, workers that touch new memory wait for it.
-const REST: u32 = 9;
+/// The thread rests so many times as long as it has worked while the server has something to do: meanwhile, workers that touch
+/// new memory wait for it, as does what has its processor, for up to 5 ms. In two of a thousand moments that is not seen in
+/// a p99.
+const REST: u32 = 499;
+/// Between two looks at whether the server has something to do.
+const LOOK: Duration = Duration::from_millis(10);
+/// The processor time of a server that has nothing to do between two looks: a request takes as much.
+const IDLE: Duration = Duration::from_micros(10);
 
 /// The address space of a volume in memory.
 pub(super) struct Mapping {
@@ -78,8 +84,26 @@ fn run(receiver: &Receiver<Wanted>) {
     for wanted in receiver {
         let begun = Instant::now();
         wanted.make();
-        thread::sleep(begun.elapsed() * REST);
+        rest(begun.elapsed() * REST);
     }
+}
+
+/// Sleeps for so long, or until the server has had nothing to do for a while.
+fn rest(long: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < long {
+        let before = processor_time();
+        thread::sleep(LOOK);
+        if processor_time().saturating_sub(before) < IDLE {
+            return;
+        }
+    }
+}
+
+/// What all threads of the process have had together.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 #[cfg(test)]

@@ -29,8 +29,8 @@ const DISPATCH_BATCH: u64 = 256;
 const LOOK_AFTER: u64 = 64;
 /// How long a worker deals with pools while its sockets wait, and with sockets that take much while others wait.
 pub(super) const TURN: Duration = Duration::from_millis(1);
-/// How long with one of them while others wait.
-const SLICE: Duration = Duration::from_micros(250);
+/// How long with one of them while others wait, and with sockets that bring much.
+pub(super) const SLICE: Duration = Duration::from_micros(250);
 
 /// A worker's business with a pool, between two visits to its lock.
 #[derive(Default)]

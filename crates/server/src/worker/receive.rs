@@ -17,7 +17,7 @@ use super::connection::{Attached, Connection, Discard, Ending, Incoming, Paused,
 use super::divide;
 use super::divided::Divided;
 use super::house::IN_A_ROUND;
-use super::pump::TURN;
+use super::pump::{SLICE, TURN};
 use super::readers::FEW;
 use super::request::{Output, Request, Whole, is_change};
 use super::sources::Set;
@@ -173,14 +173,15 @@ impl Worker {
         self.connections[slot] = Some(connection);
     }
 
-    /// Reads from the connections that wait for it, as long as the worker's turn lasts; the others go on in the next round.
+    /// Reads from the connections that wait for it, for a [`SLICE`]; the others go on in the next round, behind what is to be done
+    /// for those that have been read.
     pub(super) fn read_in_turn(&mut self) {
         let mut until = None;
         let mut read = self.readers.end_round();
         while !self.readers.is_empty() {
             if read >= FEW {
                 let now = clock::now();
-                if now >= *until.get_or_insert(now + TURN) {
+                if now >= *until.get_or_insert(now + SLICE) {
                     return;
                 }
                 read = 0;
@@ -291,8 +292,11 @@ impl Worker {
         if have == 0 && !unfinished {
             self.resume_reading(connection);
         }
-        for _ in 0..READS_IN_A_ROW {
+        for read in 0..READS_IN_A_ROW {
             if connection.paused != Paused::No || connection.ending != Ending::Open {
+                break;
+            }
+            if read > 0 && !self.readers.is_empty() {
                 break;
             }
             if !self.expect_payload(connection) {
