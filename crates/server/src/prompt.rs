@@ -11,20 +11,26 @@ const SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1);
 
 /// Makes the calling thread prompt: exact timers, and the shortest time slice.
 ///
-/// A thread that wakes runs before those whose slice ends later, and for no longer than its own while others want the
-/// processor. Its share of the processor stays the same. With slices of 1 to 4 ms, the default, a woken worker waits as long
-/// for whatever else computes. Linux knows slices of threads from 6.12 on; without, or without the right (a filter of system
-/// calls), the thread keeps the default.
+/// A thread that wakes runs before those whose slice ends later. Its share of the processor stays the same. With slices of 1
+/// to 4 ms, the default, a woken worker waits as long for whatever else computes. Linux knows slices of threads from 6.12 on;
+/// without, or without the right (a filter of system calls), the thread keeps the default. Threads that it starts inherit both.
 pub(crate) fn become_prompt() {
     let _ = rustix::thread::set_current_timer_slack(SLACK_NS);
-    let _ = shorten_slice();
+    let _ = set_slice(SLICE_NS);
 }
 
-fn shorten_slice() -> Result<()> {
+/// Gives a thread that a prompt one has started the default again: it is not waited for.
+pub(crate) fn become_ordinary() {
+    let _ = rustix::thread::set_current_timer_slack(None);
+    let _ = set_slice(0);
+}
+
+/// Sets the slice of the calling thread; 0 for the default. A policy that was chosen for it stays.
+fn set_slice(ns: u64) -> Result<()> {
     let mut attributes = get()?;
     let is_ordinary = matches!(attributes.sched_policy.cast_signed(), libc::SCHED_OTHER | libc::SCHED_BATCH);
-    if is_ordinary && attributes.sched_runtime > SLICE_NS {
-        attributes.sched_runtime = SLICE_NS;
+    if is_ordinary && attributes.sched_runtime != ns {
+        attributes.sched_runtime = ns;
         set(&attributes)?;
     }
     Ok(())
@@ -66,10 +72,12 @@ mod tests {
         }
         let inside = std::thread::spawn(|| {
             become_prompt();
-            get().unwrap()
+            let prompt = get().unwrap();
+            become_ordinary();
+            (prompt, get().unwrap().sched_runtime)
         });
-        let inside = inside.join().unwrap();
-        assert_eq!(inside.sched_runtime, SLICE_NS.min(before.sched_runtime));
+        let (inside, after) = inside.join().unwrap();
+        assert_eq!((inside.sched_runtime, after), (SLICE_NS, before.sched_runtime));
         assert_eq!((inside.sched_policy, inside.sched_nice), (before.sched_policy, before.sched_nice));
         assert_eq!(get().unwrap().sched_runtime, before.sched_runtime);
     }

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Every step works on all that the previous one produced, so that locks, clock
-//! readings and system calls are paid once a batch. Connections are `Send` and own
+//! readings and system calls are paid once a batch; those that may take long have a
+//! turn, and go on in the next round. Connections are `Send` and own
 //! nothing of the worker; a request that another worker dispatched comes back to its
 //! connection by mail.
 
@@ -312,7 +313,12 @@ impl Worker {
 
     /// Asks for events; how many are not of a crowd.
     fn poll(&mut self, events: &mut Vec<libc::epoll_event>, timeout: Duration) -> usize {
-        match self.shared.faults.check(Call::Wait).and_then(|()| self.sources.wait(events, timeout)) {
+        match self
+            .shared
+            .faults
+            .check(Call::Wait)
+            .and_then(|()| self.sources.wait(events, timeout, !self.readers.has_crowd()))
+        {
             Ok(others) => return others,
             Err(Errno::INTR) => {}
             Err(error @ (Errno::NOSYS | Errno::PERM)) if self.sources.wait_coarsely() => {

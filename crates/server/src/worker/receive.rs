@@ -18,7 +18,7 @@ use super::divide;
 use super::divided::Divided;
 use super::house::IN_A_ROUND;
 use super::pump::{SLICE, TURN};
-use super::readers::FEW;
+use super::readers::LOOK_AFTER;
 use super::request::{Output, Request, Whole, is_change};
 use super::sources::Set;
 use super::{CLOSING, SCRATCH_UNDER_PRESSURE, Worker};
@@ -32,7 +32,7 @@ use crate::snapshot::Snapshot;
 use crate::transport::{Peer, tls};
 use crate::volume::Volume;
 
-/// Times a connection is read in a row before others get their turn.
+/// Times a connection is read in a row while no other waits.
 const READS_IN_A_ROW: usize = 4;
 /// Answers that a client may leave unread while it negotiates, and no more than [`LIST_PIECE`] bytes before the last.
 const MAX_ANSWERS: usize = 16;
@@ -162,35 +162,44 @@ impl Worker {
         }
     }
 
-    /// Reads from a connection, unless so much was read in this round that others may have to go first.
+    /// Reads from a connection, or lets it wait until those have been read that bring less.
     pub(super) fn receive_in_turn(&mut self, mut connection: Box<Connection>) {
         // Those that negotiate have turns of their own.
-        if self.readers.has_read_little() || connection.ticket.is_some() {
+        if connection.ticket.is_some() || self.readers.may_go_first(&connection.share) {
             return self.receive(connection);
         }
-        self.readers.push(connection.key, &mut connection.share);
+        self.readers.push(connection.key, connection.set, &mut connection.share);
         let slot = connection.key.slot as usize;
         self.connections[slot] = Some(connection);
     }
 
-    /// Reads from the connections that wait for it, for a [`SLICE`]; the others go on in the next round, behind what is to be done
-    /// for those that have been read.
+    /// Reads from the connections that wait for it, for a [`TURN`]; the others go on in the next round, behind what is to be
+    /// done for those that have been read. A part of the time is a crowd's.
     pub(super) fn read_in_turn(&mut self) {
-        let mut until = None;
-        let mut read = self.readers.end_round();
-        while !self.readers.is_empty() {
-            if read >= FEW {
-                let now = clock::now();
-                if now >= *until.get_or_insert(now + SLICE) {
-                    return;
+        if self.readers.is_empty() {
+            return self.readers.settle();
+        }
+        let mut until = clock::now();
+        for (set, turn) in [(Set::Own, TURN), (Set::Crowd, SLICE)] {
+            until = until + turn;
+            let mut read = self.readers.take_unseen();
+            while read < LOOK_AFTER || clock::now() < until {
+                if read >= LOOK_AFTER {
+                    read = 0;
                 }
-                read = 0;
-            }
-            let Some(key) = self.readers.pop() else { return };
-            if let Some(connection) = self.connections[key.slot as usize].take_if(|c| c.key == key) {
+                let Some(key) = self.readers.pop(set) else { break };
+                let Some(mut connection) = self.connections[key.slot as usize].take_if(|c| c.key == key) else {
+                    continue;
+                };
+                connection.share.taken();
+                // What waits for memory is read when there is some.
+                if matches!(connection.paused, Paused::Memory(_)) {
+                    self.connections[key.slot as usize] = Some(connection);
+                    continue;
+                }
                 self.receive(connection);
+                read += self.readers.take_unseen();
             }
-            read += self.readers.end_round();
         }
     }
 
@@ -244,11 +253,12 @@ impl Worker {
     fn take_in(&mut self, mut connection: Box<Connection>) {
         let mut scratch = std::mem::take(&mut self.scratch);
         let watch = self.meter.start();
-        let before = connection.received;
+        let (before, requests) = (connection.received, connection.requests);
+        let sent_ahead = connection.leftover.len() as u64;
         let outcome = self.receive_into(&mut connection, &mut scratch);
         self.meter.stop(watch, &mut connection.toll);
-        let received = connection.received - before;
-        self.readers.charge(&mut connection.share, received);
+        let (received, requests) = (connection.received - before, connection.requests - requests);
+        self.readers.charge(connection.set, &mut connection.share, sent_ahead + received, requests);
         self.scratch = scratch;
         if !matches!(connection.paused, Paused::Memory(_)) {
             connection.waiting = None;
@@ -268,7 +278,10 @@ impl Worker {
     fn receive_into(&mut self, connection: &mut Connection, scratch: &mut [u8]) -> Result<(), Lost> {
         if connection.ending == Ending::Lingering {
             return match connection.transport.discard() {
-                Ok(1..) => Ok(()),
+                Ok(discarded @ 1..) => {
+                    connection.received += discarded as u64;
+                    Ok(())
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
                 Ok(0) | Err(_) => Err(Lost::Gone),
             };

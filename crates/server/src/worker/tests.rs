@@ -204,6 +204,7 @@ fn round(worker: &mut Worker) {
     worker.poll(&mut events, Duration::ZERO);
     events.drain(..).for_each(|event| worker.on_event(event.u64, event.events));
     worker.on_timers();
+    worker.read_in_turn();
     worker.pump();
     worker.send_replies();
     worker.post_mail();
@@ -246,6 +247,7 @@ fn a_connection_that_ends_in_the_middle_of_a_divided_write_closes_behind_its_sli
             while given < write.len() {
                 given += client.write(&write[given..]).unwrap_or(0);
                 worker.on_event(key.to_event(), READ);
+                worker.read_in_turn();
             }
             assert_eq!(at(&mut worker, key).in_flight, 1, "one slice is complete");
             if drains {
@@ -253,6 +255,7 @@ fn a_connection_that_ends_in_the_middle_of_a_divided_write_closes_behind_its_sli
             } else {
                 client.shutdown(std::net::Shutdown::Write).unwrap();
                 worker.on_event(key.to_event(), READ);
+                worker.read_in_turn();
             }
             assert_eq!(worker.count, 1, "the slice is under way");
             worker.pump();
@@ -485,4 +488,68 @@ fn a_client_that_storms_is_greeted_in_its_turn_and_another_at_once() {
     }
     round(&mut worker);
     assert_eq!((greeted + drain(&mut client), at(&mut worker, waits).paused), (18, Paused::No));
+}
+
+/// Behind connections that bring more than one round can take, a small read is answered in the round in which it comes.
+#[test]
+fn a_small_read_does_not_wait_behind_large_writes() {
+    const BUSY: usize = 60;
+    let request = |command: u16, length: u32| {
+        let mut header = 0x2560_9513_u32.to_be_bytes().to_vec();
+        header.extend([0, 0]);
+        header.extend(command.to_be_bytes());
+        header.extend([0; 16]);
+        header.extend(length.to_be_bytes());
+        header
+    };
+    let volume = "[volumes.disk0]\nbackend = \"memory\"\nsize = 1048576\n";
+    let (mut worker, _registry) = worker_and_registry(volume, 16, 2 * BUSY as u32);
+    let (mut light, light_key) = attach(&mut worker);
+    let peer = |uid| Peer { uid: Some(uid), ..Peer::default() };
+    let mut busy: Vec<_> = (0..BUSY).map(|uid| (attach_as(&mut worker, peer(uid as u32)), Vec::new())).collect();
+    let (mut left_some, mut longest) = (0, 0);
+    for turn in 0..50 {
+        for ((client, _), unsent) in &mut busy {
+            drain(client);
+            loop {
+                if unsent.is_empty() {
+                    *unsent = request(1, 128 << 10);
+                    unsent.resize(unsent.len() + (128 << 10), 7);
+                }
+                let Ok(sent) = client.write(unsent) else { break };
+                unsent.drain(..sent);
+            }
+        }
+        light.write_all(&request(0, 512)).unwrap();
+        let mut rounds = 0;
+        let mut answered = 0;
+        while answered < 16 + 512 {
+            round(&mut worker);
+            rounds += 1;
+            assert!(rounds < 1_000, "no answer");
+            answered += drain(&mut light);
+        }
+        // At first, none is known to bring much.
+        longest = longest.max(if turn > 0 { rounds } else { 0 });
+        left_some += usize::from(!worker.readers.is_empty());
+    }
+    assert!(left_some > 0, "the others have more to say than there is time for");
+    // One for the read, one if the pool's turn was over.
+    assert!(longest <= 2, "{longest} rounds");
+    // Those that wait may go, or end, or move.
+    let ((client, gone), _) = busy.pop().unwrap();
+    drop(client);
+    let mut to = Worker::new(1, Arc::clone(&worker.shared), Vec::new()).unwrap();
+    to.refresh();
+    to.mailbox.open();
+    worker.hand_over(light_key, 1);
+    for _ in 0..1_000 {
+        round(&mut worker);
+        round(&mut to);
+    }
+    assert!(worker.connections[gone.slot as usize].is_none());
+    assert!(worker.readers.is_empty());
+    light.write_all(&request(0, 512)).unwrap();
+    round(&mut to);
+    assert_eq!(drain(&mut light), 16 + 512);
 }
