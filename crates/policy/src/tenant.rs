@@ -117,6 +117,13 @@ impl Default for Tenant {
 }
 
 impl Tenant {
+    /// True if it has a reservation, a guarantee or a latency target, on some pool at least.
+    pub fn is_owed_something(&self) -> bool {
+        let own = |own: &OnPool| own.reservation.is_some() || own.guarantee.is_some() || own.latency.is_some();
+        let everywhere = self.reservation != Rates::default() || self.guarantee != Guarantee::default();
+        everywhere || self.latency.is_some() || self.pools.values().any(own)
+    }
+
     /// The tenant with what differs on a pool.
     pub fn on(&self, pool: &str) -> Self {
         let base = self.clone();

@@ -76,7 +76,7 @@ impl Device {
 
 impl Shared {
     fn run(&self) {
-        prompt::become_prompt();
+        prompt::keep_time();
         let mut done: Vec<(Arc<Reports>, u32)> = Vec::new();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         while !state.stop {

@@ -81,7 +81,7 @@ pub(super) fn ask(wanted: Wanted) {
 }
 
 fn run(receiver: &Receiver<Wanted>) {
-    prompt::become_ordinary();
+    prompt::be_prompt(false);
     for wanted in receiver {
         let begun = Instant::now();
         if wanted.make() {

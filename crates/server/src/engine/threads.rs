@@ -13,7 +13,6 @@ use evenkeel_control::pool::TenantId;
 
 use super::priority::Own;
 use crate::backend::operation::{FileIo, IoResult, Report, Reports};
-use crate::prompt;
 
 /// Ordinary jobs under way for one volume: enough to keep an SSD busy with blocking calls.
 const ORDINARY_JOBS: usize = 16;
@@ -180,7 +179,6 @@ impl<V> Job<V> {
 
 impl<V: Blocking> Shared<V> {
     fn run(&self) {
-        prompt::become_prompt();
         let mut own = Own::default();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {

@@ -44,6 +44,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration as StdDuration;
 
 use evenkeel_control::{Duration, Instant};
+use evenkeel_policy::tenant::Tenant;
 use rustix::io::Errno;
 
 use connection::{Connection, Paused, SendList, Sent};
@@ -221,7 +222,7 @@ impl Worker {
 
     /// Serves until told to stop.
     pub(crate) fn run(mut self, with_ring: bool) {
-        prompt::become_prompt();
+        prompt::keep_time();
         if with_ring {
             match self.start_ring() {
                 Ok(ring) => self.ring = Some(ring),
@@ -480,6 +481,7 @@ impl Worker {
             self.pools.push(PoolWork::default());
         }
         self.unjudged = 0;
+        prompt::be_prompt(self.snapshot.config.tenants.values().any(Tenant::is_owed_something));
         // Limits may have been raised: what waits may go.
         for index in 0..self.pools.len() {
             self.activate(index);

@@ -151,7 +151,7 @@ mod tests {
         let mut readers = Readers::default();
         let mut shares: Vec<Share> = (0..=BUSY).map(|_| Share::default()).collect();
         let (mut had, mut since) = ([0; BUSY + 1], 0);
-        // It has asked for much in all, at times when nobody waited.
+        // It has asked for much in all, at times when none waited.
         for _ in 0..1_000_000 {
             readers.charge(Set::Own, &mut shares[BUSY], 28, 1);
         }

@@ -192,11 +192,6 @@ impl Worker {
                     continue;
                 };
                 connection.share.taken();
-                // What waits for memory is read when there is some.
-                if matches!(connection.paused, Paused::Memory(_)) {
-                    self.connections[key.slot as usize] = Some(connection);
-                    continue;
-                }
                 self.receive(connection);
                 read += self.readers.take_unseen();
             }

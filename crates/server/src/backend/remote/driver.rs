@@ -135,7 +135,7 @@ impl Driver {
     /// Drives the connections until it is stopped.
     pub(super) fn run(mut self) {
         let alive = AbortOnPanic;
-        prompt::become_prompt();
+        prompt::be_prompt(true);
         let mut events = Vec::with_capacity(EVENTS);
         let mut inbox = Vec::new();
         while !self.has_stopped {
