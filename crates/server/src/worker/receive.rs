@@ -181,7 +181,7 @@ impl Worker {
         }
         let mut until = clock::now();
         for (set, turn) in [(Set::Own, TURN), (Set::Crowd, SLICE)] {
-            until = until + turn;
+            until += turn;
             let mut read = self.readers.take_unseen();
             while read < LOOK_AFTER || clock::now() < until {
                 if read >= LOOK_AFTER {
