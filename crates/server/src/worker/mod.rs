@@ -60,6 +60,7 @@ use sources::{GONE, LISTENER_EVENTS, MAILBOX_EVENT, READ, RING_EVENT, Set, Sourc
 use turns::Turns;
 use waking::Waking;
 
+use crate::backend::huge;
 use crate::backend::operation::{Report, Reports};
 use crate::buffer::BufferPool;
 use crate::clock;
@@ -481,7 +482,9 @@ impl Worker {
             self.pools.push(PoolWork::default());
         }
         self.unjudged = 0;
-        prompt::be_prompt(self.snapshot.config.tenants.values().any(Tenant::is_owed_something));
+        let owes = self.snapshot.config.tenants.values().any(Tenant::is_owed_something);
+        prompt::be_prompt(owes);
+        huge::be_patient(owes);
         // Limits may have been raised: what waits may go.
         for index in 0..self.pools.len() {
             self.activate(index);
