@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 /// Why the server could not start, or did not change.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -165,4 +167,9 @@ fn listen_hint(holder: Option<u32>, cause: &io::Error) -> String {
         io::ErrorKind::PermissionDenied => "; ports below 1024 and foreign folders need privileges".to_owned(),
         _ => String::new(),
     }
+}
+
+/// The error of the system call that has failed last on this thread.
+pub(crate) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -1,13 +1,49 @@
 //! Threads that run when they are due, though other programs keep the processors busy.
 
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use evenkeel_policy::Config;
+use evenkeel_policy::tenant::Tenant;
 use rustix::io::{Errno, Result};
+
+use crate::error::last_errno;
 
 /// The shortest time slice that Linux gives.
 const SLICE_NS: u64 = 100_000;
 /// The slack of timers. Guarantees are kept to the microsecond; the default is 50 µs.
 const SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1);
+
+/// True if a tenant is owed something.
+static WANTED: AtomicBool = AtomicBool::new(false);
+
+/// Takes note whether a configuration owes a tenant something: a reservation, a guarantee or a latency target.
+pub(crate) fn follow(config: &Config) {
+    WANTED.store(owes(config), Ordering::Relaxed);
+}
+
+fn owes(config: &Config) -> bool {
+    config.tenants.values().any(Tenant::is_owed_something)
+}
+
+/// True if the threads of the data path are to be prompt.
+pub(crate) fn is_wanted() -> bool {
+    WANTED.load(Ordering::Relaxed)
+}
+
+/// The loss where this configuration wants prompt threads and the system has none.
+pub(crate) fn lack(config: &Config) -> Option<String> {
+    // Sets what is there.
+    let tried = || match get()? {
+        attributes if attributes.sched_runtime == 0 => Err(Errno::NOSYS),
+        attributes => set(&attributes),
+    };
+    let error = if owes(config) { tried().err()? } else { return None };
+    Some(format!(
+        "no short time slices for workers (Linux 6.12 has them; a filter of system calls may forbid sched_setattr): where other \
+         programs use all processors, a request may wait for one of them for 4 ms ({error})"
+    ))
+}
 
 /// Gives the calling thread exact timers.
 pub(crate) fn keep_time() {
@@ -29,7 +65,9 @@ pub(crate) fn be_prompt(prompt: bool) {
 fn set_slice(ns: u64) -> Result<()> {
     let mut attributes = get()?;
     let is_ordinary = matches!(attributes.sched_policy.cast_signed(), libc::SCHED_OTHER | libc::SCHED_BATCH);
-    if is_ordinary && attributes.sched_runtime != ns {
+    // A longer one than ours was the default, or chosen outside.
+    let has_short = attributes.sched_runtime == SLICE_NS;
+    if is_ordinary && has_short != (ns == SLICE_NS) {
         attributes.sched_runtime = ns;
         set(&attributes)?;
     }
@@ -55,10 +93,6 @@ fn set(attributes: &libc::sched_attr) -> Result<()> {
     }
 }
 
-fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -80,6 +114,16 @@ mod tests {
         assert_eq!((inside.sched_runtime, after), (SLICE_NS, before.sched_runtime));
         assert_eq!((inside.sched_policy, inside.sched_nice), (before.sched_policy, before.sched_nice));
         assert_eq!(get().unwrap().sched_runtime, before.sched_runtime);
+    }
+
+    /// Weights and limits owe nothing: without more, threads are left as they are.
+    #[test]
+    fn threads_are_prompt_where_tenants_are_owed_something() {
+        let owes = |text: &str| owes(&Config::parse(text, "test").unwrap());
+        assert!(!owes("[tenants.a]\nweight = 3\nlimit = { iops = 100 }\n"));
+        assert!(owes("[tenants.a]\nreservation = { iops = 100 }\n"));
+        assert!(owes("[tenants.a]\nlatency = { target = \"5ms\" }\n"));
+        assert!(owes("[pools.p]\n[tenants.a.pools.p]\nreservation = { iops = 100 }\n"));
     }
 
     /// A thread that was given a real-time policy, or SCHED_IDLE, keeps it.

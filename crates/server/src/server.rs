@@ -26,6 +26,7 @@ use crate::error::Error;
 use crate::faults::Faults;
 use crate::listen::{Listener, Listening};
 use crate::places::is_allowed;
+use crate::prompt;
 use crate::registry::{self, Registry};
 use crate::settle::{AbortOnPanic, within};
 use crate::shared::{Bounds, Shared};
@@ -141,6 +142,9 @@ impl Server {
         shared.raises_priority = priority::probe().unwrap_or(false);
         if let Some(lack) = lacks_priority(&config) {
             tracing::warn!("{lack}");
+        }
+        if let Some(lack) = prompt::lack(&config) {
+            tracing::info!("{lack}");
         }
         let shared = Arc::new(shared);
         let mut registry = Registry::new(start.seed, start.own_files, start.faults);
@@ -475,6 +479,11 @@ impl Server {
         let gone: Vec<_> =
             present.volumes.iter().flatten().filter(|volume| next.volume(volume.id).is_none()).cloned().collect();
         let lack = lacks_priority(config).filter(|_| lacks_priority(&registry.config).is_none());
+        if prompt::lack(&registry.config).is_none()
+            && let Some(lack) = prompt::lack(config)
+        {
+            tracing::info!("{lack}");
+        }
         registry.apply(&present, &mut next);
         drop(present);
         self.shared.publish(next);

@@ -12,6 +12,7 @@ use crate::budget::Budget;
 use crate::faults::Faults;
 use crate::handshakes::Handshakes;
 use crate::mailbox::Mailbox;
+use crate::prompt;
 use crate::refusals::Refusals;
 use crate::slots::Slots;
 use crate::snapshot::Snapshot;
@@ -148,6 +149,7 @@ impl Shared {
     /// Replaces the snapshot and wakes the workers.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
         self.handshakes.set_exports(snapshot.by_name.len());
+        prompt::follow(&snapshot.config);
         *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
         self.epoch.fetch_add(1, Ordering::AcqRel);
         self.tell_all(|| Message::Refresh);

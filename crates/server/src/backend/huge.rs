@@ -4,7 +4,7 @@
 //! after random writes many become due at once.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
@@ -20,10 +20,8 @@ pub(super) const HUGE: u64 = 1 << HUGE_BITS;
 /// The thread rests so many times as long as it has worked. While it works, its processor and workers that touch new memory wait
 /// for it: 0.3 ms, or 5 ms where the memory is new to a virtual machine, too.
 const REST: u32 = 9;
-/// The same for a server that owes tenants something: in one of two hundred moments it does not show in a p99.
+/// The same where tenants are owed something: in one of two hundred moments it does not show in a p99.
 const LONG_REST: u32 = 199;
-/// True if the server does.
-static PATIENT: AtomicBool = AtomicBool::new(false);
 
 /// The address space of a volume in memory.
 pub(super) struct Mapping {
@@ -83,17 +81,12 @@ pub(super) fn ask(wanted: Wanted) {
     let _ = sender.send(wanted);
 }
 
-/// Makes huge pages rarely, or soon.
-pub(crate) fn be_patient(patient: bool) {
-    PATIENT.store(patient, Ordering::Relaxed);
-}
-
 fn run(receiver: &Receiver<Wanted>) {
     prompt::be_prompt(false);
     for wanted in receiver {
         let begun = Instant::now();
         if wanted.make() {
-            let rest = if PATIENT.load(Ordering::Relaxed) { LONG_REST } else { REST };
+            let rest = if prompt::is_wanted() { LONG_REST } else { REST };
             thread::sleep(begun.elapsed() * rest);
         }
     }

@@ -3,7 +3,7 @@
 pub(crate) mod contents;
 pub(crate) mod emulate;
 pub(crate) mod file;
-pub(crate) mod huge;
+mod huge;
 pub(crate) mod memory;
 pub(crate) mod operation;
 pub(crate) mod overlap;

@@ -4,7 +4,9 @@
 //! in mq-deadline. Within a reservation a request may not wait so long: it has the real-time class, which these serve first.
 //! Disks without a scheduler (`none`) take no notice.
 
-use rustix::io::{Errno, Result};
+use rustix::io::Result;
+
+use crate::error::last_errno;
 
 /// As `linux/ioprio.h` has it: the class above 13 bits of level; 4 is the middle one of eight.
 const CLASS_SHIFT: u32 = 13;
@@ -60,10 +62,6 @@ fn set(priority: u16) -> Result<()> {
         0 => Ok(()),
         _ => Err(last_errno()),
     }
-}
-
-fn last_errno() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
 #[cfg(test)]

@@ -44,7 +44,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration as StdDuration;
 
 use evenkeel_control::{Duration, Instant};
-use evenkeel_policy::tenant::Tenant;
 use rustix::io::Errno;
 
 use connection::{Connection, Paused, SendList, Sent};
@@ -60,7 +59,6 @@ use sources::{GONE, LISTENER_EVENTS, MAILBOX_EVENT, READ, RING_EVENT, Set, Sourc
 use turns::Turns;
 use waking::Waking;
 
-use crate::backend::huge;
 use crate::backend::operation::{Report, Reports};
 use crate::buffer::BufferPool;
 use crate::clock;
@@ -282,8 +280,6 @@ impl Worker {
     fn wait(&mut self, events: &mut Vec<libc::epoll_event>, timeout: Duration) -> usize {
         const NOW: Duration = Duration::ZERO;
         if timeout == NOW {
-            // A turn is over. Another worker with the same processor would otherwise wait for a tick, up to 4 ms.
-            rustix::thread::sched_yield();
             return self.poll(events, NOW);
         }
         let begun = clock::now();
@@ -482,9 +478,7 @@ impl Worker {
             self.pools.push(PoolWork::default());
         }
         self.unjudged = 0;
-        let owes = self.snapshot.config.tenants.values().any(Tenant::is_owed_something);
-        prompt::be_prompt(owes);
-        huge::be_patient(owes);
+        prompt::be_prompt(prompt::is_wanted());
         // Limits may have been raised: what waits may go.
         for index in 0..self.pools.len() {
             self.activate(index);

@@ -30,8 +30,8 @@ const LOOK_AFTER: u64 = 64;
 /// How long a worker deals in a row with pools, with sockets that bring much, and with sockets that take much, while all else
 /// waits.
 pub(super) const TURN: Duration = Duration::from_micros(250);
-/// How long with one pool while others wait, and with sockets of a crowd that bring much.
-pub(super) const SLICE: Duration = Duration::from_micros(100);
+/// How long with one pool while others wait.
+const SLICE: Duration = Duration::from_micros(100);
 
 /// A worker's business with a pool, between two visits to its lock.
 #[derive(Default)]

@@ -3,7 +3,8 @@
 //! What one read brings is bounded, but not how many connections have something at once: behind 64 of them that write as fast
 //! as they can, a small request would wait for 25 ms in each round. Those that brought little last time are read at once while
 //! none waits. The others wait in fair queues, one for each [set](super::sources) of the worker: first goes who will have had
-//! the least if it brings as much as last time. The worker reads for a [turn](super::pump::TURN) of each round.
+//! the least if it brings as much as last time. The worker reads from each set for a
+//! [turn](super::pump::TURN) of each round.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

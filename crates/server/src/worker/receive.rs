@@ -17,7 +17,7 @@ use super::connection::{Attached, Connection, Discard, Ending, Incoming, Paused,
 use super::divide;
 use super::divided::Divided;
 use super::house::IN_A_ROUND;
-use super::pump::{SLICE, TURN};
+use super::pump::TURN;
 use super::readers::LOOK_AFTER;
 use super::request::{Output, Request, Whole, is_change};
 use super::sources::Set;
@@ -173,15 +173,15 @@ impl Worker {
         self.connections[slot] = Some(connection);
     }
 
-    /// Reads from the connections that wait for it, for a [`TURN`]; the others go on in the next round, behind what is to be
-    /// done for those that have been read. A part of the time is a crowd's.
+    /// Reads from the connections that wait for it, for a [`TURN`] of each set; the others go on in the next round, behind what is
+    /// to be done for those that have been read.
     pub(super) fn read_in_turn(&mut self) {
         if self.readers.is_empty() {
             return self.readers.settle();
         }
         let mut until = clock::now();
-        for (set, turn) in [(Set::Own, TURN), (Set::Crowd, SLICE)] {
-            until += turn;
+        for set in [Set::Own, Set::Crowd] {
+            until += TURN;
             let mut read = self.readers.take_unseen();
             while read < LOOK_AFTER || clock::now() < until {
                 if read >= LOOK_AFTER {

@@ -135,10 +135,14 @@ impl Driver {
     /// Drives the connections until it is stopped.
     pub(super) fn run(mut self) {
         let alive = AbortOnPanic;
-        prompt::be_prompt(true);
+        let mut is_prompt = false;
         let mut events = Vec::with_capacity(EVENTS);
         let mut inbox = Vec::new();
         while !self.has_stopped {
+            if is_prompt != prompt::is_wanted() {
+                is_prompt = !is_prompt;
+                prompt::be_prompt(is_prompt);
+            }
             self.wait(&mut events);
             for event in events.drain(..) {
                 match event.data.u64() {
