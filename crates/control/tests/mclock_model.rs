@@ -28,6 +28,8 @@ struct ModelClient {
     /// When the next request may pass, for requests/s and bytes/s.
     limit: [Fine; 2],
     start_tag: u128,
+    /// Has waited for its turn by weight, as one with a reservation, since the tag was last set.
+    waits: bool,
     blocked: bool,
     /// Limits on reads and on writes, and when the next of each may pass.
     limits_of: [(Rates, [Fine; 2]); 2],
@@ -147,12 +149,24 @@ impl ModelClient {
     fn class(&self) -> usize {
         usize::from(self.qos.background)
     }
+
+    fn caught_up(&self, virtual_time: u128, credit: u128) -> u128 {
+        let credit = credit * VIRTUAL / u128::from(self.qos.weight.max(1));
+        self.start_tag.max(virtual_time.saturating_sub(credit))
+    }
+
+    /// Whether its reservation may serve it instead of its turn among normal clients.
+    fn has_turns_of_its_own(&self) -> bool {
+        !self.qos.background && !self.qos.reservation.is_unset()
+    }
 }
 
 #[derive(Default)]
 struct Model {
     clients: Vec<ModelClient>,
     virtual_time: [u128; 2],
+    /// Virtual time when normal clients were last passed that their reservations serve.
+    passed: u128,
     weight_claim: i128,
     background_claim: i128,
     base_bytes: u128,
@@ -174,18 +188,26 @@ impl Model {
         active.flat_map(|c| c.reservation_due().into_iter().chain(c.shares().then(|| c.limit_due()))).min()
     }
 
-    /// Clients that may share by weight leave behind what lies further back than the credit.
+    /// Clients that come to share by weight leave behind what lies further back than the credit.
     fn catch_up(&mut self, now: Fine) {
-        let most = (16 * self.base_bytes).clamp(64 << 10, 256 << 20);
-        for class in 0..2 {
-            let floor = self.virtual_time[class];
-            for client in &mut self.clients {
-                if client.shares() && client.class() == class && client.limit_due() <= now {
-                    let credit = most * VIRTUAL / u128::from(client.qos.weight.max(1));
-                    client.start_tag = client.start_tag.max(floor.saturating_sub(credit));
-                }
+        let most = self.credit();
+        for client in &mut self.clients {
+            let shares = client.shares() && client.limit_due() <= now;
+            if shares && !client.waits {
+                client.start_tag = client.caught_up(self.virtual_time[client.class()], most);
             }
+            client.waits = shares && client.has_turns_of_its_own();
         }
+    }
+
+    /// The credit, as cost.
+    fn credit(&self) -> u128 {
+        (16 * self.base_bytes).clamp(64 << 10, 256 << 20)
+    }
+
+    /// Where a client with a reservation lies by weight after others were served ahead of reservations.
+    fn tag_after_passing(&self, client: &ModelClient) -> u128 {
+        if client.waits { client.caught_up(self.passed, self.credit()) } else { client.start_tag }
     }
 
     /// The clients of a heap that may be at its head, because tags tie; `[None]` if it is empty.
@@ -206,8 +228,9 @@ impl Model {
                     all.push(plain.or(reserved));
                     continue;
                 };
-                all.extend((one.start_tag <= other.start_tag).then_some(plain));
-                all.extend((other.start_tag <= one.start_tag).then_some(reserved));
+                let other_tag = self.tag_after_passing(other);
+                all.extend((one.start_tag <= other_tag).then_some(plain));
+                all.extend((other_tag <= one.start_tag).then_some(reserved));
             }
         }
         all
@@ -247,7 +270,11 @@ impl Model {
         let reservation_was_due = self.due(now).is_some();
         let (normal_waits, background_waits) =
             (self.ready(0, now).next().is_some(), self.ready(1, now).next().is_some());
+        let (passed, credit) = (self.passed, self.credit());
         let client = self.clients.iter_mut().find(|c| c.id == id).expect("a known client");
+        if client.waits {
+            client.start_tag = client.caught_up(passed, credit);
+        }
         let Waiting { work, cost, sequence, .. } = client.queue.remove(client.next(phase, now)).expect("a request");
         let class = client.class();
         let weight = u128::from(client.qos.weight);
@@ -264,6 +291,7 @@ impl Model {
                 self.virtual_time[class] = self.virtual_time[class].max(client.start_tag);
                 if reservation_was_due {
                     self.weight_claim -= 64 * cost as i128;
+                    self.passed = self.virtual_time[0];
                 }
                 if class == 0 {
                     self.background_claim = earn(self.background_claim, background_waits);
@@ -285,6 +313,7 @@ impl Model {
     fn set_limit_of(&mut self, id: ClientId, direction: Direction, limit: Rates, now: Fine) {
         let client = self.clients.iter_mut().find(|c| c.id == id).expect("a known client");
         let had = client.has_lists();
+        client.waits &= !had && limit.is_unset();
         let (old, due) = &mut client.limits_of[direction as usize];
         if *old != limit {
             convert(due, *old, limit, now * NS);
@@ -298,7 +327,11 @@ impl Model {
     }
 
     fn set_qos(&mut self, id: ClientId, qos: Qos, now: Fine) {
+        let (passed, credit) = (self.passed, self.credit());
         let client = self.clients.iter_mut().find(|c| c.id == id).expect("a known client");
+        if core::mem::take(&mut client.waits) {
+            client.start_tag = client.caught_up(passed, credit);
+        }
         let old = client.qos;
         if (old.weight, old.background) != (qos.weight, qos.background) {
             let lead = client.start_tag.saturating_sub(self.virtual_time[usize::from(old.background)]);
@@ -468,6 +501,7 @@ impl Pair {
                     reservation: [0; 2],
                     limit: [-Fine::from(qos.burst.as_nanos()) * NS; 2],
                     start_tag,
+                    waits: false,
                     blocked: false,
                     limits_of: [(Rates::UNSET, [0; 2]); 2],
                     queue: VecDeque::new(),

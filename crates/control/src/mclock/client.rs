@@ -390,9 +390,14 @@ impl Client {
     #[inline]
     pub(super) fn catch_up(&mut self, virtual_time: VirtualTime, credit: u64) {
         if self.weight_tag < virtual_time {
-            let credit = VirtualTime::from(self.step(credit));
-            self.weight_tag = self.weight_tag.max(virtual_time.saturating_sub(credit));
+            self.weight_tag = self.caught_up(virtual_time, credit);
         }
+    }
+
+    /// Its weight tag after that.
+    #[inline]
+    pub(super) fn caught_up(&self, virtual_time: VirtualTime, credit: u64) -> VirtualTime {
+        self.weight_tag.max(virtual_time.saturating_sub(self.step(credit).into()))
     }
 
     #[inline]

@@ -194,6 +194,9 @@ pub struct Queue<R> {
     ready: [Heap<true>; 3],
     /// The start tag of the last request served by weight, for each class.
     virtual_time: [VirtualTime; 2],
+    /// Virtual time when clients were last passed that their reservations serve: they lie no further back than their credit
+    /// from here. Their tags stay as they are until they are charged, so that passing many costs nothing.
+    passed: VirtualTime,
     /// The debt to the weight phase while reservations take everything.
     weight_claim: Claim,
     /// The debt to the background class while normal clients take everything.
@@ -212,6 +215,7 @@ impl<R> Queue<R> {
             held: Heap::new(),
             ready: [Heap::new(), Heap::new(), Heap::new()],
             virtual_time: [0; 2],
+            passed: 0,
             weight_claim: Claim::default(),
             background_claim: Claim::default(),
         }
@@ -265,7 +269,11 @@ impl<R> Queue<R> {
     /// What did not change keeps its state, so that a controller may adjust one limit
     /// often without disturbing the rest.
     pub fn set_qos(&mut self, now: Instant, id: ClientId, qos: Qos) {
-        let Some(client) = live_mut(&mut self.clients, id) else { return };
+        if live_mut(&mut self.clients, id).is_none() {
+            return;
+        }
+        self.catch_up_passed(id.index);
+        let client = &mut self.clients[id.index as usize];
         client.set_qos(now, &qos, self.virtual_time);
         if client.is_active() {
             self.withdraw(id.index);
@@ -570,6 +578,7 @@ impl<R> Queue<R> {
         let is_due = |due: u64| due <= now.as_nanos();
         let due = self.reserved.peek().filter(|&(due, _)| is_due(due)).map(|(_, index)| index);
         let [plain, background, reserved] = [PLAIN, BACKGROUND, RESERVED].map(|heap| self.ready[heap].peek());
+        let reserved = reserved.map(|(key, index)| (self.key_after_passing(key, index), index));
         let normal = earlier(plain, reserved);
         let ahead_of_normal = self.background_claim.is_owed() && normal.is_some() && background.is_some();
         let or_background =
@@ -615,11 +624,11 @@ impl<R> Queue<R> {
     #[inline(always)]
     fn charge(&mut self, now: Instant, choice: &Choice, work: &Work, cost: u32) {
         let index = choice.index;
+        self.catch_up_passed(index);
         let client = &mut self.clients[index as usize];
         let class = client.class() as usize;
         client.account(choice.place, cost);
         let background_waits = !self.ready[BACKGROUND].is_empty();
-        let mut passed_reserved = false;
         match choice.phase {
             Phase::Reservation => {
                 client.charge_reservation(now, work, cost, self.virtual_time[class]);
@@ -637,7 +646,7 @@ impl<R> Queue<R> {
                 client.charge_weight(now, work, cost);
                 if choice.ahead_of_reservations {
                     self.weight_claim.spend(cost);
-                    passed_reserved = !self.ready[RESERVED].is_empty();
+                    self.passed = self.virtual_time[Class::Normal as usize];
                 }
                 if choice.ahead_of_normal {
                     self.background_claim.spend(cost);
@@ -651,20 +660,20 @@ impl<R> Queue<R> {
         } else {
             self.withdraw(index);
         }
-        if passed_reserved {
-            self.catch_up_reserved();
-        }
     }
 
-    /// Virtual time has gone past clients that their reservations serve. O(clients), for a 64th of the service while reservations
-    /// take everything.
-    #[cold]
-    fn catch_up_reserved(&mut self) {
-        for index in 0..self.clients.len() as u32 {
-            let is_behind = self.clients[index as usize].weight_tag < self.virtual_time[Class::Normal as usize];
-            if is_behind && self.ready[RESERVED].key_of(index).is_some() {
-                self.make_ready(index);
-            }
+    /// Where a client that waits in the heap of those with reservations lies by weight.
+    #[inline]
+    fn key_after_passing(&self, key: u64, index: u32) -> u64 {
+        let was_passed = (key.wrapping_sub(self.passed as u64) as i64) < 0;
+        if was_passed { self.clients[index as usize].caught_up(self.passed, self.cost.credit()) as u64 } else { key }
+    }
+
+    /// Moves the tag of such a client there.
+    #[inline]
+    fn catch_up_passed(&mut self, index: u32) {
+        if self.ready[RESERVED].key_of(index).is_some() {
+            self.clients[index as usize].catch_up(self.passed, self.cost.credit());
         }
     }
 
@@ -700,7 +709,10 @@ impl<R> Queue<R> {
     fn make_ready(&mut self, index: u32) {
         let client = &mut self.clients[index as usize];
         let class = client.class() as usize;
-        client.catch_up(self.virtual_time[class], self.cost.credit());
+        // One that waits there already may have been passed, which is settled when it is charged.
+        if self.ready[RESERVED].key_of(index).is_none() {
+            client.catch_up(self.virtual_time[class], self.cost.credit());
+        }
         self.ready[client.ready_in()].set(index, client.weight_tag as u64);
     }
 
