@@ -26,8 +26,6 @@ pub struct Device {
     pub dm: Option<(String, String)>,
     /// The RAID level if it is an md array.
     pub md_level: Option<String>,
-    /// The file behind a loop device.
-    pub backing_file: Option<String>,
     /// The devices it is made of.
     pub slaves: Vec<String>,
 }
@@ -203,7 +201,6 @@ fn read_device(path: &Path, name: &str, disk: Option<&str>) -> Result<Option<Dev
         partition_of: disk.map(str::to_owned),
         dm,
         md_level: roots::value(&path.join("md/level"))?,
-        backing_file: roots::value(&path.join("loop/backing_file"))?,
         slaves: roots::names(&path.join("slaves"))?,
     }))
 }

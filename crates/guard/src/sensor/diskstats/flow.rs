@@ -26,11 +26,6 @@ impl Flow {
         self.time.as_nanos().checked_div(self.completed).map(Duration::from_nanos)
     }
 
-    /// Mean bytes of a request; `None` if nothing completed.
-    pub fn mean_size(&self) -> Option<f64> {
-        (self.completed > 0).then(|| self.bytes as f64 / self.completed as f64)
-    }
-
     /// Bytes per second over `interval`; 0 if that is no time.
     pub fn bytes_per_s(&self, interval: Duration) -> f64 {
         if interval == Duration::ZERO { 0.0 } else { self.bytes as f64 / interval.as_secs_f64() }

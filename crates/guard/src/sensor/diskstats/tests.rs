@@ -50,11 +50,10 @@ fn every_field_is_where_the_kernel_puts_it() {
 }
 
 #[test]
-fn mean_size_and_rate_are_of_the_interval() {
+fn mean_latency_and_rates_are_of_the_interval() {
     let tracker = observed(&[&line(1000, 8000, 5000, 0), &line(1010, 8160, 5150, 2)]);
     let sample = sample(&tracker);
     assert_eq!(sample.reads.mean_latency(), Some(Duration::from_millis(15)));
-    assert_eq!(sample.reads.mean_size(), Some(8192.0));
     assert_eq!(sample.reads.bytes_per_s(sample.interval), 819_200.0);
     assert_eq!(sample.reads.iops(sample.interval), 100.0);
     assert_eq!(sample.writes.mean_latency(), None);
