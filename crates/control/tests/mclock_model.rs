@@ -28,7 +28,7 @@ struct ModelClient {
     /// When the next request may pass, for requests/s and bytes/s.
     limit: [Fine; 2],
     start_tag: u128,
-    /// Has waited for its turn by weight, as one with a reservation, since the tag was last set.
+    /// Waits for its turn by weight as one with a reservation: its tag is lifted when it is charged or waits no longer.
     waits: bool,
     blocked: bool,
     /// Limits on reads and on writes, and when the next of each may pass.
@@ -155,8 +155,7 @@ impl ModelClient {
         self.start_tag.max(virtual_time.saturating_sub(credit))
     }
 
-    /// Whether its reservation may serve it instead of its turn among normal clients.
-    fn has_turns_of_its_own(&self) -> bool {
+    fn is_normal_with_a_reservation(&self) -> bool {
         !self.qos.background && !self.qos.reservation.is_unset()
     }
 }
@@ -193,11 +192,28 @@ impl Model {
         let most = self.credit();
         for client in &mut self.clients {
             let shares = client.shares() && client.limit_due() <= now;
+            if client.waits && !shares {
+                client.start_tag = client.caught_up(self.passed, most);
+            }
             if shares && !client.waits {
                 client.start_tag = client.caught_up(self.virtual_time[client.class()], most);
             }
-            client.waits = shares && client.has_turns_of_its_own();
+            client.waits = shares && client.is_normal_with_a_reservation();
         }
+    }
+
+    /// Another base cost, and so another credit.
+    fn set_base_bytes(&mut self, base_bytes: u128, now: Fine) {
+        let before = self.credit();
+        self.base_bytes = base_bytes;
+        if self.credit() == before {
+            return;
+        }
+        for client in self.clients.iter_mut().filter(|client| client.waits) {
+            client.start_tag = client.caught_up(self.passed, before);
+            client.waits = false;
+        }
+        self.catch_up(now);
     }
 
     /// The credit, as cost.
@@ -311,9 +327,13 @@ impl Model {
     }
 
     fn set_limit_of(&mut self, id: ClientId, direction: Direction, limit: Rates, now: Fine) {
+        let (passed, credit) = (self.passed, self.credit());
         let client = self.clients.iter_mut().find(|c| c.id == id).expect("a known client");
         let had = client.has_lists();
-        client.waits &= !had && limit.is_unset();
+        if client.waits && (had || !limit.is_unset()) {
+            client.start_tag = client.caught_up(passed, credit);
+            client.waits = false;
+        }
         let (old, due) = &mut client.limits_of[direction as usize];
         if *old != limit {
             convert(due, *old, limit, now * NS);
@@ -536,7 +556,7 @@ impl Pair {
                 self.model.catch_up(Fine::from(self.now));
                 self.queue.set_cost_model(self.now(), cost);
                 self.cost = cost;
-                self.model.base_bytes = cost.base_bytes.into();
+                self.model.set_base_bytes(cost.base_bytes.into(), Fine::from(self.now));
             }
             Step::Block(client) => {
                 let Some(id) = self.id(client) else { return };

@@ -394,7 +394,7 @@ impl Client {
         }
     }
 
-    /// Its weight tag after that.
+    /// Its weight tag once it has caught up.
     #[inline]
     pub(super) fn caught_up(&self, virtual_time: VirtualTime, credit: u64) -> VirtualTime {
         self.weight_tag.max(virtual_time.saturating_sub(self.step(credit).into()))

@@ -194,8 +194,9 @@ pub struct Queue<R> {
     ready: [Heap<true>; 3],
     /// The start tag of the last request served by weight, for each class.
     virtual_time: [VirtualTime; 2],
-    /// Virtual time when clients were last passed that their reservations serve: they lie no further back than their credit
-    /// from here. Their tags stay as they are until they are charged, so that passing many costs nothing.
+    /// Virtual time of normal clients when one was last served by weight although a reservation was due. Clients of the heap
+    /// `RESERVED` lie no further back from here than their credit; their tags are lifted when they are charged or leave
+    /// the heap, so that passing many of them costs nothing.
     passed: VirtualTime,
     /// The debt to the weight phase while reservations take everything.
     weight_claim: Claim,
@@ -269,14 +270,11 @@ impl<R> Queue<R> {
     /// What did not change keeps its state, so that a controller may adjust one limit
     /// often without disturbing the rest.
     pub fn set_qos(&mut self, now: Instant, id: ClientId, qos: Qos) {
-        if live_mut(&mut self.clients, id).is_none() {
-            return;
-        }
-        self.catch_up_passed(id.index);
-        let client = &mut self.clients[id.index as usize];
-        client.set_qos(now, &qos, self.virtual_time);
-        if client.is_active() {
-            self.withdraw(id.index);
+        let Some(client) = live_mut(&mut self.clients, id) else { return };
+        let is_active = client.is_active();
+        self.withdraw(id.index);
+        self.clients[id.index as usize].set_qos(now, &qos, self.virtual_time);
+        if is_active {
             self.place(now, id.index);
         }
     }
@@ -318,17 +316,21 @@ impl<R> Queue<R> {
         lanes.is_some_and(|lanes| lanes.take_beyond(direction))
     }
 
-    /// Changes the cost model for requests pushed from now on. O(clients · log clients) if requests cost less.
+    /// Changes the cost model for requests pushed from now on. O(clients · log clients) if the credit changes.
     pub fn set_cost_model(&mut self, now: Instant, cost: CostModel) {
         self.release(now);
-        let before = self.cost.credit();
+        let (before, after) = (self.cost.credit(), cost.credit());
+        if before != after {
+            // Those that were passed keep no more than the credit of that time.
+            (0..self.clients.len() as u32).for_each(|index| self.catch_up_passed(index));
+        }
         self.cost = cost;
-        if self.cost.credit() >= before {
+        if before == after {
             return;
         }
         for index in 0..self.clients.len() as u32 {
             if self.ready.iter().any(|ready| ready.key_of(index).is_some()) {
-                self.make_ready(index);
+                self.enter(index);
             }
         }
     }
@@ -662,14 +664,14 @@ impl<R> Queue<R> {
         }
     }
 
-    /// Where a client that waits in the heap of those with reservations lies by weight.
+    /// The key by which a client of the heap `RESERVED` takes its turn by weight, where its own is `key`.
     #[inline]
     fn key_after_passing(&self, key: u64, index: u32) -> u64 {
         let was_passed = (key.wrapping_sub(self.passed as u64) as i64) < 0;
         if was_passed { self.clients[index as usize].caught_up(self.passed, self.cost.credit()) as u64 } else { key }
     }
 
-    /// Moves the tag of such a client there.
+    /// Lifts the tag of a client of the heap `RESERVED` to that, before it is charged or leaves the heap; of no other client.
     #[inline]
     fn catch_up_passed(&mut self, index: u32) {
         if self.ready[RESERVED].key_of(index).is_some() {
@@ -695,7 +697,9 @@ impl<R> Queue<R> {
         }
         let due = client.limit_due();
         if due > now.as_nanos() {
-            self.ready[client.ready_in()].remove(index);
+            let heap = client.ready_in();
+            self.catch_up_passed(index);
+            self.ready[heap].remove(index);
             self.held.set(index, due);
         } else {
             self.held.remove(index);
@@ -703,22 +707,30 @@ impl<R> Queue<R> {
         }
     }
 
-    /// Enters a client among those who share by weight, not before the present virtual time less a
-    /// small credit: time in which it did not ask, or was not let, earns it nothing more.
+    /// Enters a client among those who share by weight, or gives it its place there.
     #[inline(always)]
     fn make_ready(&mut self, index: u32) {
-        let client = &mut self.clients[index as usize];
-        let class = client.class() as usize;
-        // One that waits there already may have been passed, which is settled when it is charged.
-        if self.ready[RESERVED].key_of(index).is_none() {
-            client.catch_up(self.virtual_time[class], self.cost.credit());
+        // One that waits with a reservation has its tag lifted by `catch_up_passed` alone.
+        if self.ready[RESERVED].key_of(index).is_some() {
+            self.ready[RESERVED].set(index, self.clients[index as usize].weight_tag as u64);
+        } else {
+            self.enter(index);
         }
+    }
+
+    /// The same, not before the present virtual time less a small credit: time in which it did not ask, or was not let, earns
+    /// it nothing more.
+    #[inline(always)]
+    fn enter(&mut self, index: u32) {
+        let client = &mut self.clients[index as usize];
+        client.catch_up(self.virtual_time[client.class() as usize], self.cost.credit());
         self.ready[client.ready_in()].set(index, client.weight_tag as u64);
     }
 
     /// Takes a client out of all heaps.
     #[inline]
     fn withdraw(&mut self, index: u32) {
+        self.catch_up_passed(index);
         self.reserved.remove(index);
         self.held.remove(index);
         self.ready.iter_mut().for_each(|heap| heap.remove(index));
