@@ -621,6 +621,32 @@ fn a_greater_weight_or_larger_requests_starve_none_under_a_reservation_that_cann
 }
 
 #[test]
+fn a_client_with_a_reservation_keeps_no_credit_from_when_requests_cost_more() {
+    let dear = CostModel { base_bytes: 16 << 20, ..CostModel::default() };
+    let mut queue = Queue::new(dear);
+    let read = Work::new(Kind::Read, 4_096);
+    let [plain, client] = [Qos::default(), reserved(1)].map(|qos| queue.join(Instant::ZERO, qos));
+    for _ in 0..64 {
+        assert!(queue.push(Instant::ZERO, plain, read, ()).is_ok());
+        assert!(matches!(queue.pull(Instant::ZERO, |_, _| true), Pull::Ready { .. }));
+    }
+    // It comes 1 GiB late, and may go back by 256 MiB; then requests become cheap, and by 64 KiB.
+    assert!(queue.push(Instant::ZERO, client, read, ()).is_ok());
+    queue.set_cost_model(Instant::ZERO, CostModel::default());
+    for _ in 0..200 {
+        for id in [plain, client] {
+            assert!(queue.push(Instant::ZERO, id, read, ()).is_ok());
+        }
+    }
+    let served = (0..100).filter(|_| {
+        let pull = queue.pull(Instant::ZERO, |_, _| true);
+        matches!(pull, Pull::Ready { client: id, .. } if id == client)
+    });
+    let served = served.count();
+    assert!(served < 65, "{served} of 100");
+}
+
+#[test]
 fn reservations_that_fill_the_device_are_met_in_full_among_themselves() {
     let counts = Device::with(1_000, &[reserved(800), reserved(200)]).counts(100 * SECOND);
     assert_near(counts[0], 80_000, 3);

@@ -28,7 +28,7 @@ struct ModelClient {
     /// When the next request may pass, for requests/s and bytes/s.
     limit: [Fine; 2],
     start_tag: u128,
-    /// Waits for its turn by weight as one with a reservation: its tag is lifted when it is charged or waits no longer.
+    /// Waits for its turn by weight and has a reservation: its tag is lifted when it is charged or waits no longer.
     waits: bool,
     blocked: bool,
     /// Limits on reads and on writes, and when the next of each may pass.
@@ -164,7 +164,7 @@ impl ModelClient {
 struct Model {
     clients: Vec<ModelClient>,
     virtual_time: [u128; 2],
-    /// Virtual time when normal clients were last passed that their reservations serve.
+    /// Virtual time of normal clients when one was last served by weight although a reservation was due.
     passed: u128,
     weight_claim: i128,
     background_claim: i128,
