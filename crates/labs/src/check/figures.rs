@@ -121,6 +121,16 @@ impl Figures {
         Ok(detail)
     }
 
+    /// The median of a figure; `None` if it was not measured.
+    pub(crate) fn median(&self, name: &str) -> Option<f64> {
+        self.figures.iter().find(|figure| figure.name == name).map(Figure::median)
+    }
+
+    /// Names of the figures whose median misses its bar.
+    pub(crate) fn missed(&self) -> Vec<String> {
+        self.figures.iter().filter(|figure| !figure.is_met()).map(|figure| figure.name.clone()).collect()
+    }
+
     /// A line for each figure.
     pub(crate) fn lines(&self) -> Vec<String> {
         self.figures.iter().map(Figure::line).collect()

@@ -46,7 +46,7 @@ pub(super) enum Engine {
 }
 
 impl Engine {
-    const ALL: [Self; 2] = [Self::Uring, Self::Threads];
+    pub(super) const ALL: [Self; 2] = [Self::Uring, Self::Threads];
 }
 
 /// Origin of an attack.
@@ -77,19 +77,30 @@ pub(super) struct Setting {
     pub(super) place: Place,
 }
 
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::File => "file",
+            Self::Memory => "memory",
+            Self::Emulated => "emulated",
+            Self::Remote => "remote",
+        })
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Uring => "io_uring",
+            Self::Threads => "threads",
+        })
+    }
+}
+
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let backend = match self.backend {
-            Backend::File => "file",
-            Backend::Memory => "memory",
-            Backend::Emulated => "emulated",
-            Backend::Remote => "remote",
-        };
-        let engine = match self.engine {
-            Engine::Uring => "io_uring",
-            Engine::Threads => "threads",
-        };
-        let place = match self.place {
+        let Self { backend, engine, place } = self;
+        let place = match place {
             Place::One => "one_client",
             Place::Addresses => "many_addresses",
             Place::Users => "many_users",

@@ -3,6 +3,7 @@
 mod attacker;
 mod attacks;
 mod light;
+mod page;
 mod stage;
 mod wire;
 
@@ -20,6 +21,7 @@ use crate::check::figures::{Figures, told};
 use crate::check::run::{Lab, Options};
 use attacks::{ATTACKS, Attack, BULK, Setting};
 use light::{ANEW_LIMIT, Anew, Light};
+use page::Row;
 use stage::Stage;
 
 pub(super) use attacker::{Options as AttackerOptions, run as attack};
@@ -53,7 +55,7 @@ const P99_NEVER_WRONG: Duration = Duration::from_millis(250);
 /// Runs the lab and reports each attack.
 pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let mut stage = Stage::new(&options.binary, options.keep)?;
-    let mut tried = 0;
+    let (mut tried, mut rows) = (0, Vec::new());
     for (number, attack) in ATTACKS.iter().enumerate() {
         if !attack.name.contains(&options.only) {
             continue;
@@ -65,11 +67,11 @@ pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
         }
         let settings = if options.full { attacks::everywhere(number) } else { vec![attacks::once(number)] };
         for setting in settings {
-            try_at(lab, options, &mut stage, attack, stage::place_of(attack, setting));
+            rows.push(try_at(lab, options, &mut stage, attack, stage::place_of(attack, setting)));
         }
     }
     ensure!(tried > 0, "no attack has {:?} in its name", options.only);
-    Ok(())
+    if options.full && options.only.is_empty() { page::write(&rows, options.repeats) } else { Ok(()) }
 }
 
 /// Counts an attack as skipped, where the test runner collects names and reasons.
@@ -82,7 +84,7 @@ fn skip(lab: &mut Lab, name: &str, reason: &str) -> Result<()> {
     Ok(())
 }
 
-fn try_at(lab: &mut Lab, options: &Options, stage: &mut Stage, attack: &Attack, setting: Setting) {
+fn try_at(lab: &mut Lab, options: &Options, stage: &mut Stage, attack: &Attack, setting: Setting) -> Row {
     let begun = Instant::now();
     let check = if options.full { format!("{}_{setting}", attack.name) } else { attack.name.to_owned() };
     let repeats = if options.full { options.repeats } else { 1 };
@@ -93,6 +95,7 @@ fn try_at(lab: &mut Lab, options: &Options, stage: &mut Stage, attack: &Attack, 
     }
     let seconds = begun.elapsed().as_secs_f64();
     lab.check(&check, outcome.is_ok(), &format!("{setting}, {}, {seconds:.1} s", told(&outcome)));
+    Row::of(attack.name, setting, outcome.is_ok(), &figures)
 }
 
 /// One attack, and how the light client fares.
