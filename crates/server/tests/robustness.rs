@@ -190,6 +190,42 @@ fn what_clients_asked_for_that_are_gone_is_not_read() {
     test.wait_for("all of them gone", |state| state.connections == 0);
 }
 
+#[test]
+fn what_a_client_asked_for_beyond_what_it_may_have_at_once_is_not_read_once_it_is_gone() {
+    let text = format!("[tenants.default]\nlimit = {{ bytes_per_s = 1 }}\n{MEMORY}");
+    let test = TestServer::start("gone-beyond", Engine::Auto, &text);
+    test.connect("disk0").read(0, 512).unwrap();
+    for _ in 0..20 {
+        let client = test.connect("disk0");
+        let mut bytes = Vec::new();
+        for n in 0..2_000 {
+            bytes.extend(client.encode(n, Command::Read, CommandFlags::NONE, n % 64 * 512, 512, &[]));
+        }
+        let mut stream = client.stream;
+        stream.write_all(&bytes).unwrap();
+    }
+    test.wait_for("all of them gone", |state| state.connections == 0);
+}
+
+#[test]
+fn a_write_behind_more_reads_than_may_wait_is_done_if_a_disconnect_follows() {
+    for engine in ENGINES {
+        let test = TestServer::start("reads-goodbye", engine, "[volumes.disk0]\nsize = \"1MiB\"\n");
+        let client = test.connect("disk0");
+        let mut bytes = Vec::new();
+        for n in 0..2_000 {
+            bytes.extend(client.encode(n, Command::Read, CommandFlags::NONE, n % 64 * 512, 512, &[]));
+        }
+        bytes.extend(client.encode(2_000, Command::Write, CommandFlags::NONE, 0, 512, &pattern(1, 2, 512)));
+        bytes.extend(client.encode(2_001, Command::Disconnect, CommandFlags::NONE, 0, 0, &[]));
+        let mut stream = client.stream;
+        stream.write_all(&bytes).unwrap();
+        drop(stream);
+        test.wait_for("the client gone", |state| state.connections == 0);
+        assert_eq!(test.connect("disk0").read(0, 512).unwrap(), pattern(1, 2, 512));
+    }
+}
+
 /// A client writes a hundred times `size` bytes, says good-bye and is gone without taking a reply: all of it is done.
 fn write_and_go(test: &TestServer, size: u64) {
     let client = test.connect("disk0");

@@ -255,3 +255,14 @@ fn a_reload_during_a_handshake_counts_for_who_ends_it() {
         test.wait_for("closed", |state| state.refused_clients_total["tls_bad_certificate"] == 1);
     }
 }
+
+#[test]
+fn a_command_about_something_else_does_not_read_certificates_again() {
+    let (test, _) = start("tls-command", Engine::Auto, "", MEMORY);
+    std::fs::write(test.scratch.path().join("server.pem"), "half a renew").unwrap();
+    let mut config = test.config.clone();
+    config.tenants.get_mut("default").unwrap().weight = 3;
+    assert_eq!(test.server.put(config.clone()).unwrap().changes.len(), 1);
+    assert_eq!(test.server.config().tenants["default"].weight, 3);
+    assert!(test.server.reload(config).is_err(), "a reload is for the files");
+}

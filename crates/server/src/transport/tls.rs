@@ -16,6 +16,8 @@ const BATCH: usize = 64 << 10;
 const LEAST: usize = 4 << 10;
 /// Times in a row that a socket is read without a byte for the caller coming out of it, as in a handshake.
 const FRUITLESS: usize = 4;
+/// Bytes that are decrypted in a row though they carry no data.
+const IDLE: usize = 8 << 10;
 
 /// Room for the bytes of one step, shared by all streams of a worker. Takes no memory before it is used.
 #[derive(Default)]
@@ -150,6 +152,9 @@ impl Stream {
             if places.filled > 0 || self.ended {
                 return Ok(places.filled);
             }
+            if !self.unread.is_empty() {
+                break;
+            }
             let bytes = room.bytes();
             let most = (places.first.len() + places.second.len()).clamp(LEAST, BATCH);
             let iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: most };
@@ -162,9 +167,16 @@ impl Stream {
         if places.filled > 0 { Ok(places.filled) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 
-    /// Decrypts until there is no place for more; what is left.
+    /// Decrypts until there is no place for more, or too little comes of it; what is left. A record may cost some microseconds
+    /// and carry nothing, such as a change of keys.
     fn decrypt<'a>(&mut self, mut bytes: &'a [u8], places: &mut Places<'_>) -> io::Result<&'a [u8]> {
+        let (whole, before) = (bytes.len(), places.filled);
+        let is_worth_it = |left: usize, filled: usize| whole - left < IDLE + 2 * (filled - before);
+        let handshake = self.session.is_handshaking();
         while !bytes.is_empty() && self.decrypted == 0 && !self.ended {
+            if !handshake && !is_worth_it(bytes.len(), places.filled) {
+                break;
+            }
             self.session.read_tls(&mut bytes)?;
             let state: IoState = self
                 .session

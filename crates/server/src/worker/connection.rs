@@ -20,9 +20,15 @@ use crate::buffer::{Buffer, BufferPool};
 use crate::clock;
 use crate::handshakes::{Place, Ticket};
 use crate::snapshot::Snapshot;
+use crate::shared::Bounds;
 use crate::transport::tls::Room;
 use crate::transport::{Peer, Transport};
 use crate::volume::Volume;
+
+/// Requests that a tenant may have on volumes in memory, some 15 MB of them, over all its connections; and what each of these
+/// may have in any case.
+const AT_ONCE_OF_TENANT: usize = 65_536;
+const AT_ONCE_LEAST: usize = 16;
 
 /// The payload after a reply's header.
 pub(crate) enum Payload {
@@ -467,6 +473,30 @@ impl Connection {
         self.in_flight as usize + self.out.len()
     }
 
+    /// True if it may have no further request. What needs no buffer is bounded for all connections of a tenant together.
+    #[inline]
+    pub(crate) fn is_full(&self, bounds: &Bounds) -> bool {
+        let most = match &self.phase {
+            Phase::Attached(attached) if attached.at_once => {
+                let share = AT_ONCE_OF_TENANT / attached.account.connections().max(1) as usize;
+                bounds.in_flight.min(share.max(AT_ONCE_LEAST))
+            }
+            _ => bounds.in_flight,
+        };
+        // Reads of a client that is gone are not carried out.
+        let used = if self.gone { self.changes as usize } else { self.outstanding() };
+        used >= most
+    }
+
+    /// Connections of its tenant, itself included; 1 as long as it has none.
+    #[inline]
+    pub(crate) fn connections_of_tenant(&self) -> u32 {
+        match &self.phase {
+            Phase::Attached(attached) => attached.account.connections().max(1),
+            Phase::Handshake(_) => 1,
+        }
+    }
+
     /// Bytes of the buffer budget it holds.
     #[inline]
     pub(crate) fn held(&self) -> u64 {
@@ -567,7 +597,7 @@ impl Connection {
         }
         if let Err(barred) = snapshot.admits_to(settings, &self.peer) {
             let (volume, why) = (&attached.volume.name, barred.because());
-            tracing::info!(peer = %self.peer, volume, why, "closing a connection: it may not have its volume any more");
+            tracing::info!(peer = %self.peer, volume, why, "closing a connection: its volume no longer admits it");
             return false;
         }
         if let Some((name, tenant)) = snapshot.tenant(&attached.volume, &self.peer) {

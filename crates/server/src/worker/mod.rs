@@ -511,10 +511,19 @@ impl Worker {
     /// have [`TURN`], and those that wait for the next go on where these stopped.
     fn send_replies(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
+        // Many short ones take as long as a long one.
+        let (mut unseen, mut until, mut is_over) = (0, None, false);
         for slot in dirty.drain(..) {
-            match &self.connections[slot as usize] {
-                Some(connection) if connection.out.bytes() > SHORT => self.long.push_back(slot),
-                _ => drop(self.send_some(slot)),
+            let bytes = self.connections[slot as usize].as_ref().map_or(0, |connection| connection.out.bytes());
+            if bytes > SHORT || is_over {
+                self.long.push_back(slot);
+                continue;
+            }
+            self.send_some(slot);
+            unseen += bytes;
+            if unseen > SHORT {
+                let now = clock::now();
+                (unseen, is_over) = (0, now >= *until.get_or_insert(now + TURN));
             }
         }
         self.dirty = dirty;
@@ -568,7 +577,7 @@ impl Worker {
                 connection.progress.moved(sent.bytes);
                 connection.sent += sent.bytes;
                 connection.dirty |= sent.more;
-                let full = connection.outstanding() >= self.shared.bounds.in_flight;
+                let full = connection.is_full(&self.shared.bounds);
                 if connection.paused == Paused::Full && !full && !connection.is_answering() {
                     self.resume.push(connection.key.slot);
                 }

@@ -1,5 +1,6 @@
 //! Operations inside a file, another server, a Ceph cluster or a modelled device.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -291,14 +292,18 @@ impl Worker {
             if !operation.reported {
                 operation.reported = true;
                 pool.lock().give_up(now, &mut operation.ticket);
-                tracing::error!(
-                    volume = volume.name,
-                    kind,
-                    offset = request.offset,
-                    bytes = request.length,
-                    age_s = now.since(operation.started).as_secs_f64(),
-                    "an operation has not come back from the back end; others go on without waiting for it"
-                );
+                // A device that hangs keeps thousands.
+                if let Some(not_logged) = volume.count_failure(kind, &io::Error::from_raw_os_error(libc::ETIMEDOUT)) {
+                    tracing::error!(
+                        volume = volume.name,
+                        kind,
+                        offset = request.offset,
+                        bytes = request.length,
+                        age_s = now.since(operation.started).as_secs_f64(),
+                        not_logged,
+                        "an operation has not come back from the back end; others go on without waiting for it"
+                    );
+                }
             }
         }
         if !report.is_empty() {

@@ -9,6 +9,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use evenkeel_control::Duration;
+
 use super::request::ConnKey;
 use super::sources::Set;
 
@@ -18,18 +20,23 @@ const CALL: u64 = 8 << 10;
 const REQUEST: u64 = 1 << 10;
 /// The cost of a read that brings little: some 5 µs.
 const LITTLE: u64 = 32 << 10;
+/// Costs after which those that bring little wait in the queues, too: some 250 µs, a [turn](super::pump::TURN).
+const AT_ONCE: u64 = 2 << 20;
 /// Between two looks at the clock: some 10 µs.
 pub(super) const LOOK_AFTER: u64 = 64 << 10;
 
 /// The place of a connection among those of its worker.
 #[derive(Debug, Default)]
 pub(crate) struct Share {
-    /// Where it ends: the cost of its reads, counted from where the queue was when it had nothing to read.
+    /// Where it ends: the cost of its reads, each times the connections of its tenant, counted from where the queue was when it
+    /// had nothing to read.
     until: u64,
     /// The cost of the last read, or half of the one before if that is more.
     last: u64,
     /// True if it is in the queue.
     waits: bool,
+    /// True if it has been taken from there, and the cost of that read is not counted yet.
+    was_taken: bool,
 }
 
 /// One queue. Pushing and taking are O(log n).
@@ -71,20 +78,23 @@ impl Readers {
         !self.crowd.waiting.is_empty()
     }
 
-    /// True if a connection may be read at once: it brings little, and takes no other's turn.
+    /// True if a connection may be read at once: it brings little and takes no other's turn, and this round has not lasted long.
     #[inline]
     pub(super) fn may_go_first(&self, share: &Share) -> bool {
-        self.is_empty() && share.last <= LITTLE
+        self.is_empty() && share.last <= LITTLE && self.unseen < AT_ONCE
     }
 
-    /// A connection of a set can be read; it may wait already.
-    pub(super) fn push(&mut self, key: ConnKey, set: Set, share: &mut Share) {
+    /// A connection of a set can be read, of which its tenant has so many; it may wait already.
+    pub(super) fn push(&mut self, key: ConnKey, set: Set, share: &mut Share, tenant: u32) {
         if !std::mem::replace(&mut share.waits, true) {
             let came = self.came;
             self.came += 1;
             let queue = self.queue(set);
             let start = share.until.max(queue.now);
-            queue.waiting.push(Reverse((start + share.last, came, start, key.to_event())));
+            share.until = start;
+            // One that was never read may bring little or much.
+            let brings = if share.last == 0 { LITTLE } else { share.last };
+            queue.waiting.push(Reverse((start + brings * u64::from(tenant), came, start, key.to_event())));
         }
     }
 
@@ -105,14 +115,25 @@ impl Readers {
         }
     }
 
-    /// A read of a connection brought so many bytes, those included that had come before, and so many requests.
+    /// A read of a connection, of which its tenant has so many, brought so many bytes, those included that had come before, and
+    /// so many requests; it took so long, if that was measured.
     #[inline]
-    pub(super) fn charge(&mut self, set: Set, share: &mut Share, bytes: u64, requests: u64) {
-        let cost = CALL + bytes + requests * REQUEST;
+    pub(super) fn charge(
+        &mut self,
+        set: Set,
+        share: &mut Share,
+        tenant: u32,
+        bytes: u64,
+        requests: u64,
+        took: Duration,
+    ) {
+        let cost = (CALL + bytes + requests * REQUEST).max(took.as_nanos() / 1_000 * CALL);
         share.last = cost.max(share.last / 2);
         self.unseen += cost;
         let queue = self.queue(set);
-        share.until = share.until.max(queue.now) + cost;
+        // From where it was put into the queue, however far others have come meanwhile.
+        let start = if std::mem::take(&mut share.was_taken) { share.until } else { share.until.max(queue.now) };
+        share.until = start + cost * u64::from(tenant);
         queue.latest = queue.latest.max(share.until);
     }
 
@@ -125,7 +146,7 @@ impl Readers {
 impl Share {
     /// It was taken from the queue.
     pub(super) fn taken(&mut self) {
-        self.waits = false;
+        (self.waits, self.was_taken) = (false, true);
     }
 }
 
@@ -141,7 +162,7 @@ mod tests {
     fn read(readers: &mut Readers, set: Set, shares: &mut [Share], bytes: impl Fn(usize) -> u64) -> Option<usize> {
         let slot = readers.pop(set)?.slot as usize;
         shares[slot].taken();
-        readers.charge(set, &mut shares[slot], bytes(slot), 1);
+        readers.charge(set, &mut shares[slot], 1, bytes(slot), 1, Duration::ZERO);
         Some(slot)
     }
 
@@ -154,15 +175,15 @@ mod tests {
         let (mut had, mut since) = ([0; BUSY + 1], 0);
         // It has asked for much in all, at times when none waited.
         for _ in 0..1_000_000 {
-            readers.charge(Set::Own, &mut shares[BUSY], 28, 1);
+            readers.charge(Set::Own, &mut shares[BUSY], 1, 28, 1, Duration::ZERO);
         }
         readers.settle();
         for turn in 0..10_000 {
             for (slot, share) in shares.iter_mut().enumerate().take(BUSY) {
-                readers.push(key(slot as u32), Set::Own, share);
+                readers.push(key(slot as u32), Set::Own, share, 1);
             }
             if turn % 3 == 0 {
-                readers.push(key(BUSY as u32), Set::Own, &mut shares[BUSY]);
+                readers.push(key(BUSY as u32), Set::Own, &mut shares[BUSY], 1);
                 since = 0;
             }
             let slot = read(&mut readers, Set::Own, &mut shares, |slot| if slot == BUSY { 28 } else { 1 << 20 });
@@ -182,17 +203,17 @@ mod tests {
         let mut readers = Readers::default();
         let mut shares = [Share::default(), Share::default()];
         for _ in 0..100 {
-            readers.push(key(0), Set::Own, &mut shares[0]);
-            readers.push(key(0), Set::Own, &mut shares[0]);
+            readers.push(key(0), Set::Own, &mut shares[0], 1);
+            readers.push(key(0), Set::Own, &mut shares[0], 1);
             assert_eq!(read(&mut readers, Set::Own, &mut shares, |_| 1 << 20), Some(0));
             assert!(readers.is_empty());
         }
         // It begins where the other one is, and brings as much from then on.
-        readers.charge(Set::Own, &mut shares[1], 1 << 20, 1);
+        readers.charge(Set::Own, &mut shares[1], 1, 1 << 20, 1, Duration::ZERO);
         let turns: Vec<usize> = (0..20)
             .map(|_| {
                 for (slot, share) in (0..).zip(&mut shares) {
-                    readers.push(key(slot), Set::Own, share);
+                    readers.push(key(slot), Set::Own, share, 1);
                 }
                 read(&mut readers, Set::Own, &mut shares, |_| 1 << 20).unwrap()
             })
@@ -206,13 +227,50 @@ mod tests {
     fn who_brings_much_waits_for_its_turn() {
         let (mut readers, mut share) = (Readers::default(), Share::default());
         assert!(readers.may_go_first(&share));
-        readers.charge(Set::Own, &mut share, 256 << 10, 4);
+        readers.charge(Set::Own, &mut share, 1, 256 << 10, 4, Duration::ZERO);
         assert!(!readers.may_go_first(&share));
-        readers.charge(Set::Own, &mut share, 28, 1);
+        readers.charge(Set::Own, &mut share, 1, 28, 1, Duration::ZERO);
         assert!(!readers.may_go_first(&share), "one small read between large ones makes no difference");
-        (0..3).for_each(|_| readers.charge(Set::Own, &mut share, 28, 1));
+        (0..3).for_each(|_| readers.charge(Set::Own, &mut share, 1, 28, 1, Duration::ZERO));
         assert!(readers.may_go_first(&share));
-        readers.push(key(0), Set::Crowd, &mut Share::default());
+        readers.push(key(0), Set::Crowd, &mut Share::default(), 1);
         assert!(!readers.may_go_first(&share), "others wait");
+    }
+    /// A tenant gets no more with many connections than another with one.
+    #[test]
+    fn tenants_share_whatever_connections_they_have() {
+        const CROWD: u32 = 63;
+        let mut readers = Readers::default();
+        let mut shares: Vec<Share> = (0..=CROWD).map(|_| Share::default()).collect();
+        let mut had = [0, 0];
+        for _ in 0..10_000 {
+            let tenant = |slot| if slot == 0 { 1 } else { CROWD };
+            for (slot, share) in (0..).zip(&mut shares) {
+                readers.push(key(slot), Set::Own, share, tenant(slot));
+            }
+            let slot = readers.pop(Set::Own).unwrap().slot;
+            let (share, tenant) = (&mut shares[slot as usize], tenant(slot));
+            share.taken();
+            readers.charge(Set::Own, share, tenant, 1 << 20, 1, Duration::ZERO);
+            had[usize::from(slot > 0)] += 1;
+        }
+        assert!((4_800..=5_200).contains(&had[0]), "{had:?}");
+    }
+
+    /// What takes long counts, though nothing comes of it; and when a round has lasted for a while, all wait.
+    #[test]
+    fn a_read_that_brings_nothing_may_cost_a_lot() {
+        let (mut readers, mut share) = (Readers::default(), Share::default());
+        readers.charge(Set::Own, &mut share, 1, 0, 0, Duration::from_micros(20));
+        assert!(!readers.may_go_first(&share));
+        let (mut readers, mut others) = (Readers::default(), Vec::new());
+        while readers.may_go_first(&Share::default()) {
+            let mut share = Share::default();
+            readers.charge(Set::Own, &mut share, 1, 1 << 20, 4, Duration::ZERO);
+            others.push(share);
+        }
+        assert_eq!(others.len(), 2);
+        readers.settle();
+        assert!(readers.may_go_first(&Share::default()));
     }
 }

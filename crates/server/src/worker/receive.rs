@@ -5,9 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use evenkeel_control::Instant;
 use evenkeel_control::duty::Turn;
 use evenkeel_control::units::Work;
+use evenkeel_control::{Duration, Instant};
 use evenkeel_nbd::server::handshake::LIST_PIECE;
 use evenkeel_nbd::server::{Access, Directory, Export, Session, Status, reply, request};
 use evenkeel_nbd::wire::{Command, Errno, TransmissionFlags};
@@ -168,7 +168,8 @@ impl Worker {
         if connection.ticket.is_some() || self.readers.may_go_first(&connection.share) {
             return self.receive(connection);
         }
-        self.readers.push(connection.key, connection.set, &mut connection.share);
+        let tenant = connection.connections_of_tenant();
+        self.readers.push(connection.key, connection.set, &mut connection.share, tenant);
         let slot = connection.key.slot as usize;
         self.connections[slot] = Some(connection);
     }
@@ -248,12 +249,16 @@ impl Worker {
     fn take_in(&mut self, mut connection: Box<Connection>) {
         let mut scratch = std::mem::take(&mut self.scratch);
         let watch = self.meter.start();
+        // What TLS costs cannot be seen from what comes of it.
+        let begun = connection.transport.is_secure().then(clock::now);
         let (before, requests) = (connection.received, connection.requests);
         let sent_ahead = connection.leftover.len() as u64;
         let outcome = self.receive_into(&mut connection, &mut scratch);
         self.meter.stop(watch, &mut connection.toll);
         let (received, requests) = (connection.received - before, connection.requests - requests);
-        self.readers.charge(connection.set, &mut connection.share, sent_ahead + received, requests);
+        let took = begun.map_or(Duration::ZERO, |begun| clock::now().since(begun));
+        let tenant = connection.connections_of_tenant();
+        self.readers.charge(connection.set, &mut connection.share, tenant, sent_ahead + received, requests, took);
         self.scratch = scratch;
         if !matches!(connection.paused, Paused::Memory(_)) {
             connection.waiting = None;
@@ -587,10 +592,6 @@ impl Worker {
             self.fill(connection, there);
             return Ok(there);
         }
-        if connection.outstanding() >= self.shared.bounds.in_flight {
-            connection.paused = Paused::Full;
-            return Ok(0);
-        }
         let Phase::Attached(attached) = &connection.phase else { return Ok(0) };
         let (header, header_len) = match request::parse(input, attached.session.extended()) {
             Ok(Some(parsed)) => parsed,
@@ -604,6 +605,14 @@ impl Worker {
             connection.said_goodbye = true;
             connection.ending = Ending::Draining;
             return Ok(header_len);
+        }
+        // No client takes the reply; a disconnect request may follow, with which the changes before it count.
+        if connection.gone && !is_change(header.command) {
+            return Ok(header_len);
+        }
+        if connection.is_full(&self.shared.bounds) {
+            connection.paused = Paused::Full;
+            return Ok(0);
         }
         let refused = request::validate(&header, &attached.limits, &attached.session).err();
         if let Some(errno) = refused {

@@ -60,6 +60,9 @@ impl Worker {
         if first {
             self.sources.remove(connection.transport.fd(), connection.set);
             connection.interest = 0;
+            if !connection.said_goodbye {
+                self.shared.slots.half_close(connection.key);
+            }
         }
         connection.out.clear(&mut self.buffers);
         if connection.said_goodbye && connection.in_flight > 0 {
