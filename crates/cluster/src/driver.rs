@@ -206,7 +206,7 @@ impl<M: Participant> Driver<M> {
     fn heard(&mut self, host: &str, value: &[u8]) {
         let now = (self.settings.clock)();
         if !evenkeel_policy::is_name(host) {
-            return self.faults.note(now, host, "corrupt", "is no host where a host belongs");
+            return self.faults.note(now, host, "corrupt", "is no host name: remove its key");
         }
         let Some(record) = self.read(now, host, value) else { return };
         let Record { incarnation, period, joined, leaving, bits, pools, .. } = record;
@@ -222,7 +222,7 @@ impl<M: Participant> Driver<M> {
     fn summed(&mut self, name: &str, value: &[u8], kept: bool) {
         let now = (self.settings.clock)();
         let Ok(shard) = name.parse::<Shard>() else {
-            return self.faults.note(now, name, "corrupt", "is no shard where a shard belongs");
+            return self.faults.note(now, name, "corrupt", "is no shard: remove its key");
         };
         let Some(record) = self.read(now, name, value) else { return };
         let Record { period, leaving, bits, members, pools, .. } = record;

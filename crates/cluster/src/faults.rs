@@ -53,7 +53,7 @@ pub(crate) fn described(fault: &Fault) -> (&'static str, String) {
             "is reported by two processes; the one that started later counts, give the other a name with cluster.host"
                 .into(),
         ),
-        Fault::Conflict => ("conflict", "has reported two things about one period".into()),
-        Fault::TooMany { max } => ("too_many", format!("is one more than the {max} that are kept track of")),
+        Fault::Conflict => ("conflict", "sent two different reports on one period".into()),
+        Fault::TooMany { max } => ("too_many", format!("is beyond the {max} that this host tracks")),
     }
 }

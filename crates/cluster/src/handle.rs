@@ -25,7 +25,7 @@ impl Handle {
         lock(&self.state).clone()
     }
 
-    /// Divides the cluster otherwise from now on.
+    /// Divides the cluster by new sizes.
     pub fn resize(&self, sizes: Sizes) {
         self.sizes.send_replace(sizes);
     }

@@ -29,6 +29,9 @@ mod port;
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
 
+#[path = "silent_tests.rs"]
+mod silent;
+
 use port::Port;
 
 /// Short, so that the tests are; etcd's own shortest lease is two seconds.

@@ -8,7 +8,7 @@ use evenkeel_control::cluster::shard::{Shard, Sizes, hash};
 use evenkeel_policy::config::Endpoint;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::watch::Receiver;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::etcd::{Change, Client, Error, Keys, Traffic};
 use crate::event::Event;
@@ -43,8 +43,8 @@ pub(crate) async fn run(
                 continue;
             }
             Err(Stop::Error(error)) => error.to_string(),
-            Err(Stop::Silent(silence)) => {
-                format!("{endpoint} has reported nothing for {silence:?}, not even our own reports")
+            Err(Stop::Silent(silence, own)) => {
+                format!("{endpoint} has reported nothing for {silence:?}, not even {own}")
             }
         };
         if events.send(Event::Unwatched { why }).await.is_err() {
@@ -57,7 +57,8 @@ pub(crate) async fn run(
 
 enum Stop {
     Error(Error),
-    Silent(Duration),
+    /// No changes for so long, where at least those would have come.
+    Silent(Duration, &'static str),
     /// Values of other hosts are wanted.
     Others,
 }
@@ -95,10 +96,20 @@ async fn follow(
     }
     // We hear at least ourselves once a period; a way that leads nowhere any more is not reported to us.
     let silence = (settings.period() * 2).max(settings.patience() * 2);
+    let mut due = Instant::now() + silence;
+    // Sums come once a period, too, as soon as the cluster is divided and there is one. Each stream has a connection of its own.
+    let mut sum_due = None;
     loop {
+        let next_sums = async {
+            match sum_due {
+                Some(due) => timeout_at(due, sum_changes.next()).await,
+                None => Ok(sum_changes.next().await),
+            }
+        };
         tokio::select! {
-            changed = timeout(silence, changes.next()) => {
-                for change in changed.map_err(|_| Stop::Silent(silence))?? {
+            changed = timeout_at(due, changes.next()) => {
+                due = Instant::now() + silence;
+                for change in changed.map_err(|_| Stop::Silent(silence, "our own reports"))?? {
                     let event = match change {
                         Change::Put(key, value) => Event::Reported { host: host(&key, &members), value },
                         Change::Deleted(key) => Event::Ended { host: host(&key, &members) },
@@ -108,8 +119,11 @@ async fn follow(
                     }
                 }
             }
-            changed = sum_changes.next() => {
-                for change in changed? {
+            changed = next_sums => {
+                // Hosts agree on who publishes them only after a while.
+                let patience = silence * 2;
+                sum_due = (shard != Shard::WHOLE).then(|| Instant::now() + patience);
+                for change in changed.map_err(|_| Stop::Silent(patience, "the sum of our shard"))?? {
                     // That one is gone says no more than that no host publishes it at present.
                     let Change::Put(key, value) = change else { continue };
                     if events.send(Event::Summed { shard: name(&key, &shards), value }).await.is_err() {

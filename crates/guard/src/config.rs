@@ -299,6 +299,9 @@ impl Config {
         changed.extend(begins(|config| !config.packets.is_empty()).then(|| "the first latency target".to_owned()));
         let percentile =
             |config: &Self| config.packets.values().any(|pool| pool.latency.percentile != Percentile::Mean);
+        // Single reads are measured from the start or never.
+        let first = !percentile(self) && percentile(newer);
+        changed.extend(first.then(|| "the first latency target for a percentile".to_owned()));
         if (percentile(self) || percentile(newer)) && self.packets.keys().ne(newer.packets.keys()) {
             changed.push("the set of pools for packets, while one has a latency target for a percentile".to_owned());
         }

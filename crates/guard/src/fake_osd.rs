@@ -15,6 +15,8 @@ pub(crate) struct Inside {
     pub(crate) overrides: BTreeMap<String, String>,
     /// Questions of this prefix are carried out and never answered.
     pub(crate) unanswered: Option<&'static str>,
+    /// Questions of this prefix are refused.
+    pub(crate) refused: Option<&'static str>,
     /// Transactions of 64 KiB and their base that were committed so far.
     pub(crate) commits: u64,
 }
@@ -34,6 +36,7 @@ impl FakeOsd {
             defaults: defaults.map(|(name, value)| (name.to_owned(), value.to_string())).into(),
             overrides: BTreeMap::new(),
             unanswered: None,
+            refused: None,
             commits: 0,
         };
         let inside = Arc::new(Mutex::new(inside));
@@ -84,6 +87,7 @@ fn answer(inside: &mut Inside, question: &Value) -> String {
         inside.overrides.get(option).or(inside.defaults.get(option)).cloned().unwrap_or_default()
     };
     match prefix.as_str() {
+        refused if inside.refused == Some(refused) => "ERROR: (1) Operation not permitted\n".into(),
         "config get" => json!({ &option: value(inside, &option) }).to_string(),
         "config set" => {
             let new = question["val"][0].as_str().unwrap_or_default().to_owned();

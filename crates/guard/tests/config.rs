@@ -152,7 +152,7 @@ fn faults_of_arrays_are_told_at_the_keys_of_their_pools() {
         ),
         (
             "slots = \"needs\"\n[tenants.u]\nlatency.target = \"0\"\n".to_owned(),
-            "tenants.u.latency.target: nothing takes",
+            "tenants.u.latency.target: must be more than 0s",
         ),
     ] {
         let complaints = complaints(&format!("{array}{text}"));
@@ -259,6 +259,44 @@ fn guarantees_that_make_no_sense_are_refused() {
     let config = Config::parse(&two.replace(".slow = \"sdb\"", ".slow_bytes_per_s = \"1MB\""), "guard.toml", NONE);
     let config = config.expect("valid");
     assert_eq!(config.cached.keys().collect::<Vec<_>>(), ["p.dm-0", "p.dm-1"]);
+}
+
+#[test]
+fn guarantees_are_decided_no_more_often_than_the_agent_ticks() {
+    let cached = |agent: &str, tuning: &str| {
+        let text = format!(
+            "[agent]\n{agent}\n[pools.a]\ndevices = [\"dm-0\"]\n{tuning}\n[tenants.t]\nmatch = [\"cgroup:t\"]\n\
+             guarantee.read = {{ bytes_per_s = \"9MB\" }}\n"
+        );
+        Config::parse(&text, "guard.toml", NONE).map(|config| config.cached["a"].interval())
+    };
+    assert_eq!(cached("", ""), Ok(Duration::from_millis(100)));
+    assert_eq!(cached("interval = \"600ms\"", ""), Ok(Duration::from_millis(600)));
+    assert_eq!(cached("interval = \"20ms\"", "tuning.guarantee.interval = \"50ms\""), Ok(Duration::from_millis(50)));
+    let refused = cached("interval = \"2s\"\ntimeout = \"9s\"", "").expect_err("a fault").to_string();
+    let expected = "pools.a.tuning.guarantee.period: is 1s; write at least agent.interval (2s)";
+    assert!(refused.contains(expected), "{refused}");
+}
+
+#[test]
+fn bounds_of_the_agent_hold_with_and_without_packets_and_are_one_fault() {
+    for (keys, expected) in [
+        (
+            "interval = \"10ms\"\ntimeout = \"50ms\"",
+            "guard.toml:3:1: agent.timeout: is 50ms; write at least three intervals (30ms) and 100ms",
+        ),
+        ("interval = \"0s\"", "guard.toml:2:1: agent.interval: is 0s; write \"10ms\" to \"60s\""),
+        ("interval = \"61s\"\ntimeout = \"1h\"", "agent.interval: is 61s; write"),
+        ("max_delay = \"11s\"", "agent.max_delay: is 11s; write more than 0 and at most 1s"),
+        ("step = \"0s\"\nmax_delay = \"0s\"", "agent.max_delay: is 0s"),
+    ] {
+        for pool in ["", "[pools.a]\nlatency.target = \"15ms\"\n"] {
+            let complaints = complaints(&format!("[agent]\n{keys}\n{pool}"));
+            assert!(complaints.contains(expected), "{complaints}");
+            let key = expected.split(": ").find(|part| part.starts_with("agent.")).expect("a key");
+            assert_eq!(complaints.matches(key).count(), 1, "{complaints}");
+        }
+    }
 }
 
 #[test]
@@ -476,6 +514,10 @@ fn what_takes_a_restart_is_named_and_what_changes_is_listed() {
     // An agent that only watches has no journal.
     let cached = "[pools.fast]\ndevices = [\"dm-0\"]\n[tenants.db]\nmatch = [\"cgroup:db\"]\nguarantee.read = { bytes_per_s = \"9MB\" }\n";
     assert_eq!(old.needs_restart(&read(&format!("{pool}{cached}"))), ["the first guarantee"]);
+    // Single reads are measured by programs that are loaded at the start.
+    let percentile = read(&format!("{pool}latency.percentile = 99\n"));
+    assert_eq!(old.needs_restart(&percentile), ["the first latency target for a percentile"]);
+    assert_eq!(percentile.needs_restart(&percentile), Vec::<String>::new());
     let interfaces = "[agent]\ninterfaces = [\"eth0\"]\n";
     let acting = read(&format!("{interfaces}{pool}"));
     assert!(acting.needs_restart(&read(&format!("{interfaces}{pool}{cached}"))).is_empty());

@@ -178,6 +178,23 @@ fn a_configured_resource_takes_its_devices() {
 }
 
 #[test]
+fn links_are_followed_from_volumes_and_from_names_of_devices() {
+    let tree = Tree::new("targets.tree");
+    let survey = Survey::read(&Roots::under(tree.root()), None);
+    let resolved = |path: &Path| match path.to_str() {
+        Some("/srv/images/x.img") => "/var/x.img".into(),
+        Some("/dev/disk/by-id/wwn-1") => "/dev/dm-1".into(),
+        _ => path.to_owned(),
+    };
+    let configured = Configured::from([("named".into(), vec!["/dev/disk/by-id/wwn-1".into()])]);
+    let map = Map::of(&survey, &configured, resolved);
+    // Not that of the file system with the link.
+    assert_eq!(of(&map, Server::QemuNbd)[0].device.as_deref(), Some("sda1"));
+    let named = of(&map, Server::NbdServer)[0];
+    assert_eq!((named.device.as_deref(), named.pool.as_deref()), (Some("dm-1"), Some("named")));
+}
+
+#[test]
 fn a_damaged_tree_is_reported_and_the_rest_stands() {
     let tree = Tree::new("targets.tree");
     std::fs::write(tree.root().join("proc/net/tcp"), "head\nnonsense\n").expect("written");

@@ -4,12 +4,15 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use evenkeel_nbd::client::{Connected, Handshake, MAX_OPTION_REPLY, Outcome, Purpose, Refusal, Violation, Wanted};
 use evenkeel_nbd::wire::Framing;
 use evenkeel_policy::uri::{Address, Target};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_to, socket_with};
 
 /// How long a server may take to accept a connection, and then for the whole handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -89,7 +92,22 @@ fn dial(target: &Target, wanted: Wanted) -> Result<(OwnedFd, Outcome), DialError
             let stream = tcp(host, *port)?;
             shake_hands(stream, wanted)
         }
-        Address::Unix(path) => shake_hands(UnixStream::connect(path).map_err(DialError::Connect)?, wanted),
+        Address::Unix(path) => shake_hands(unix(path, PATIENCE).map_err(DialError::Connect)?, wanted),
+    }
+}
+
+/// Connects to a Unix socket. A server that accepts no connection, so that its backlog is full, has `patience`.
+pub(crate) fn unix(path: &Path, patience: Duration) -> io::Result<UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // The kernel waits for room in the backlog as long as for room to send.
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    let address = SocketAddrUnix::new(path)?;
+    match retry_on_intr(|| connect_to(&socket, &address)) {
+        Err(Errno::AGAIN) => Err(io::Error::new(
+            ErrorKind::TimedOut,
+            format!("the server accepted no connection within {patience:?}: it hangs or has too many clients"),
+        )),
+        connected => Ok(connected.map(|()| socket.into())?),
     }
 }
 
@@ -154,5 +172,29 @@ fn broken(error: io::Error) -> DialError {
         DialError::Late(PATIENCE)
     } else {
         DialError::Broken(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{bind, listen};
+
+    use super::*;
+
+    #[test]
+    fn a_unix_server_that_accepts_nothing_has_its_time_and_no_more() {
+        let path = std::env::temp_dir().join(format!("evenkeel-dial-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let server = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        bind(&server, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        listen(&server, 0).unwrap();
+        let patience = Duration::from_millis(20);
+        // The backlog has room for one.
+        let _first = unix(&path, patience).unwrap();
+        let second = unix(&path, patience).unwrap_err();
+        assert_eq!(second.kind(), ErrorKind::TimedOut, "{second}");
+        drop(rustix::net::accept(&server).unwrap());
+        assert!(unix(&path, patience).is_ok());
+        std::fs::remove_file(&path).unwrap();
     }
 }

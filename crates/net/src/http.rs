@@ -6,6 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,9 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-/// A server takes no longer to accept, at each of its addresses.
+use crate::dial::unix;
+
+/// A server takes no longer to accept, with all its addresses.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where a server listens.
@@ -121,7 +124,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects. Each address of the server has `patience`, and so has TLS.
+    /// Connects. The addresses of the server share `patience`; TLS has as much again.
     ///
     /// # Errors
     /// When no address accepts, or one side does not trust the other.
@@ -130,7 +133,7 @@ impl Connection {
         match place {
             Place::Socket(path) => {
                 // Waits while the server's backlog is full, where a nonblocking socket would be refused.
-                let stream = std::os::unix::net::UnixStream::connect(path).map_err(Error::Connect)?;
+                let stream = unix(path, patience).map_err(Error::Connect)?;
                 stream.set_nonblocking(true).map_err(Error::Connect)?;
                 Self::begin(authority, UnixStream::from_std(stream).map_err(Error::Connect)?).await
             }
@@ -202,8 +205,15 @@ impl Body {
 }
 
 async fn dial(host: &str, port: u16, patience: Duration) -> Result<TcpStream, Error> {
+    let addresses: Vec<SocketAddr> = lookup_host((host, port)).await.map_err(Error::Connect)?.collect();
+    first_of(&addresses, patience).await
+}
+
+/// The first address that accepts. None takes the time of those after it.
+async fn first_of(addresses: &[SocketAddr], patience: Duration) -> Result<TcpStream, Error> {
+    let patience = patience / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
     let mut last = io::Error::other("it has no address");
-    for address in lookup_host((host, port)).await.map_err(Error::Connect)? {
+    for address in addresses {
         match timeout(patience, TcpStream::connect(address)).await {
             Ok(Ok(stream)) => {
                 // Small requests, each of them waited for.
@@ -287,6 +297,26 @@ mod tests {
         let patience = Duration::from_millis(50);
         let late = ask(&place, (patience, 1), Method::GET, "/", None).unwrap_err();
         assert!(matches!(late, Error::Late(_)), "{late}");
+    }
+
+    #[test]
+    fn an_address_that_is_silent_leaves_time_for_the_next_one() {
+        use rustix::net::{AddressFamily, SocketType, bind, connect, getsockname, listen, socket};
+        let local = SocketAddr::from(([127, 0, 0, 1], 0));
+        let full = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&full, &local).unwrap();
+        listen(&full, 0).unwrap();
+        let silent = SocketAddr::try_from(getsockname(&full).unwrap()).unwrap();
+        let client = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        connect(&client, &silent).unwrap();
+        let listener = TcpListener::bind(local).unwrap();
+        let good = listener.local_addr().unwrap();
+        let patience = Duration::from_millis(400);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let connected = runtime.block_on(within(patience, first_of(&[silent, good], patience)));
+        assert_eq!(connected.unwrap().peer_addr().unwrap(), good);
+        let late = runtime.block_on(within(patience * 2, first_of(&[silent], patience))).unwrap_err();
+        assert!(matches!(&late, Error::Connect(cause) if cause.kind() == io::ErrorKind::TimedOut), "{late}");
     }
 
     #[test]

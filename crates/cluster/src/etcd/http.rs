@@ -22,7 +22,7 @@ pub(crate) enum Error {
     #[error("{endpoint}: {cause}")]
     Http { endpoint: Endpoint, cause: http::Error },
     /// It says no.
-    #[error("{endpoint} refuses: {message}")]
+    #[error("{endpoint} refuses: {message}{}", cure(message))]
     Refused { endpoint: Endpoint, code: i64, message: String },
     /// It says something that etcd does not say.
     #[error("{endpoint} does not answer like etcd ({why}); is it one, of version 3.4 or later?")]
@@ -30,6 +30,19 @@ pub(crate) enum Error {
     /// The wanted revision has been compacted away.
     #[error("{endpoint} has forgotten the changes since revision {revision}")]
     Compacted { endpoint: Endpoint, revision: i64 },
+}
+
+/// The cure for a refusal that repeats until an operator acts.
+fn cure(message: &str) -> &'static str {
+    let says = |parts: &[&str]| parts.iter().any(|part| message.contains(part));
+    if says(&["database space exceeded"]) {
+        "; compact, defragment and disarm the alarm (etcdctl), and start etcd with --auto-compaction-mode=periodic \
+         --auto-compaction-retention=5m"
+    } else if says(&["user name is empty", "invalid auth token", "permission denied"]) {
+        "; its authentication is not supported: turn that off (etcdctl auth disable), or name an etcd without"
+    } else {
+        ""
+    }
 }
 
 impl Error {
@@ -168,4 +181,20 @@ fn judge(endpoint: &Endpoint, status: StatusCode, answer: &[u8]) -> Result<(), E
 
 pub(super) fn unlike(endpoint: &Endpoint, why: &impl ToString) -> Error {
     Error::Answer { endpoint: endpoint.clone(), why: why.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_that_repeats_is_shown_with_its_cure() {
+        let refused = |message: &str| {
+            let refusal = Refusal { message: message.to_owned(), ..Refusal::default() };
+            refusal.at(&"http://127.0.0.1:1".parse().expect("an address")).to_string()
+        };
+        assert!(refused("etcdserver: mvcc: database space exceeded").contains("exceeded; compact, defragment"));
+        assert!(refused("etcdserver: user name is empty").contains("etcdctl auth disable"));
+        assert!(refused("etcdserver: requested lease not found").ends_with("not found"));
+    }
 }

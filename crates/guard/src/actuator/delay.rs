@@ -16,7 +16,11 @@ use crate::journal::{Journal, Knob};
 /// Clients held at one time. An element takes some 100 bytes of kernel memory and a microsecond to write; all of them are
 /// renewed once in a third of the timeout.
 pub const MAX_HOLDS: usize = 131_072;
-/// How often the devices are asked for our queueing disciplines and program: two messages for each.
+/// The longest delay that may be set.
+pub(crate) const LONGEST_DELAY: Duration = Duration::from_secs(1);
+/// The shortest timeout: with less a late tick ends all delays.
+pub(crate) const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
+/// How often the devices are asked for our queueing disciplines and program: three messages for each.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// How packets are delayed.
@@ -57,10 +61,10 @@ impl Settings {
         if self.ports.is_empty() {
             return wrong("ports", "is empty: name the ports of the services, for iSCSI 3260".into());
         }
-        if self.maximum.is_zero() || self.maximum > Duration::from_secs(1) {
+        if self.maximum.is_zero() || self.maximum > LONGEST_DELAY {
             return wrong("maximum", format!("is {:?}: must be above 0 and at most 1s", self.maximum));
         }
-        if self.timeout < Duration::from_millis(100) || self.timeout > Duration::from_secs(3600) {
+        if self.timeout < SHORTEST_TIMEOUT || self.timeout > Duration::from_secs(3600) {
             return wrong("timeout", format!("is {:?}: must be between 100ms and 1h", self.timeout));
         }
         Ok(())
@@ -280,23 +284,36 @@ impl PacketDelay {
 
     /// Makes our queueing disciplines and program anew where they are gone; returns whether any was.
     fn repair(&mut self) -> Result<bool, Error> {
-        let mut repaired = false;
-        for device in &mut self.devices {
-            let index = device_index(&device.name)?;
-            let root = self.qdiscs.root(index).map_err(|e| Error::kernel(LIST_QDISCS, e))?;
-            refuse_foreign(&device.name, root.as_ref())?;
-            let is_there = root.is_some_and(|root| root.is_ours());
-            if index == device.index {
-                repaired |= self.departures.repair(index).map_err(|e| not_attached(&device.name, e))?;
-            } else {
-                self.departures.forget(device.index);
-                self.departures.attach(index).map_err(|e| not_attached(&device.name, e))?;
-                device.index = index;
+        let (mut repaired, mut failure) = (false, None);
+        for place in 0..self.devices.len() {
+            match self.repair_one(place) {
+                Ok(made) => repaired |= made,
+                // One device keeps no other from being mended.
+                Err(error) => failure = failure.or(Some(error)),
             }
-            if !is_there {
-                self.qdiscs.create(index).map_err(no_qdisc)?;
-            }
-            repaired |= !is_there;
+        }
+        failure.map_or(Ok(repaired), Err)
+    }
+
+    fn repair_one(&mut self, place: usize) -> Result<bool, Error> {
+        let device = &mut self.devices[place];
+        let index = device_index(&device.name)?;
+        let listed = |e| Error::kernel(LIST_QDISCS, e);
+        let root = self.qdiscs.root(index).map_err(listed)?;
+        refuse_foreign(&device.name, root.as_ref())?;
+        let is_there = root.is_some_and(|root| root.is_ours()) && self.qdiscs.is_whole(index).map_err(listed)?;
+        let mut repaired = !is_there;
+        if index == device.index {
+            repaired |= self.departures.repair(index).map_err(|e| not_attached(&device.name, e))?;
+        } else {
+            self.departures.forget(device.index);
+            self.departures.attach(index).map_err(|e| not_attached(&device.name, e))?;
+            device.index = index;
+        }
+        if !is_there {
+            // A root without what belongs under it is in the way of a new one.
+            self.qdiscs.remove(index).map_err(|e| Error::kernel("remove a queueing discipline", e))?;
+            self.qdiscs.create(index).map_err(no_qdisc)?;
         }
         Ok(repaired)
     }
@@ -355,17 +372,25 @@ pub(crate) fn remove_filter(device: &str, made_clsact: bool) -> Result<bool, Err
 /// # Errors
 /// [`Error::AnotherAgent`] while another agent acts, and what the kernel refuses.
 pub fn remove_leftovers() -> Result<Vec<Knob>, Error> {
-    let _only = Only::take()?;
     let mut removed = Vec::new();
     let qdiscs = Qdiscs::open().map_err(no_socket)?;
     let filters = Filters::open().map_err(no_socket)?;
+    let roots = qdiscs.ours().map_err(|e| Error::kernel(LIST_QDISCS, e))?;
+    let mut filtered = Vec::new();
     for device in qdiscs.of_kind("clsact").map_err(|e| Error::kernel(LIST_QDISCS, e))? {
+        if filters.is_attached(device).map_err(|e| Error::kernel("list filters", e))? {
+            filtered.push(device);
+        }
+    }
+    // To look takes no privileges, the lock does.
+    let _only = if roots.is_empty() && filtered.is_empty() { return Ok(removed) } else { Only::take()? };
+    for device in filtered {
         // Without filters `clsact`, of which only the journal tells whose it is, does nothing.
         if filters.remove(device, false).map_err(|e| Error::kernel("remove a filter", e))? {
             removed.push(Knob::Filter(device_name(device)));
         }
     }
-    for device in qdiscs.ours().map_err(|e| Error::kernel(LIST_QDISCS, e))? {
+    for device in roots {
         if qdiscs.remove(device).map_err(|e| Error::kernel("remove a queueing discipline", e))? {
             removed.push(Knob::Qdisc(device_name(device)));
         }
@@ -375,7 +400,55 @@ pub fn remove_leftovers() -> Result<Vec<Knob>, Error> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::thread::UnshareFlags;
+
     use super::*;
+    use crate::apart::{apart, skip};
+
+    const LOOPBACK: u32 = 1;
+
+    #[test]
+    fn only_who_removes_something_needs_the_lock() {
+        apart(UnshareFlags::NEWNET, || {
+            let Ok(another) = Only::take() else { return skip("may not make locks in /run/evenkeel") };
+            assert_eq!(remove_leftovers().unwrap(), []);
+            let qdiscs = Qdiscs::open().unwrap();
+            if !qdiscs.halve(LOOPBACK) {
+                return skip("the kernel has no htb");
+            }
+            assert!(matches!(remove_leftovers(), Err(Error::AnotherAgent)));
+            drop(another);
+            assert_eq!(remove_leftovers().unwrap(), [Knob::Qdisc("lo".into())]);
+            assert_eq!(qdiscs.ours(), Ok(vec![]));
+        });
+    }
+
+    #[test]
+    fn a_device_that_is_gone_keeps_no_other_from_being_mended() {
+        apart(UnshareFlags::NEWNET, || {
+            let folder = crate::fake_osd::folder("mended");
+            let mut journal = Journal::open(folder.join("journal")).unwrap();
+            let plan = Plan::new(Settings { devices: vec!["lo".into()], ..Settings::default() }).unwrap();
+            let mut delay = match plan.apply(&mut journal) {
+                Ok(delay) => delay,
+                Err(error) => return skip(&error.to_string()),
+            };
+            let gone = DevicePlan { name: "gone".into(), index: 77, found: "none".into(), ours: false };
+            delay.devices.insert(0, gone);
+            assert!(delay.qdiscs.remove(LOOPBACK).unwrap());
+            let mended = delay.set(Instant::now(), &Holds::default());
+            assert!(matches!(&mended, Err(Error::NoDevice { device }) if device == "gone"), "{mended:?}");
+            assert_eq!(delay.qdiscs.is_whole(LOOPBACK), Ok(true));
+            // A root alone is none.
+            delay.devices.remove(0);
+            assert!(delay.qdiscs.halve(LOOPBACK));
+            assert_eq!(delay.qdiscs.is_whole(LOOPBACK), Ok(false));
+            let later = Instant::now() + CHECK_EVERY;
+            assert_eq!(delay.set(later, &Holds::default()).unwrap(), Outcome { written: false, repaired: true });
+            assert_eq!(delay.qdiscs.is_whole(LOOPBACK), Ok(true));
+            delay.restore(&mut journal).unwrap();
+        });
+    }
 
     #[test]
     fn settings_that_cannot_work_are_refused() {

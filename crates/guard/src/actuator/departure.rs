@@ -326,13 +326,17 @@ impl Departures {
             self.needed = Some(now);
         }
         let needed = *self.needed.get_or_insert(now);
+        let mut failure = Ok(());
         if now.saturating_duration_since(needed) >= LINGER {
             for (device, attached) in &mut self.devices {
-                // One that could not be detached is tried again.
-                if let (Some(_), Some(filters)) = (&*attached, &self.filters) {
-                    filters.detach(*device)?;
+                // One that could not be detached is tried again, and keeps no other from it.
+                match (&*attached, &self.filters) {
+                    (Some(_), Some(filters)) => match filters.detach(*device) {
+                        Ok(_) => *attached = None,
+                        Err(e) => failure = failure.and(Err(e)),
+                    },
+                    _ => *attached = None,
                 }
-                *attached = None;
             }
         } else if !self.held.is_empty() {
             for place in 0..self.devices.len() {
@@ -341,12 +345,12 @@ impl Departures {
                     Ok(attached) => self.devices[place].1 = Some(attached),
                     // The check of the devices says so.
                     Err(Refused::Other(Errno::NODEV)) => {}
-                    Err(Refused::Other(e)) => return Err(e),
-                    Err(Refused::Missing(_) | Refused::Ingress) => return Err(Errno::OPNOTSUPP),
+                    Err(Refused::Other(e)) => failure = failure.and(Err(e)),
+                    Err(Refused::Missing(_) | Refused::Ingress) => failure = failure.and(Err(Errno::OPNOTSUPP)),
                 }
             }
         }
-        Ok(())
+        failure
     }
 
     /// Makes exactly `holds` be in force, none longer than `maximum` and each until `timeout` from now. Writes what is

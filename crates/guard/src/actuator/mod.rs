@@ -26,6 +26,7 @@ pub(crate) fn read_netlink(bytes: &[u8]) {
     }
 }
 
+pub(crate) use delay::{LONGEST_DELAY, SHORTEST_TIMEOUT};
 pub use delay::{MAX_HOLDS, Outcome, PacketDelay, Plan, Settings, remove_leftovers};
 pub use error::Error;
 pub use file::{FileKnob, Written};

@@ -93,6 +93,10 @@ fn make_root(device: u32) -> Request {
     })
 }
 
+fn remove_root(device: u32) -> Request {
+    Request::new(DELETE_QDISC, ACK, |w| header(w, device, MAJOR, ROOT, 0))
+}
+
 fn make_class(device: u32) -> Request {
     Request::new(NEW_CLASS, ACK | CREATE | EXCLUSIVE, |w| {
         header(w, device, CLASS, MAJOR, 0);
@@ -168,12 +172,21 @@ impl Qdiscs {
 
     /// The root of a device; `None` if that is the kernel's own. One message, where a list would have one for each queue.
     pub(crate) fn root(&self, device: u32) -> Result<Option<Qdisc>, Errno> {
+        Ok(self.under(device, ROOT)?.filter(|q| q.root))
+    }
+
+    /// True if our root has the class with its queue.
+    pub(crate) fn is_whole(&self, device: u32) -> Result<bool, Errno> {
+        Ok(self.under(device, CLASS)?.is_some_and(|q| q.keeps_packets()))
+    }
+
+    fn under(&self, device: u32, parent: u32) -> Result<Option<Qdisc>, Errno> {
         // Without the echo the answer goes to listeners to changes, and not to us.
-        let request = Request::new(GET_QDISC, ACK | ECHO, |w| header(w, device, 0, ROOT, 0));
+        let request = Request::new(GET_QDISC, ACK | ECHO, |w| header(w, device, 0, parent, 0));
         let mut found = None;
         let answer = self.socket.ask(&request, |message| {
             if message.kind == NEW_QDISC {
-                found = read(message).filter(|q| q.device == device && q.root);
+                found = read(message).filter(|q| q.device == device);
             }
         });
         match answer {
@@ -208,8 +221,12 @@ impl Qdiscs {
     /// Makes our root and [`CLASS`], in which packets are kept until their departure time.
     pub(crate) fn create(&self, device: u32) -> Result<(), Refused> {
         self.one("htb", &make_root(device))?;
-        self.one("htb", &make_class(device))?;
-        self.one("fq", &make_queue(device))
+        let rest = self.one("htb", &make_class(device)).and_then(|()| self.one("fq", &make_queue(device)));
+        if rest.is_err() {
+            // By itself it would be in the way of the next attempt. The caller is to see the refusal.
+            let _ = self.socket.tell(&remove_root(device));
+        }
+        rest
     }
 
     fn one(&self, what: &'static str, request: &Request) -> Result<(), Refused> {
@@ -227,7 +244,7 @@ impl Qdiscs {
         while self.list(device)?.iter().any(holds) && started.elapsed() < DRAIN_LIMIT {
             std::thread::sleep(DRAIN_POLL);
         }
-        match self.socket.tell(&Request::new(DELETE_QDISC, ACK, |w| header(w, device, MAJOR, ROOT, 0))) {
+        match self.socket.tell(&remove_root(device)) {
             Ok(()) => Ok(true),
             Err(Errno::NOENT | Errno::INVAL | Errno::NODEV) => Ok(false),
             Err(e) => Err(e),
@@ -236,9 +253,19 @@ impl Qdiscs {
 }
 
 #[cfg(test)]
+impl Qdiscs {
+    /// Makes our root without what belongs under it; false where the kernel has none.
+    pub(super) fn halve(&self, device: u32) -> bool {
+        self.remove(device).unwrap();
+        self.socket.tell(&make_root(device)).is_ok()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::actuator::netlink::messages;
+    use crate::apart::{apart, skip};
 
     #[test]
     fn a_queue_is_encoded_as_the_kernel_reads_it() {
@@ -289,6 +316,30 @@ mod tests {
         assert_eq!(qdisc("htb", 0x1_0000).name(), "htb 1:");
     }
 
+    /// In a network namespace of the test's own, as the next one.
+    #[test]
+    fn a_root_alone_is_not_whole() {
+        const LOOPBACK: u32 = 1;
+        apart(rustix::thread::UnshareFlags::NEWNET, || {
+            let qdiscs = Qdiscs::open().unwrap();
+            assert_eq!(qdiscs.is_whole(LOOPBACK), Ok(false));
+            if !qdiscs.halve(LOOPBACK) {
+                return skip("the kernel has no htb");
+            }
+            let kind = || qdiscs.under(LOOPBACK, CLASS).unwrap().map(|q| q.kind);
+            assert_eq!((kind(), qdiscs.is_whole(LOOPBACK)), (None, Ok(false)), "without its class");
+            qdiscs.one("htb", &make_class(LOOPBACK)).unwrap();
+            assert_eq!((kind(), qdiscs.is_whole(LOOPBACK)), (None, Ok(false)), "with the queue that the kernel made");
+            // Every kernel has this one.
+            let queue = Request::new(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
+                header(w, LOOPBACK, 0, CLASS, 0);
+                w.text(KIND, "pfifo");
+            });
+            qdiscs.one("pfifo", &queue).unwrap();
+            assert_eq!((kind(), qdiscs.is_whole(LOOPBACK)), (Some("pfifo".into()), Ok(false)));
+        });
+    }
+
     /// In a network namespace of the test's own, with its loopback device.
     #[test]
     fn the_root_is_ours_while_it_is_there() {
@@ -301,12 +352,17 @@ mod tests {
             let qdiscs = Qdiscs::open().unwrap();
             assert_eq!(qdiscs.root(LOOPBACK), Ok(None), "built into the kernel");
             match qdiscs.create(LOOPBACK) {
-                Err(Refused { what, error: Errno::NOENT }) => return println!("SKIPPED: the kernel has no {what}"),
+                Err(Refused { what, error: Errno::NOENT }) => {
+                    assert_eq!(qdiscs.root(LOOPBACK), Ok(None), "half of it stays");
+                    return println!("SKIPPED: the kernel has no {what}");
+                }
                 other => other.unwrap(),
             }
             let root = qdiscs.root(LOOPBACK).unwrap().unwrap();
             assert!(root.is_ours() && !root.is_default() && root.kind == "htb", "{root:?}");
+            assert_eq!(qdiscs.is_whole(LOOPBACK), Ok(true));
             assert!(qdiscs.remove(LOOPBACK).unwrap());
+            assert_eq!(qdiscs.is_whole(LOOPBACK), Ok(false));
             assert_eq!(qdiscs.root(LOOPBACK), Ok(None));
             assert!(qdiscs.root(LOOPBACK + 77).is_err(), "no such device");
         });

@@ -1,4 +1,4 @@
-//! How many requests a disk may have inside: `queue_depth`, `nr_requests`.
+//! How many requests a disk may have in flight: `queue_depth`, `nr_requests`.
 //!
 //! A change of `nr_requests` stops the disk's queue for a moment, so that it is made only where it is worth it
 //! ([`Depth::change`]). The value that was there before us is never exceeded.

@@ -112,6 +112,17 @@ fn what_somebody_else_sets_is_left_alone_while_it_is_so() {
 }
 
 #[test]
+fn a_length_that_the_kernel_lowered_is_put_back() {
+    for (found, restored) in [("2", "32"), ("4", "32"), ("16", "16"), ("all", "all")] {
+        let mut disk = Disk::new(&format!("lowered-{found}"), "32");
+        assert!(disk.set(&mut disk.length(Knob::QueueDepth, 1), 4.0));
+        disk.put(found);
+        disk.journal.restore_all().into_iter().for_each(|(_, result)| drop(result.unwrap()));
+        assert_eq!(disk.value(), restored, "{found}");
+    }
+}
+
+#[test]
 fn what_others_set_before_our_first_change_is_what_was_there_before() {
     let mut disk = Disk::new("first", "32");
     let mut length = disk.length(Knob::QueueDepth, 1);

@@ -1,5 +1,7 @@
 //! Puts back what the journal lists.
 
+use std::path::Path;
+
 use super::delay::{remove_filter, remove_qdisc};
 use super::error::Error;
 use super::{ceph_option, file, io_max};
@@ -54,6 +56,13 @@ impl Journal {
     }
 }
 
+/// True if a disk's target had no room for more requests (SCSI: TASK SET FULL), for which the kernel lowers the length that is set.
+fn lowered_by_kernel(path: &Path, seen: &str, found: &str) -> bool {
+    let number = |text: &str| text.trim().parse::<u32>().ok();
+    path.ends_with(queue::Knob::QueueDepth.name())
+        && number(found).zip(number(seen)).is_some_and(|(now, ours)| now < ours)
+}
+
 fn put_back(knob: &Knob, state: &State) -> Result<Restored, Error> {
     match knob {
         Knob::Qdisc(device) => remove_qdisc(device).map(|had| if had { Restored::Done } else { Restored::Nothing }),
@@ -80,7 +89,7 @@ fn put_back(knob: &Knob, state: &State) -> Result<Restored, Error> {
             if found == *before {
                 return Ok(Restored::Nothing);
             }
-            if state.seen.as_ref().is_some_and(|seen| *seen != found) {
+            if state.seen.as_ref().is_some_and(|seen| *seen != found && !lowered_by_kernel(path, seen, &found)) {
                 return Ok(Restored::Foreign { found });
             }
             file::write(path, before).map(|()| Restored::Done)

@@ -28,6 +28,7 @@ use super::{
     Abilities, ArrayConfig, ArrayVolume, CachedConfig, CephConfig, Config, File, GuaranteeConfig, PacketsConfig,
     Throttles,
 };
+use crate::actuator;
 use crate::config::ClientTerms;
 use crate::loops::owed::Owed;
 
@@ -199,12 +200,24 @@ impl<'f> Lowering<'f, '_> {
             let message = format!("is {}; write \"1s\" to \"1h\"", agent.discover_every);
             self.fault(&["agent", "discover_every"], message);
         }
+        if !(Duration::from_millis(10)..=Duration::from_secs(60)).contains(&agent.interval) {
+            let message = format!("is {}; write \"10ms\" to \"60s\"", agent.interval);
+            self.fault(&["agent", "interval"], message);
+        }
         // A delay must outlast a few ticks that come late.
         let renewed = Duration::from_nanos(agent.interval.as_nanos().saturating_mul(3));
-        if agent.timeout < renewed || agent.timeout > most {
-            let message =
-                format!("is {}; write at least three intervals ({renewed}) and at most \"1h\"", agent.timeout);
+        let shortest = Duration::from(actuator::SHORTEST_TIMEOUT);
+        if !(shortest.max(renewed)..=most).contains(&agent.timeout) {
+            let message = format!(
+                "is {}; write at least three intervals ({renewed}) and {shortest}, and at most \"1h\"",
+                agent.timeout
+            );
             self.fault(&["agent", "timeout"], message);
+        }
+        let longest = Duration::from(actuator::LONGEST_DELAY);
+        if agent.max_delay.is_zero() || agent.max_delay > longest {
+            let message = format!("is {}; write more than 0 and at most {longest}", agent.max_delay);
+            self.fault(&["agent", "max_delay"], message);
         }
         if agent.step.is_zero() {
             self.fault(&["agent", "step"], "is 0; write for example \"500us\"");
@@ -327,7 +340,7 @@ impl<'f> Lowering<'f, '_> {
             let others = settings_of(&there).into_iter().filter(|(precedence, _)| *precedence >= Precedence::Latency);
             let row = Row { on: vec![device.clone()], ..row };
             self.rows(tenant, most.into_iter().chain(others), &row);
-            self.rows(tenant, owed(&there), &Row { throttled: format!("{} never below that", row.throttled), ..row });
+            self.rows(tenant, owed(&there), &Row { throttled: format!("{}, never below that", row.throttled), ..row });
             let alone = named.iter().filter(|(_, other)| other == tenant).count() == 1;
             let volume = ArrayVolume {
                 device: device.clone(),
@@ -377,7 +390,7 @@ impl<'f> Lowering<'f, '_> {
         enforced.rows.push(row.by(format!("reads of {of}, by {by}"), throttled));
         for (tenant, settings) in self.clients.clone() {
             let row = Row::of_pool(name, Enforcement::Packets, None, String::new());
-            let row = row.by(format!("diskstats of {of}"), "packets to its clients never so that it gets less");
+            let row = row.by(format!("diskstats of {of}"), "packets to its clients, never below that");
             self.rows(tenant, owed(&settings.on(name)), &row);
         }
     }
@@ -416,7 +429,7 @@ impl<'f> Lowering<'f, '_> {
                     owed(&there).partition(|(of, _)| *of == Precedence::Reservation);
                 let row = Row { on, ..row };
                 self.rows(tenant, guarantees.into_iter(), &row);
-                let throttled = format!("{} never below that", row.throttled);
+                let throttled = format!("{}, never below that", row.throttled);
                 self.rows(tenant, reserved.into_iter(), &Row { throttled, ..row });
                 let guarantee = GuaranteeConfig {
                     group: (*group).to_owned(),
@@ -455,11 +468,19 @@ impl<'f> Lowering<'f, '_> {
             let message = "names what one cached device is made of, and the pool has several; give each a pool of its own, or remove slow and fast";
             self.fault(&["pools", name, "tuning", "cache"], message);
         }
+        // Between two ticks nothing is decided, and samples far apart count as pauses.
+        let ticks = self.lowered.config.agent.interval;
+        let mut tuning = pool.tuning.guarantee.clone();
+        tuning.interval = tuning.interval.max(ticks);
+        if tuning.every() < ticks {
+            let message = format!("is {}; write at least agent.interval ({ticks})", tuning.period);
+            self.fault(&["pools", name, "tuning", "guarantee", "period"], message);
+        }
         for device in &devices {
             let cached = CachedConfig {
                 device: (*device).to_owned(),
                 cache: cache.clone(),
-                tuning: pool.tuning.guarantee.clone(),
+                tuning: tuning.clone(),
                 tenants: tenants.clone(),
                 exempt: exempt.clone(),
             };
@@ -504,7 +525,11 @@ impl<'f> Lowering<'f, '_> {
                 "noisy_bytes_per_s" => &["pools", name, "tuning", "noisy_above"],
                 other => &["agent", other],
             };
-            self.fault(path, format!("must be {}", invalid.must_be));
+            // The agent's own bounds may say it already.
+            let is_known = |fault: &Problem| path[0] == "agent" && fault.key == path.join(".");
+            if !self.lowered.faults.iter().any(is_known) {
+                self.fault(path, format!("must be {}", invalid.must_be));
+            }
         }
         self.lowered.config.packets.insert(name.to_owned(), packets);
     }
@@ -562,7 +587,7 @@ impl<'f> Lowering<'f, '_> {
             ));
         }
         if !packets {
-            keys.push((&["latency"], "has no effect here: packets are delayed for pools without slots and OSDs"));
+            keys.push((&["latency"], "has no effect here: packets are delayed for pools with neither slots nor OSDs"));
         }
         if !groups {
             keys.push((&["tuning", "cache"], "has no effect here: no control group has a guarantee on the pool"));
@@ -594,8 +619,7 @@ impl<'f> Lowering<'f, '_> {
         let spared = rows
             .iter()
             .any(|row| row.tenant.as_deref() == Some(name) && row.precedence == Some(Precedence::Reservation));
-        let taken =
-            "is not given here, where requests of others cannot be reordered; no throttle of this host takes it";
+        let taken = "cannot be given here, where requests are not reordered; no throttle of this host goes below it";
         let mut keys: Vec<(&str, &str)> =
             vec![("reservation", if spared { taken } else { by }), ("limit", by), ("priority", by)];
         if !grouped && !tenant.guarantee.sum().is_unset() {

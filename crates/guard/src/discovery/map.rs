@@ -215,12 +215,16 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         let by_number = number.and_then(|number| self.survey.topology.by_number(number));
         let device = by_number.or_else(|| {
             let path = path?;
-            self.survey.device(path).or_else(|| self.survey.device(&(self.resolve)(path)))
+            // A link may lead to another file system than the one that it stands on.
+            self.survey.device(&(self.resolve)(path)).or_else(|| self.survey.device(path))
         });
         let pool = device.map(|device| {
             let names = |entry: &String| {
-                let found = Path::new(entry).is_absolute().then(|| self.survey.topology.by_path(Path::new(entry)));
-                found.flatten().is_some_and(|found| found == device)
+                let by_path = |path: &Path| self.survey.topology.by_path(path);
+                let path = Some(Path::new(entry)).filter(|path| path.is_absolute());
+                // Links of udev, as in /dev/disk/by-id, lead to the kernel's name.
+                let found = path.and_then(|path| by_path(path).or_else(|| by_path(&(self.resolve)(path))));
+                found.is_some_and(|found| found == device)
                     || *entry == device.name
                     || device.dm.as_ref().is_some_and(|dm| *entry == dm.0)
             };
@@ -492,7 +496,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         }
         for (address, names) in names.iter().filter(|(_, names)| names.len() > 1) {
             let names = joined(names);
-            self.note("several_names", format!("{address} is the address of several clients ({names}), as behind address translation: what is throttled is all of them together"));
+            self.note("several_names", format!("{address} is the address of several clients ({names}), as behind address translation: the agent throttles them together"));
         }
         for (name, addresses) in addresses.iter().filter(|(_, addresses)| addresses.len() > 1) {
             let addresses = joined(addresses);

@@ -3,8 +3,8 @@
 //! Packages put them at `/run/ceph/CLUSTER-osd.N.asok`, cephadm at `/run/ceph/FSID/ceph-osd.N.asok`, and Rook below
 //! `/var/lib/rook`. Other places are configured.
 
-use std::collections::BTreeMap;
-use std::os::unix::fs::FileTypeExt as _;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -33,16 +33,25 @@ pub fn find(root: &Path, configured: &[PathBuf]) -> Vec<OsdEntry> {
     let mut left = MAX_FOLDERS;
     let mut sockets = Vec::new();
     for (folder, levels) in FOLDERS {
-        look(&root.join(folder), levels, &mut left, &mut sockets);
+        look(&direct(&root.join(folder)), levels, &mut left, &mut sockets);
     }
     for path in configured {
-        look(path, 0, &mut left, &mut sockets);
+        look(&direct(path), 0, &mut left, &mut sockets);
         // A path that ends in the name of a socket is one, also while no process listens there.
         if number(path).is_some() && !path.is_dir() {
-            sockets.push(path.clone());
+            let parts = path.parent().map(direct).zip(path.file_name());
+            sockets.push(parts.map_or_else(|| path.clone(), |(folder, name)| folder.join(name)));
         }
     }
     name_all(sockets)
+}
+
+/// A folder by the path without links, so that each socket has one path. Links of /proc, which lead to other places than they say,
+/// stay.
+fn direct(folder: &Path) -> PathBuf {
+    let place = |path: &Path| path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    let real = folder.canonicalize().ok().filter(|real| place(real) == place(folder));
+    real.unwrap_or_else(|| folder.to_owned())
 }
 
 fn look(folder: &Path, levels: usize, left: &mut usize, sockets: &mut Vec<PathBuf>) {
@@ -80,18 +89,31 @@ fn cluster(path: &Path) -> String {
     if folder == "ceph" || folder.is_empty() { front } else { folder }
 }
 
-fn name_all(mut sockets: Vec<PathBuf>) -> Vec<OsdEntry> {
+/// One socket for each OSD: of several in one folder, with ids of processes in their names, all but the newest were left behind.
+fn newest(mut sockets: Vec<PathBuf>) -> Vec<PathBuf> {
+    let whose = |path: &PathBuf| {
+        let name = path.file_name()?.to_str()?;
+        Some((path.with_file_name(name.split("osd.").next()?), number(path)?))
+    };
+    let made = |path: &PathBuf| path.symlink_metadata().and_then(|metadata| metadata.modified()).ok();
+    sockets.sort_by_cached_key(|path| (whose(path), made(path), path.clone()));
+    sockets.reverse();
+    sockets.dedup_by_key(|path| whose(path));
     sockets.sort();
-    sockets.dedup();
-    let mut count: BTreeMap<u32, usize> = BTreeMap::new();
-    for number in sockets.iter().filter_map(|path| number(path)) {
-        *count.entry(number).or_default() += 1;
+    sockets
+}
+
+fn name_all(sockets: Vec<PathBuf>) -> Vec<OsdEntry> {
+    let sockets = newest(sockets);
+    let mut clusters: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+    for (path, number) in sockets.iter().filter_map(|path| Some((path, number(path)?))) {
+        clusters.entry(number).or_default().insert(cluster(path));
     }
     let mut entries: Vec<(u32, OsdEntry)> = Vec::new();
     for socket in sockets {
         let Some(number) = number(&socket) else { continue };
         let plain = format!("osd.{number}");
-        let name = if count[&number] > 1 { format!("{}/{plain}", cluster(&socket)) } else { plain };
+        let name = if clusters[&number].len() > 1 { format!("{}/{plain}", cluster(&socket)) } else { plain };
         entries.push((number, OsdEntry { name, socket }));
     }
     entries.sort_by(|a, b| (a.0, &a.1.name).cmp(&(b.0, &b.1.name)));

@@ -58,3 +58,28 @@ fn sixty_osds_are_all_found() {
     let _open: Vec<_> = (0..60).map(|n| listen(&root.join(format!("run/ceph/ceph-osd.{n}.asok")))).collect();
     assert_eq!(find(&root, &[]).len(), 60);
 }
+
+#[test]
+fn an_osd_that_links_lead_to_is_one() {
+    let root = folder("links");
+    let _open = listen(&root.join("run/ceph/ceph-osd.3.asok"));
+    std::os::unix::fs::symlink(root.join("run"), root.join("var-run")).unwrap();
+    let link = root.join("var-run/ceph");
+    let found = find(&root, &[link.clone(), link.join("ceph-osd.3.asok"), link.join("ceph-osd.4.asok")]);
+    assert_eq!(names(&found), ["osd.3", "osd.4"]);
+    assert_eq!(found[1].socket, root.join("run/ceph/ceph-osd.4.asok"));
+}
+
+#[test]
+fn a_socket_that_an_earlier_process_left_is_no_osd() {
+    let root = folder("left");
+    let _open = ["ceph-osd.3.100.asok", "ceph-osd.3.200.asok", "ceph-osd.3.300.asok"]
+        .map(|name| listen(&root.join("run/ceph").join(name)));
+    // The newest process need not have the largest id.
+    let now = rustix::fs::Timespec { tv_sec: 4_000_000_000, tv_nsec: 0 };
+    let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+    let newest = root.join("run/ceph/ceph-osd.3.200.asok");
+    rustix::fs::utimensat(rustix::fs::CWD, &newest, &times, rustix::fs::AtFlags::empty()).unwrap();
+    let found = find(&root, &[]);
+    assert_eq!(found, [OsdEntry { name: "osd.3".into(), socket: newest }]);
+}

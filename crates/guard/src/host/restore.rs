@@ -49,7 +49,7 @@ pub(super) fn start_sentinel(journal: &Path) -> Result<Sentinel, Error> {
 /// as it is and in the journal.
 pub(super) fn begin(journal: &mut Journal, say: Say) {
     if let Err(error) = report(journal.restore_all(), say) {
-        tracing::warn!("{error}; these are left alone until that works, and the agent starts all the same");
+        tracing::warn!("{error}. The agent starts, and leaves these settings alone until they are put back");
         journal.leave_pending();
     }
 }

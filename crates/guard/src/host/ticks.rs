@@ -210,7 +210,7 @@ impl Host {
 }
 
 impl Policies {
-    /// Hands a policy to the loop if it differs from the one that is enforced and can be taken; the log says what is not.
+    /// Hands a policy to the loop if it can be taken; the log says what is not.
     pub fn offer(&self, config: Config, doubts: &[Problem]) {
         let running = lock(&self.shared).config.clone();
         let fixed = running.needs_restart(&config);
@@ -219,15 +219,17 @@ impl Policies {
             return;
         }
         doubts.iter().for_each(|doubt| tracing::warn!("{doubt}"));
-        if running != config {
-            let _ = self.newer.send(config);
-            self.ticking.unpark();
-        }
+        // Also the one in force: another may be on its way there.
+        let _ = self.newer.send(config);
+        self.ticking.unpark();
     }
 }
 
 /// Puts a newer policy in force.
 fn take_policy(shared: &mut Shared, config: &Config, actor: &Actor, configured: &Mutex<Configured>) {
+    if shared.config == *config {
+        return;
+    }
     let changed = shared.config.changed_pools(config);
     let at = (&Roots::default(), Path::new(cgroup::ROOT));
     match shared.agent.reload(config, at, actor.journal().as_deref_mut()) {
@@ -253,4 +255,43 @@ fn discover(configured: &Mutex<Configured>, every: Duration, found: &Sender<Map>
 
 fn survey(configured: &Configured) -> Map {
     Map::of(&Survey::of_this_machine(), configured, resolved)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Abilities;
+
+    fn policy(target: &str) -> Config {
+        let text = format!("[pools.a]\nlatency.target = \"{target}\"\n");
+        Config::parse(&text, "test", Abilities { tracepoints: false }).expect("valid")
+    }
+
+    #[test]
+    fn the_policy_that_was_offered_last_is_the_one_in_force() {
+        let (first, second) = (policy("10ms"), policy("20ms"));
+        let shared = Arc::new(Mutex::new(Shared {
+            agent: Agent::open(&first, &Roots::under(Path::new("none")), Path::new("none")).expect("opened"),
+            config: first.clone(),
+            cluster: None,
+            acting: false,
+            acting_reason: String::new(),
+            map_at: Instant::now(),
+            map_due: None,
+            late_ticks: 0,
+            errors: 0,
+            last_error: None,
+        }));
+        let (newer, offered) = channel();
+        let policies = Policies { shared: Arc::clone(&shared), newer, ticking: thread::current() };
+        // All within one tick.
+        [&second, &first].into_iter().for_each(|config| policies.offer(config.clone(), &[]));
+        let (actor, configured) = (Actor::Watching(String::new()), Mutex::default());
+        let mut in_force = Vec::new();
+        while let Ok(config) = offered.try_recv() {
+            take_policy(&mut lock(&shared), &config, &actor, &configured);
+            in_force.push(lock(&shared).config.clone());
+        }
+        assert_eq!(in_force, [second, first]);
+    }
 }

@@ -88,16 +88,17 @@ impl Mind {
     /// Takes in what the OSD counts, and decides.
     pub fn sample(&mut self, now: Instant, counters: &Counters) -> Taken {
         self.samples += 1;
+        // However long ago: an OSD that starts takes longer than a gap.
+        if self.before.is_some_and(|(_, before)| !counters.continue_from(&before)) {
+            self.forget(now, counters);
+            return Taken::Anew;
+        }
         let before =
             self.before.filter(|(at, _)| now.since(*at).as_nanos() / MAX_GAP_INTERVALS < self.interval.as_nanos());
         let Some((at, before)) = before else {
             self.forget(now, counters);
             return Taken::First;
         };
-        if !counters.continue_from(&before) {
-            self.forget(now, counters);
-            return Taken::Anew;
-        }
         self.before = Some((now, *counters));
         self.measure(now.since(at), &before, counters);
         self.tell(now, now.since(at), &before, counters);

@@ -202,6 +202,17 @@ fn counters_that_begin_anew_are_no_throughput() {
 }
 
 #[test]
+fn an_osd_that_was_away_for_long_has_begun_anew() {
+    let mut mind = elastic();
+    let mut osd = Osd::new(40e6, 64);
+    run(&mut mind, &mut osd, 0.0, 5.0);
+    let now = Instant::from_nanos((osd.now * 1e9) as u64);
+    let anew = Osd::new(40e6, 64).counters;
+    assert_eq!(mind.sample(now + Duration::from_secs(60), &anew), Taken::Anew);
+    assert_eq!(mind.sample(now + Duration::from_secs(60) + INTERVAL, &anew), Taken::Counted);
+}
+
+#[test]
 fn decisions_for_the_same_reason_are_one_record() {
     let mut mind = Mind::new(Config::Fixed { budget_bytes: 262_144 }, INTERVAL, Instant::ZERO, 1);
     let mut osd = Osd::new(40e6, 64);

@@ -305,7 +305,7 @@ pub struct QueueState {
     pub before: Option<u32>,
     /// Times that it was changed since the start.
     pub changes_total: u64,
-    /// The value that another program has set since: it is left alone as long as it is so.
+    /// The value that another program has set since: the agent leaves it alone until its own value is back.
     pub foreign: Option<String>,
 }
 

@@ -185,7 +185,7 @@ impl Cgroup {
         match find(self.mind.config(), &self.roots) {
             Ok(device) => self.device = Some(device),
             Err(cause @ NotUsable::NoDevice(_)) => {
-                self.notes.push(format!("not on this host: {cause}; it is looked for every second"));
+                self.notes.push(format!("not on this host: {cause}; the agent searches every second"));
             }
             Err(cause) => {
                 self.notes.push(cause.to_string());
@@ -196,7 +196,7 @@ impl Cgroup {
 
     /// The device is gone, or its number another's: nothing of it is enforced, and it is looked for anew.
     fn lose(&mut self, tick: &mut Tick<'_>) {
-        tracing::warn!("pool {}: its device or what it stands on is gone; it is looked for", self.mind.name());
+        tracing::warn!("pool {}: its device or one below it is gone; the agent searches", self.mind.name());
         let inherited = std::mem::take(&mut self.inherited);
         let groups = self.groups.drain(..).map(|group| {
             self.mind.leave(group.id);
@@ -222,7 +222,7 @@ impl Cgroup {
             let Some(names) = tick.errors.take(cgroup::find(&self.cgroups, &pattern)) else { continue };
             if names.is_empty() {
                 self.notes
-                    .push(format!("no group is named by {pattern:?} ({tenant}) now; it is looked for in every period"));
+                    .push(format!("no group is named by {pattern:?} ({tenant}) now; the agent searches every period"));
             }
             for name in names {
                 // Of several tenants that name a group, the most specific decides.

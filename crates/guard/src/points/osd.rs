@@ -74,7 +74,7 @@ pub struct Osd {
     bytes: CephOption,
     deferred: CephOption,
     control_deferred: bool,
-    /// Cost that may be deferred for each byte that may be inside, as it was before us.
+    /// Cost that may be deferred for each byte that may be in flight, as it was before us.
     deferred_ratio: Option<f64>,
     /// The process that listens, once it was seen.
     pid: Option<i32>,
@@ -201,13 +201,20 @@ impl Osd {
         self.restarts += 1;
         self.condition = Condition::Starting;
         (self.disagreeing, self.deferred_ratio, self.foreign) = (0, None, None);
-        for option in [&mut self.bytes, &mut self.deferred] {
-            // The journal finds nothing of ours in the new process, and forgets it.
-            let restored = journal.map_or(Ok(()), |journal| option.restore(journal));
-            option.forget();
-            restored?;
-        }
-        Ok(())
+        // The journal finds nothing of ours in the new process, and forgets it.
+        let restored = journal.map_or(Ok(()), |journal| self.restore(journal));
+        self.bytes.forget();
+        self.deferred.forget();
+        restored
+    }
+
+    /// Puts back what it has set.
+    ///
+    /// # Errors
+    /// What the OSD or the journal says; the journal keeps it then.
+    pub fn restore(&mut self, journal: &Mutex<Journal>) -> Result<(), actuator::Error> {
+        // Both are tried, whatever happens to the first.
+        [self.bytes.restore(journal), self.deferred.restore(journal)].into_iter().collect()
     }
 
     fn act(&mut self, journal: &Mutex<Journal>, throttle_bytes: u64) -> Result<(), actuator::Error> {
@@ -253,8 +260,7 @@ impl Osd {
         tracing::warn!("{}: {why}", self.name);
         self.foreign = Some(why);
         // Of the two, what is still ours is put back.
-        self.bytes.restore(journal)?;
-        self.deferred.restore(journal)
+        self.restore(journal)
     }
 
     /// The measurements and decisions.

@@ -101,6 +101,23 @@ fn an_osd_that_goes_and_comes_back_is_controlled_again() {
 }
 
 #[test]
+fn both_options_are_forgotten_with_their_process_whatever_is_refused() {
+    let mut bench = bench("both", fixed(262_144));
+    bench.tick().unwrap();
+    assert!(bench.osd.bytes.ours().is_some() && bench.osd.deferred.ours().is_some());
+    bench.fake = None;
+    bench.fake = Some(FakeOsd::start(&bench.path));
+    bench.fake.as_ref().unwrap().inside.lock().unwrap().refused = Some("config diff");
+    bench.osd.pid = Some(1);
+    assert!(bench.tick().is_err());
+    assert_eq!((bench.osd.bytes.ours(), bench.osd.deferred.ours()), (None, None));
+    bench.fake.as_ref().unwrap().inside.lock().unwrap().refused = None;
+    bench.tick().unwrap();
+    assert_eq!((bench.set(BYTES), bench.set(DEFERRED)), (Some("262144".into()), Some("524288".into())));
+    assert_eq!(bench.state().condition, "controlled");
+}
+
+#[test]
 fn a_throttle_that_another_program_sets_is_left_alone() {
     let mut bench = bench("foreign-osd", fixed(262_144));
     bench.tick().unwrap();

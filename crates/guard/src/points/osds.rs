@@ -28,6 +28,8 @@ const SHOW_EVERY: Duration = Duration::from_millis(100);
 struct Shown {
     state: PoolState,
     decisions: Log<Budget>,
+    /// The OSD has another socket now.
+    replaced: bool,
 }
 
 /// All OSDs of this host.
@@ -95,9 +97,18 @@ impl Osds {
         }
     }
 
-    /// Starts a thread for each OSD that is new.
+    /// Starts a thread for each OSD that is new, and ends those of sockets in whose place there is another.
     fn look(self: &Arc<Self>) {
-        for entry in osds::find(Path::new("/"), &self.config.sockets) {
+        let found = osds::find(Path::new("/"), &self.config.sockets);
+        lock(&self.threads).retain(|thread| !thread.is_finished());
+        lock(&self.known).retain(|(known, shown)| {
+            // One that is only gone for a while comes back, and is the same then.
+            let is_found = found.iter().any(|entry| entry.socket == known.socket);
+            let replaced = !is_found && found.iter().any(|entry| entry.name == known.name);
+            lock(shown).replaced = replaced;
+            !replaced
+        });
+        for entry in found {
             let known = lock(&self.known).iter().any(|(known, _)| known.socket == entry.socket);
             if known || !self.config.wants(&entry.name) {
                 continue;
@@ -105,7 +116,7 @@ impl Osds {
             // Which target is explored first should differ from one OSD to the next.
             let seed = lock(&self.known).len() as u64 + 1;
             let osd = Osd::new(&entry, &self.config, self.now(), seed);
-            let shown = Shown { state: osd.state(), decisions: osd.decisions().clone() };
+            let shown = Shown { state: osd.state(), decisions: osd.decisions().clone(), replaced: false };
             let shown = Arc::new(Mutex::new(shown));
             let (osds, to_show) = (Arc::clone(self), Arc::clone(&shown));
             let thread = thread::Builder::new().name(format!("evenkeel-{}", entry.name)).spawn(move || {
@@ -132,6 +143,12 @@ impl Osds {
         let mut due = Instant::now();
         let (mut show_due, mut last_error) = (due, None);
         while self.sleep(due.saturating_duration_since(Instant::now())) {
+            if lock(shown).replaced {
+                if let Some(Err(error)) = journal.map(|journal| osd.restore(&journal)) {
+                    tracing::warn!("{}: {error}", osd.name());
+                }
+                return;
+            }
             let result = osd.tick(|| self.now(), journal.as_deref());
             let now = Instant::now();
             due += every;
@@ -195,5 +212,39 @@ impl Osds {
             }
         }
         *lock(&self.journal) = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_osd::{FakeOsd, folder};
+    use crate::loops::record::At;
+
+    #[test]
+    fn a_new_socket_of_an_osd_takes_the_place_of_the_old_one() {
+        let folder = folder("replaced");
+        let socket = |id: u32| folder.join(format!("ceph-osd.4711.{id}.asok"));
+        let first = FakeOsd::start(&socket(1));
+        let config =
+            CephConfig { only: vec!["osd.4711".into()], sockets: vec![folder.to_owned()], ..CephConfig::default() };
+        let osds = Osds::start(&config, Duration::from_secs(3_600), Instant::now(), None).unwrap();
+        let shown = || {
+            let sockets = osds.states().into_iter().map(|state| match state.at {
+                At::Osd(osd) => (state.name, osd.socket),
+                _ => panic!("another point"),
+            });
+            sockets.collect::<Vec<_>>()
+        };
+        let known = |id| vec![("osd.4711".to_owned(), socket(id).display().to_string())];
+        assert_eq!(shown(), known(1));
+        // One that is away stays until there is another.
+        drop(first);
+        osds.look();
+        assert_eq!(shown(), known(1));
+        let _second = FakeOsd::start(&socket(2));
+        osds.look();
+        assert_eq!(shown(), known(2));
+        osds.stop();
     }
 }

@@ -1,5 +1,7 @@
 //! Queues of shared disks and their files: queues found and measured, their lengths written.
 
+use std::collections::BTreeMap;
+
 use evenkeel_control::slots::{InvalidConfig, Summary};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Cluster;
@@ -123,10 +125,22 @@ impl QueueDepth {
     fn find(&mut self, tick: &mut Tick<'_>) {
         self.notes.clear();
         let config = self.array.config().clone();
+        let mut taken = BTreeMap::new();
         for ((name, volume), paths) in config.volumes.iter().zip(&mut self.volumes) {
-            let found = queue::find(&self.roots, &volume.device).unwrap_or_else(|why| {
-                self.notes.push(format!("{name}: {why}; it is looked for in every period"));
+            let mut found = queue::find(&self.roots, &volume.device).unwrap_or_else(|why| {
+                self.notes.push(format!("{name}: {why}; the agent searches every period"));
                 Vec::new()
+            });
+            // Two lengths for one queue would take turns.
+            found.retain(|queue| {
+                let first: &mut &str = taken.entry(queue.path.clone()).or_insert(name);
+                if *first != name {
+                    self.notes.push(format!(
+                        "{name}: stands on {} as {first} does, and one queue cannot be divided: {name} is left alone; give each a LUN of its own",
+                        queue.disk
+                    ));
+                }
+                *first == name
             });
             let (stay, gone): (Vec<Path>, Vec<Path>) =
                 paths.drain(..).partition(|path| path.length.is_there() && found.contains(path.length.queue()));
@@ -149,7 +163,7 @@ impl QueueDepth {
                 if let (false, Some(found)) = (foreign, path.length.foreign()) {
                     let queue = path.length.queue();
                     tracing::warn!(
-                        "another program has set {} of {} to {found}: it is left alone as long as it is so",
+                        "another program has set {} of {} to {found}: the agent leaves it alone until its own value is back",
                         queue.knob.name(),
                         queue.disk
                     );
@@ -159,7 +173,7 @@ impl QueueDepth {
             let left = |path: &&Path| tick.journal.as_ref().is_some_and(|journal| path.length.is_left(journal));
             for queue in paths.iter().filter(left).map(|path| path.length.queue()) {
                 self.notes.push(format!(
-                    "{name}: {} of {} stays as an earlier run left it: it cannot be put back, which is tried again with every newer policy and at the end",
+                    "{name}: {} of {} stays as an earlier run left it: it cannot be put back; the agent tries again at each newer policy and at its end",
                     queue.knob.name(),
                     queue.disk
                 ));

@@ -268,6 +268,18 @@ fn a_newer_policy_keeps_the_queues_and_puts_back_those_it_does_not_name() {
 }
 
 #[test]
+fn one_queue_has_one_master() {
+    let config = CONFIG.replace("device:no-database", "device:no-partition");
+    let mut host = Host::new("same", &DISKS[1..], &config);
+    let link = host.root.join("sys/class/block/no-partition");
+    std::os::unix::fs::symlink(host.root.join("sys/devices/no-backup"), link).unwrap();
+    host.seconds(20, true);
+    assert!(host.volume(0).queues.len() == 1 && host.volume(1).queues.is_empty(), "{:?}", host.state());
+    let notes = host.agent.state().pools[0].notes.join("\n");
+    assert!(notes.contains("database: stands on no-backup as backup does"), "{notes}");
+}
+
+#[test]
 fn a_slash_in_a_disks_name_is_an_exclamation_mark_in_sysfs() {
     let config = "[pools.san]\ntuning.slots = \"needs\"\n[tenants.a]\nmatch = [\"device:no!c0d0\"]\n";
     let mut host = Host::new("slash", &[("no!c0d0", 2.0)], config);

@@ -192,7 +192,7 @@ pub enum NotUsable {
     NoDevice(String),
     /// The parts of the device are not known.
     #[error(
-        "the devices below {device} cannot be found out{because}; name its slow device: tuning.cache.slow = \"/dev/...\""
+        "the devices below {device} cannot be determined{because}; name its slow device: tuning.cache.slow = \"/dev/...\""
     )]
     Unknown {
         /// As it was named.

@@ -59,9 +59,9 @@ pub struct Store {
 /// A throttle's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct Throttle {
-    /// Cost inside, in bytes.
+    /// Cost in flight, in bytes.
     pub val: u64,
-    /// Cost that may be inside, in bytes.
+    /// Cost that may be in flight, in bytes.
     pub max: u64,
     /// Requests that came.
     pub get_started: u64,
@@ -71,7 +71,7 @@ pub struct Throttle {
     pub get_sum: u64,
     /// Cost given back, in bytes.
     pub put_sum: u64,
-    /// How long those waited that had to.
+    /// Waits of the requests that waited.
     pub wait: Average,
 }
 

@@ -62,7 +62,7 @@ impl Knob {
     }
 }
 
-/// A disk and how many requests it may have inside.
+/// A disk and how many requests it may have in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
     /// The kernel's name of the disk.
