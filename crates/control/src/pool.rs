@@ -396,7 +396,7 @@ impl<R> Pool<R> {
         self.apply_slots(now, id.index);
     }
 
-    /// Changes the pool's settings; what is queued and inside stays.
+    /// Changes the pool's settings; requests queued and in flight stay.
     pub fn reconfigure(&mut self, now: Instant, config: Config) {
         let change = self.price.configure(config.base_cost_bytes);
         self.bucket.set_rates(now, config.limit, config.limit_burst);

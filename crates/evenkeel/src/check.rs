@@ -61,8 +61,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         }
     }
     if !args.json {
-        checked.errors.iter().for_each(|error| eprintln!("error: {error}"));
-        checked.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+        checked.errors.iter().for_each(|error| output::complain(&format!("error: {error}\n")));
+        checked.warnings.iter().for_each(|warning| output::complain(&format!("warning: {warning}\n")));
     }
     output::show(args.json, &checked, |checked| match &args.file {
         None => parts(&checked.host),

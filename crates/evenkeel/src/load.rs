@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::{output, parallel};
-use anyhow::{bail, ensure};
+use crate::output::{self, Usage};
+use crate::parallel;
+use anyhow::{Error, bail, ensure};
 use evenkeel_load::{
     Extras, Job, JobOptions, Journal, Record, Report, check_result, jobs, progress_line, seed_from_time,
 };
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["jobs", "check_journal"])]
     journal: Option<PathBuf>,
     /// Instead of a load, check that the export holds every write that FILE records as durable
-    #[arg(long, value_name = "FILE", conflicts_with = "jobs")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["jobs", "fill", "connections", "threads"])]
     check_journal: Option<PathBuf>,
 }
 
@@ -50,7 +51,7 @@ fn export(text: &str) -> Result<String, UnitError> {
 /// Reports a server that cannot be reached or is lost, request errors and content mismatches.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let seed = args.seed.unwrap_or_else(seed_from_time);
-    let jobs = jobs(args.jobs.as_deref(), args.uri.as_deref(), &args.options, seed)?;
+    let jobs = jobs(args.jobs.as_deref(), args.uri.as_deref(), &args.options, seed).map_err(judged)?;
     let record = args.check_journal.as_deref().map(Record::read).transpose()?;
     let journal = match (&args.journal, jobs.as_slice()) {
         (Some(path), [job]) => Some(journal(path, job, args.json)?),
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     } else if args.json {
         output::print(&format!("{}\n", serde_json::to_string_pretty(&report)?))?;
     } else if args.journal.as_deref() == Some(std::path::Path::new("-")) {
-        eprint!("{}", report.text());
+        output::complain(&report.text());
     } else {
         output::print(&report.text())?;
     }
@@ -84,7 +85,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
 fn journal(path: &std::path::Path, job: &Job, json: bool) -> anyhow::Result<Journal> {
     ensure!(
         !(json && path == std::path::Path::new("-")),
-        "--journal - and --json would both write to standard output: give the journal a file"
+        Usage("--journal - and --json would both write to standard output: give the journal a file".into())
     );
-    Ok(Journal::of(job, path)?)
+    Journal::of(job, path).map_err(judged)
+}
+
+/// An error of options is one of the command line.
+fn judged(error: evenkeel_load::Error) -> Error {
+    let is_of_options = error.is_of_options();
+    let error = Error::from(error);
+    if is_of_options { Usage(format!("{error:#}")).into() } else { error }
 }

@@ -135,11 +135,7 @@ fn write(out: &mut impl Write, messages: &Receiver<Message>, dropped: &AtomicU64
         }
         let count = dropped.swap(0, Ordering::Relaxed);
         if count > 0 {
-            let _ = writeln!(
-                out,
-                "the log is short of {}: stderr is not read as fast as they come",
-                counted(count, "line")
-            );
+            let _ = writeln!(out, "the log is short of {}: stderr is read too slowly", counted(count, "line"));
         }
     }
 }

@@ -131,7 +131,8 @@ fn main() -> ExitCode {
         // The panic has been told.
         Ok(thread) => thread.join().unwrap_or(ExitCode::from(101)),
         Err(error) => {
-            eprintln!("evenkeel: cannot start a thread: {error}; raise LimitSTACK= of the service, ulimit -s");
+            let cure = "raise LimitSTACK= of the service, ulimit -s";
+            output::complain(&format!("evenkeel: cannot start a thread: {error}; {cure}\n"));
             ExitCode::from(2)
         }
     }
@@ -166,7 +167,7 @@ fn run() -> ExitCode {
     let log = match Log::start(&cli.log, lasts) {
         Ok(log) => log,
         Err(error) => {
-            eprintln!("evenkeel: {error:#}");
+            output::complain(&format!("evenkeel: {error:#}\n"));
             return ExitCode::from(2);
         }
     };
@@ -194,7 +195,11 @@ fn run() -> ExitCode {
         log.say(&format!("evenkeel: {error:#}"));
     }
     log.finish();
-    let status = u8::from(done.is_err());
+    let status = match &done {
+        Ok(()) => 0,
+        Err(error) if error.is::<output::Usage>() => 2,
+        Err(_) => 1,
+    };
     if serves {
         evenkeel_server::leave(status);
     }

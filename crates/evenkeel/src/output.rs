@@ -1,8 +1,9 @@
 //! Standard output that may be a closed pipe, or one without a reader.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
@@ -29,12 +30,44 @@ pub(crate) fn say(text: &str) {
 }
 
 fn write(out: &mut impl Write, text: &str) -> anyhow::Result<()> {
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    unless_closed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// The result of writing to standard output, where a reader that has seen enough is no error.
+///
+/// # Errors
+/// Any other.
+pub(crate) fn unless_closed(written: io::Result<()>) -> anyhow::Result<()> {
+    match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write to standard output")
         }
         _ => Ok(()),
     }
+}
+
+/// Writes `text` to standard error. Where that is full or closed there is no place to say so, and the work goes on.
+pub(crate) fn complain(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+/// A command line that is well-formed and cannot be used all the same: exit status 2, as of one that is not.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(pub(crate) String);
+
+/// Makes sure that a report can be written, before minutes of work and not after. Its content stays.
+///
+/// # Errors
+/// When it cannot, with its name.
+pub(crate) fn prepare(path: &Path) -> anyhow::Result<()> {
+    OpenOptions::new().append(true).create(true).open(path).with_context(|| cannot_write(path))?;
+    Ok(())
+}
+
+/// The words for a report that cannot be written.
+pub(crate) fn cannot_write(path: &Path) -> String {
+    format!("cannot write the report {}", path.display())
 }
 
 /// Prints a record as JSON, or the `text` that is made of it.
@@ -80,13 +113,14 @@ pub(crate) fn spinner(template: &str) -> ProgressBar {
 
 /// The command line that repeats what is shown, with the name of the program instead of its path.
 pub(crate) fn command() -> String {
-    let quoted =
-        |argument: String| match argument.contains(|c: char| c.is_whitespace() || "\"'{}[]*?$;&|<>()".contains(c)) {
-            true => format!("'{}'", argument.replace('\'', "'\\''")),
-            false => argument,
-        };
     let arguments = std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
     format!("evenkeel {}", arguments.collect::<Vec<_>>().join(" "))
+}
+
+/// A word as a shell takes it.
+pub(crate) fn quoted(word: String) -> String {
+    let is_special = |c: char| c.is_whitespace() || "\"'{}[]*?$;&|<>()`\\#!".contains(c);
+    if word.is_empty() || word.contains(is_special) { format!("'{}'", word.replace('\'', "'\\''")) } else { word }
 }
 
 #[cfg(test)]
@@ -111,5 +145,31 @@ mod tests {
         let full = write(&mut Refusing(io::ErrorKind::StorageFull), "text").unwrap_err();
         assert!(format!("{full:#}").starts_with("cannot write to standard output: "), "{full:#}");
         write(&mut Refusing(io::ErrorKind::BrokenPipe), "text").unwrap();
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_known_before_the_work_and_keeps_its_content() {
+        let folder = std::env::temp_dir().join(format!("evenkeel-prepare-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (there, away) = (folder.join("r.html"), folder.join("no/r.html"));
+        std::fs::write(&there, "old").unwrap();
+        prepare(&there).unwrap();
+        assert_eq!(std::fs::read_to_string(&there).unwrap(), "old");
+        let error = format!("{:#}", prepare(&away).unwrap_err());
+        assert!(error.starts_with(&format!("cannot write the report {}: ", away.display())), "{error}");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_word_that_a_shell_would_take_apart_is_quoted() {
+        for (word, expected) in [
+            ("/run/nbd.sock", "/run/nbd.sock"),
+            ("/a b", "'/a b'"),
+            ("it's", "'it'\\''s'"),
+            ("`x`", "'`x`'"),
+            ("", "''"),
+        ] {
+            assert_eq!(quoted(word.to_owned()), expected);
+        }
     }
 }

@@ -281,8 +281,13 @@ fn what_cannot_work_is_refused_before_it_starts() {
     for (arguments, words) in [
         (&["--verify"][..], "add --fill"),
         (&["--op", "write", "--journal", "x"], "add --fua or --flush-every"),
+        (&["--op", "write", "--fua", "--journal", "-"], "give the journal a file"),
         (&["--block-size", "1000", "--op", "write", "--verify"], "multiples of 512"),
-        (&["--offset", "1t"], "beyond the end"),
+    ] {
+        Load::run(&[&[uri.as_str()], arguments].concat()).is_misused(&[words]);
+    }
+    for (arguments, words) in [
+        (&["--offset", "1t"][..], "beyond the end"),
         (&["--size", "1t"], "beyond the end"),
         (&["--connections", "8", "--threads", "8", "--op", "write", "--verify", "--size", "8k"], "too small"),
         (&["--block-size", "32m"], "smaller than a block"),

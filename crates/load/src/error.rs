@@ -60,6 +60,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// True if options are wrong, rather than what came of them.
+    pub fn is_of_options(&self) -> bool {
+        match self {
+            Self::Options(_) => true,
+            Self::At { cause, .. } => cause.is_of_options(),
+            _ => false,
+        }
+    }
+
     /// Everything that is known about it, in one line.
     pub(crate) fn in_full(&self) -> String {
         let mut text = self.to_string();

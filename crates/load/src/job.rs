@@ -535,6 +535,9 @@ mod tests {
         let options = JobOptions { arrivals: Some(Arrivals::Constant), ..JobOptions::default() };
         let error = jobs(None, Some("nbd://h"), &options, 1).map(drop).unwrap_err().to_string();
         assert_eq!(error, "--arrivals does nothing here: it needs --rate");
+        let odd = JobOptions { trim_percent: Some(60), zero_percent: Some(60), ..JobOptions::default() };
+        assert!(jobs(None, Some("nbd://h"), &odd, 1).is_err_and(|error| error.is_of_options()));
+        assert!(jobs(None, Some("h"), &JobOptions::default(), 1).is_err_and(|error| !error.is_of_options()));
         let text = "[[job]]\nname = \"a\"\n[[job]]\nname = \"b\"\nrate = 9";
         assert_eq!(parse_file(text, Some("nbd://h"), &options).unwrap().len(), 2);
     }

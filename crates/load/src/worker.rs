@@ -151,7 +151,9 @@ impl<'a> Worker<'a> {
     /// Fills, runs and checks as the job says, and reports to the mailbox.
     pub(crate) fn run(mut self) {
         // Each waits for all others, also for one that failed.
-        let filled = if self.shared.job.fill { self.drive(Phase::Fill) } else { Ok(()) };
+        // A check keeps what it is about.
+        let fills = self.shared.job.fill && !self.shared.check_only;
+        let filled = if fills { self.drive(Phase::Fill) } else { Ok(()) };
         self.shared.ready.wait();
         let result = filled.and_then(|()| self.run_and_check());
         let models = self.regions.iter().filter_map(|region| region.model.as_ref());

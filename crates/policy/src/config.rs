@@ -38,7 +38,7 @@ pub const DEFAULT_TENANT: &str = "default";
 /// The volume that is served if the configuration has no volumes, and the default export while it exists.
 pub const DEFAULT_VOLUME: &str = "disk0";
 
-/// Everything an operator says.
+/// The whole configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -62,42 +62,9 @@ pub struct Config {
 }
 
 /// A table of another program: it may be there, and is not read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Elsewhere;
-
-impl<'de> Deserialize<'de> for Elsewhere {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(Self)
-    }
-}
-
-impl<'de> serde::de::Visitor<'de> for Elsewhere {
-    type Value = Self;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a table")
-    }
-
-    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<Self, A::Error> {
-        use serde::de::IgnoredAny;
-        while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(self)
-    }
-}
-
-impl JsonSchema for Elsewhere {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Elsewhere".into()
-    }
-
-    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
-        schemars::json_schema!({ "type": "object" })
-    }
-}
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub struct Elsewhere {}
 
 /// The server process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -478,7 +445,7 @@ impl Default for Config {
                 Volume { size: Some(Bytes(1 << 30)), ..Volume::default() },
             )]),
             cluster: Cluster::default(),
-            agent: Elsewhere,
+            agent: Elsewhere::default(),
         }
     }
 }
@@ -572,7 +539,7 @@ impl Config {
         }
     }
 
-    /// Tells of volumes whose they are. Takes time that grows with the number of tenants.
+    /// Maps volumes to their tenants. Takes time that grows with the number of tenants.
     pub fn owners(&self) -> Owners<'_> {
         let (mut named, mut patterns) = (HashMap::new(), Vec::new());
         for (entry, name) in self.entries() {
@@ -588,7 +555,7 @@ impl Config {
         Owners { config: self, named, patterns }
     }
 
-    /// Tells of clients whose they are. Takes time that grows with the number of tenants.
+    /// Maps clients to their tenants. Takes time that grows with the number of tenants.
     pub fn clients(&self) -> Clients {
         let of_clients = self.entries().filter(|(entry, _)| matches!(entry, Match::Client(_)));
         let mut entries: Vec<_> = of_clients.map(|(entry, name)| (entry.clone(), name.to_owned())).collect();

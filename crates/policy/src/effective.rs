@@ -195,7 +195,7 @@ pub fn unenforced(serve: (&Enforced, Vec<Problem>), guard: (&Enforced, Vec<Probl
     notes.into_iter().map(Missing::from).collect()
 }
 
-/// How far a part is there.
+/// Availability of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
@@ -333,6 +333,9 @@ pub fn served(config: &Config) -> Enforced {
         if pool.tuning.scheduler == Scheduler::Mclock {
             tenants.difference(&by_client).for_each(|tenant| of_tenant(config, tenant, (Some(name), pool), &mut out));
             scheduled.push((name, pool));
+        } else {
+            // Their settings have no effect, which is a warning: they belong here all the same.
+            out.tenants.extend(tenants.union(&by_client).map(|tenant| (*tenant).to_owned()));
         }
     }
     if let Some((first, pool)) = scheduled.first() {

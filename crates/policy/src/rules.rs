@@ -5,10 +5,10 @@ mod baselines;
 mod elsewhere;
 mod hangs;
 mod idle;
+mod remote;
 mod tls;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use crate::config::{
@@ -19,7 +19,7 @@ use crate::effective::Precedence;
 use crate::names::{closest, is_name, unusable_name};
 use crate::rbd::Image;
 use crate::units::{Bytes, Duration, Rates};
-use crate::uri::{Address, Target};
+use crate::uri::Target;
 
 pub use baselines::findings;
 pub use hangs::{budget_that_hangs, rate_that_hangs};
@@ -40,10 +40,8 @@ const MAX_MAX_REQUEST: Bytes = Bytes(1 << 30);
 const MAX_DESCRIPTION: usize = 4096;
 /// Room for one request of the largest payload that clients may send.
 const MIN_BUFFER_MEMORY: Bytes = Bytes(32 << 20);
-/// More connections to one server than bring anything.
-const MAX_REMOTE_CONNECTIONS: u32 = 64;
-/// How long requests may wait for a remote server: TCP also counts it as gone when it has acknowledged nothing for so long.
-const RECONNECT_TIMEOUT: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
+/// As with `evenkeel guard`: less is measured in no time, and decided by chance.
+const MIN_SLOTS_PERIOD: Duration = Duration::from_millis(100);
 /// Weights and cost percentages stay within what the scheduler computes exactly.
 const MAX_WEIGHT: u32 = 1_000_000;
 const MAX_COST_PERCENT: u32 = 10_000;
@@ -188,7 +186,7 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
             out.warning(&at("listen"), format!("{address} is reachable from other machines, and {danger}"));
         }
     }
-    tls::settings(server, out);
+    tls::settings(config, out);
     let terms = server.terms();
     terms.faults().into_iter().for_each(|([table, key], message)| out.error(&["server", table, key], message));
     access::of_server(config, out);
@@ -203,8 +201,12 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
     let control = server.control_path();
     let mut seen: Vec<&PathBuf> = Vec::new();
     for (key, path) in sockets.iter().map(|path| ("unix", path)).chain([("control", &control)]) {
-        if seen.contains(&path) {
+        if seen.contains(&path) && !path.as_os_str().is_empty() {
             out.error(&at(key), format!("{} is used twice; give each socket its own path", path.display()));
+        }
+        if path.as_os_str().is_empty() {
+            let none = if key == "unix" { "[] for none" } else { "remove this key" };
+            out.error(&at(key), format!("is empty; write a path, or {none}"));
         }
         if path.as_os_str().len() > MAX_SOCKET_PATH {
             out.error(
@@ -322,19 +324,19 @@ fn pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut
 /// Slots that can be given, and latency targets that are aimed at.
 fn slots(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut Findings) {
     let at = |key: &'static str| ["pools", name, "tuning", key];
-    let mut ours = config.volumes.iter().filter(|(_, volume)| volume.pool == name);
-    let target = ours.find(|(name, volume)| {
-        config.tenants.get(owners.of(name, volume)).is_some_and(|tenant| tenant.latency.is_some())
-    });
     let Some(control) = config.control(pool).slots else {
-        if let Some((volume, _)) = target {
+        if let Some(whose) = unmet_target(config, owners, name) {
             out.warning(
                 &at("slots"),
-                format!("the tenant of volume {volume:?} has a latency target, and without slots nothing is done for it; use slots = \"needs\""),
+                format!("{whose} has a latency target, which has no effect without slots; use slots = \"needs\""),
             );
         }
         return;
     };
+    if config.cluster.etcd.is_empty() && pool.tuning.slots_period.is_some_and(|period| period < MIN_SLOTS_PERIOD) {
+        out.error(&at("slots_period"), "must be from 100 ms to 60 s");
+        return;
+    }
     out.error_if(
         pool.tuning.scheduler == Scheduler::None,
         &at("slots"),
@@ -354,6 +356,29 @@ fn slots(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mu
         };
         out.error(&at(key), format!("must be {}", invalid.must_be));
     }
+}
+
+/// A tenant with a latency target on a pool of ours that has no slots, in words.
+fn unmet_target(config: &Config, owners: &Owners<'_>, pool: &str) -> Option<String> {
+    let has_target = |tenant: &Tenant| tenant.on(pool).latency.is_some();
+    let mut ours = config.volumes.iter().filter(|(_, volume)| volume.pool == pool).peekable();
+    ours.peek()?;
+    let of_volume = ours.find(|(name, volume)| config.tenants.get(owners.of(name, volume)).is_some_and(has_target));
+    if let Some((volume, _)) = of_volume {
+        return Some(format!("the tenant of volume {volume:?}"));
+    }
+    // A target of all pools is for those with slots, and clients may use one of them.
+    let has_slots = |pool: &String| config.pools.get(pool).is_some_and(|pool| config.control(pool).slots.is_some());
+    let met = config.volumes.values().any(|volume| has_slots(&volume.pool));
+    let is_meant = |tenant: &Tenant| !met || tenant.pools.get(pool).is_some_and(|own| own.latency.is_some());
+    let mut by_client = config.tenants.iter().filter(|(_, tenant)| brings_clients(tenant));
+    let (tenant, _) = by_client.find(|(_, tenant)| has_target(tenant) && is_meant(tenant))?;
+    Some(format!("tenant {tenant:?}"))
+}
+
+/// True if clients bring this tenant to every pool.
+fn brings_clients(tenant: &Tenant) -> bool {
+    tenant.matches.iter().any(|entry| matches!(entry, Match::Client(_)))
 }
 
 /// A latency target that can be aimed at, and a tenant to throttle for it.
@@ -376,8 +401,7 @@ fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool
     let ours = |(name, volume): (&String, &Volume)| owners.of(name, volume).to_owned();
     let first = tenants.next().map(ours);
     // Clients may bring tenants of their own.
-    let by_client =
-        config.tenants.values().any(|tenant| tenant.matches.iter().any(|entry| matches!(entry, Match::Client(_))));
+    let by_client = config.tenants.values().any(brings_clients);
     if let Some(only) = first
         && !by_client
         && tenants.all(|volume| ours(volume) == only)
@@ -392,7 +416,7 @@ fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool
 /// The latency that is measured where the target stands.
 fn latency_of(latency: Latency, measured: Of, at: &[&str], out: &mut Findings) {
     let path = |key: &'static str| [at, &[key]].concat();
-    out.error_if(latency.target.is_zero(), &path("target"), "nothing takes no time; use for example \"50ms\"");
+    out.error_if(latency.target.is_zero(), &path("target"), "must be more than 0s; use for example \"50ms\"");
     let (name, owner) = match measured {
         Of::All => ("all", "a tenant's target is measured of all its requests"),
         Of::Reads | Of::Writes => ("reads", "a pool's target is measured of reads"),
@@ -408,6 +432,17 @@ fn guarantees(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out
     tenants.sort_unstable();
     tenants.dedup();
     let there = |tenant: &str| config.tenants.get(tenant).map(|tenant| tenant.on(name));
+    if pool.tuning.scheduler == Scheduler::None && !tenants.is_empty() {
+        let by_client =
+            config.tenants.iter().filter(|(_, tenant)| brings_clients(tenant)).map(|(name, _)| name.as_str());
+        let idle = tenants.iter().copied().chain(by_client).find_map(|name| Some((name, rates_of(&there(name)?)?)));
+        if let Some((tenant, what)) = idle {
+            out.warning(
+                &["pools", name, "tuning", "scheduler"],
+                format!("tenant {tenant:?} has a {what}, which has no effect when requests go first come, first served; use \"mclock\""),
+            );
+        }
+    }
     tenants.retain(|tenant| {
         there(tenant).is_some_and(|own| !own.reservation.is_unset() || !own.guarantee.sum().is_unset())
     });
@@ -418,22 +453,23 @@ fn guarantees(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out
             bytes_per_s: Bytes(sum.bytes_per_s.0.saturating_add(reserved.bytes_per_s.max(guaranteed.bytes_per_s).0)),
         }
     });
-    let guaranteed = |tenant: &&&str| there(tenant).is_some_and(|tenant| !tenant.guarantee.sum().is_unset());
-    if pool.tuning.scheduler == Scheduler::None
-        && let Some(tenant) = tenants.iter().find(guaranteed)
-    {
-        out.warning(
-            &["pools", name, "tuning", "scheduler"],
-            format!("tenant {tenant:?} has a throughput guarantee, which has no effect when requests go first come, first served; use \"mclock\""),
-        );
-    }
     let limit = pool.limit.rates();
     if exceeds(due.iops, limit.iops) || exceeds(due.bytes_per_s.0, limit.bytes_per_s.0) {
         out.warning(
             &["pools", name, "limit"],
-            format!("reservations and guarantees of the tenants {} come to {due}, more than the limit of {limit}: the {} wins, and not all can be kept at once", tenants.join(", "), Precedence::PoolLimit.winner(Precedence::Reservation)),
+            format!("reservations and guarantees of the tenants {} come to {due}, more than the limit of {limit}: the {} wins, and not all can be met at once", tenants.join(", "), Precedence::PoolLimit.winner(Precedence::Reservation)),
         );
     }
+}
+
+/// The rates that a scheduler keeps for a tenant: the first that is set, by name.
+fn rates_of(tenant: &Tenant) -> Option<&'static str> {
+    let set = [
+        ("throughput guarantee", tenant.guarantee.sum()),
+        ("reservation", tenant.reservation),
+        ("limit", tenant.limit.rates()),
+    ];
+    set.into_iter().find_map(|(what, rates)| (!rates.is_unset()).then_some(what))
 }
 
 /// True if a rate is above a limit that is set.
@@ -481,7 +517,7 @@ fn guarantee(tenant: &Tenant, out: &mut Findings, at: &[&str]) {
     {
         if rates.iops > 0 && rates.bytes_per_s.0 > 0 {
             let path: Vec<&str> = at.iter().copied().chain(direction).collect();
-            out.error(&path, "must be either iops or bytes_per_s: both cannot be kept exactly");
+            out.error(&path, "must be either iops or bytes_per_s: both cannot be met exactly");
             return;
         }
     }
@@ -495,7 +531,7 @@ fn guarantee(tenant: &Tenant, out: &mut Findings, at: &[&str]) {
     let each = !guarantee.read.is_unset() || !guarantee.write.is_unset();
     let sum = guarantee.sum();
     if each && !guarantee.together().is_unset() {
-        out.error(at, "must be either of reads and writes together or of each for itself; leave read and write away, or iops and bytes_per_s beside them");
+        out.error(at, "is given both for all requests and for each direction; remove read and write, or iops and bytes_per_s beside them");
     } else if exceeding(sum, limit) {
         out.error(
             at,
@@ -536,9 +572,9 @@ fn matches(tenants: &BTreeMap<String, Tenant>, out: &mut Findings) {
         let at = ["tenants", name, "match"];
         for entry in &tenant.matches {
             let text = match entry {
-                // Paths have large and small letters.
-                Match::Cgroup(_) | Match::Device(_) => entry.to_string(),
-                Match::Client(_) | Match::Volume(_) | Match::Initiator(_) => entry.to_string().to_lowercase(),
+                // Paths and volumes have large and small letters.
+                Match::Cgroup(_) | Match::Device(_) | Match::Volume(_) => entry.to_string(),
+                Match::Client(_) | Match::Initiator(_) => entry.to_string().to_lowercase(),
             };
             match owners.insert(text, name) {
                 Some(other) if other != name => {
@@ -583,8 +619,9 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
         "the server has no certificate; add [server.tls] with certificate and key, or remove this key",
     );
     access::of_volume(config, name, volume, out);
-    remote(&config.server, name, volume, out);
-    image(name, volume, out);
+    remote::export(&config.server, name, volume, out);
+    remote::image(name, volume, out);
+    remote::cache(name, volume, out);
     match (volume.backend, &volume.path) {
         (Backend::Memory | Backend::Emulate | Backend::Nbd | Backend::Rbd, Some(_)) => {
             out.error(&at("path"), format!("backend {backend:?} has no path; remove it, or use backend = \"file\""));
@@ -620,91 +657,6 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
             );
         }
         _ => {}
-    }
-}
-
-/// True if a server listens at an address, as far as its settings say.
-fn listens_at(server: &Server, address: &Address) -> bool {
-    match address {
-        Address::Tcp(host, port) => {
-            let host: IpAddr = match host.parse() {
-                Ok(host) => host,
-                Err(_) if host.eq_ignore_ascii_case("localhost") => Ipv4Addr::LOCALHOST.into(),
-                Err(_) => return false,
-            };
-            server.listen.iter().any(|own| {
-                let same = own.ip() == host || (own.ip().is_unspecified() && host.is_loopback());
-                own.port() == *port && *port != 0 && same
-            })
-        }
-        Address::Unix(path) => {
-            let in_full = |path: &Path| std::path::absolute(path).ok();
-            server
-                .unix_paths()
-                .iter()
-                .any(|own| own == path || in_full(own).is_some_and(|own| in_full(path) == Some(own)))
-        }
-    }
-}
-
-/// Checks a volume that another server exports.
-fn remote(server: &Server, name: &str, volume: &Volume, out: &mut Findings) {
-    let at = |key: &'static str| ["volumes", name, key];
-    match (volume.backend, &volume.uri) {
-        (Backend::Nbd, None) => {
-            out.error(&at("backend"), "backend \"nbd\" needs a uri, for example uri = \"nbd://192.0.2.1:10809/disk0\"");
-        }
-        (Backend::Nbd, Some(uri)) => out.error_if(
-            listens_at(server, &uri.address),
-            &at("uri"),
-            "is this server's own address, and the server would wait for itself; name another server",
-        ),
-        (other, Some(_)) => {
-            out.error(
-                &at("uri"),
-                format!("backend {:?} has no uri; remove it, or use backend = \"nbd\"", other.name()),
-            );
-        }
-        (_, None) => {}
-    }
-    out.error_if(
-        !(1..=MAX_REMOTE_CONNECTIONS).contains(&volume.connections),
-        &at("connections"),
-        &format!("{} is out of range; use 1 to {MAX_REMOTE_CONNECTIONS}", volume.connections),
-    );
-    let [shortest, longest] = RECONNECT_TIMEOUT;
-    out.error_if(
-        !(shortest..=longest).contains(&volume.reconnect_timeout),
-        &at("reconnect_timeout"),
-        &format!("{} is out of range; use \"{shortest}\" to \"{longest}\"", volume.reconnect_timeout),
-    );
-}
-
-/// Checks a volume that a Ceph cluster holds.
-fn image(name: &str, volume: &Volume, out: &mut Findings) {
-    let at = |key: &'static str| ["volumes", name, key];
-    if volume.backend == Backend::Rbd {
-        out.error_if(
-            volume.rbd.is_none(),
-            &at("backend"),
-            "backend \"rbd\" needs an image, for example rbd = \"pool/image\"",
-        );
-        let user = volume.ceph_user.as_deref();
-        out.error_if(
-            user.is_some_and(|user| user.is_empty() || user.starts_with("client.") || user.contains('\0')),
-            &at("ceph_user"),
-            "write the user without \"client.\", for example ceph_user = \"evenkeel\"",
-        );
-        return;
-    }
-    for (key, given) in [
-        ("rbd", volume.rbd.is_some()),
-        ("ceph_conf", volume.ceph_conf.is_some()),
-        ("ceph_user", volume.ceph_user.is_some()),
-        ("ceph_keyring", volume.ceph_keyring.is_some()),
-    ] {
-        let why = format!("backend {:?} has no {key}; remove it, or use backend = \"rbd\"", volume.backend.name());
-        out.error_if(given, &at(key), &why);
     }
 }
 

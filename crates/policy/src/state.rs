@@ -32,7 +32,7 @@ pub struct State {
     pub engine: String,
     /// Every volume is read-only.
     pub read_only: bool,
-    /// A graceful stop goes on.
+    /// True during a graceful stop.
     pub draining: bool,
     /// Threads that serve connections.
     pub workers: Vec<WorkerState>,
@@ -89,7 +89,7 @@ pub struct ClusterState {
     pub decided_period: Option<u64>,
     /// Time since the end of the last period that we reported and saw come back.
     pub age_s: Option<f64>,
-    /// Members that are read one by one, this host included, by name: all, or those of its shard.
+    /// Members that are read individually, this host included, by name: all, or those of its shard.
     pub members: Vec<MemberState>,
     /// Members in the last period decided, all shards together.
     #[serde(default)]
@@ -613,7 +613,7 @@ pub struct RemoteState {
     pub connected: bool,
     /// Connections at present.
     pub connections: u64,
-    /// As many are wanted.
+    /// Connections wanted.
     pub connections_wanted: u64,
     /// Connections made since the start in place of ones that broke.
     pub reconnects_total: u64,

@@ -100,6 +100,9 @@ fn tcp(authority: &str) -> Result<Address, UnitError> {
     let (host, port) = if let Some(v6) = authority.strip_prefix('[') {
         let (host, rest) =
             v6.split_once(']').ok_or_else(|| UnitError::new("an IPv6 address ends with `]`".to_owned()))?;
+        if !rest.is_empty() && !rest.starts_with(':') {
+            return Err(UnitError::new(format!("`{rest}` after the address is no port: write [ADDRESS]:PORT")));
+        }
         (host, rest.strip_prefix(':'))
     } else {
         authority.rsplit_once(':').map_or((authority, None), |(host, port)| (host, Some(port)))
@@ -164,6 +167,7 @@ mod tests {
             ("nbds://host/", "TLS"),
             ("nbd:///x", "host is missing"),
             ("nbd://host:99999/x", "not a port"),
+            ("nbd://[::1]10810/disk0", "write [ADDRESS]:PORT"),
             ("nbd+unix:///x", "lacks ?socket"),
             ("nbd+unix:///x?sock=/s", "unknown parameter"),
             ("nbd://h/%4", "hexadecimal"),

@@ -32,7 +32,7 @@ pub enum Pattern {
 pub struct Burst {
     /// How long requests are sent.
     pub on_ns: u64,
-    /// How long none are.
+    /// How long no requests are sent.
     pub off_ns: u64,
 }
 

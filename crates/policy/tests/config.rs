@@ -247,7 +247,7 @@ fn rules_beyond_types_are_checked_in_place() {
         (
             "[tenants.a]\nguarantee = { iops = 10, write = { iops = 5 } }\n".into(),
             "2:1: tenants.a.guarantee",
-            &["together or of each"],
+            &["for all requests and for each direction"],
         ),
         (
             "[tenants.a]\nlimit.iops = 5\nguarantee = { read.iops = 3, write.iops = 3 }\n".into(),
@@ -713,7 +713,7 @@ fn faults_of_keys_for_other_programs_are_told_all_the_same() {
         ("[tenants.a.pools.main]\nweight = 0\n", "tenants.a.pools.main.weight: 0 is out of range"),
         ("[tenants.a.pools.main]\nlimit.iops = 5\nreservation.iops = 6\n", "a.pools.main.reservation: 6 IOPS reserved"),
         ("[tenants.a]\nreservation.iops = 6\n[tenants.a.pools.main]\nlimit.iops = 5\n", "a.pools.main.limit: 6 IOPS"),
-        ("[tenants.a.pools.main]\nlatency.target = \"0s\"\n", "tenants.a.pools.main.latency.target: nothing takes no"),
+        ("[tenants.a.pools.main]\nlatency.target = \"0s\"\n", "tenants.a.pools.main.latency.target: must be more than 0s"),
         ("[tenants.a.pools.main]\nguarantee.read = { iops = 1, bytes_per_s = 1 }\n", "must be either iops or"),
         ("[tenants.a]\nguarantee.read.ceiling = 5\n", "tenants.a.guarantee.read.ceiling: belongs to a guarantee"),
         ("[tenants.a]\nguarantee.read = { iops = 9, ceiling = 8 }\n", "read.ceiling: must be at least the guarantee"),

@@ -6,6 +6,7 @@ mod cluster_bytes;
 mod config;
 mod device;
 mod device_disk;
+mod doubts;
 mod explain;
 mod fuzz_smoke;
 mod http;

@@ -102,7 +102,7 @@ pub enum Error {
     #[error("{0}")]
     Refused(String),
     /// A device did not answer in time. What it was asked to do may still happen.
-    #[error("volume \"{volume}\": its device has not answered for {} s; what was asked of it may still happen. Look at the kernel's log, for an RBD image at `ceph -s`", patience.as_secs_f64())]
+    #[error("volume \"{volume}\": its device has not answered for {} s; the change may still take effect. Look at the kernel's log, for an RBD image at `ceph -s`", patience.as_secs_f64())]
     NoAnswer {
         /// The volume.
         volume: String,

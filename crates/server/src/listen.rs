@@ -8,6 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
 use evenkeel_control::Duration;
+use evenkeel_policy::uri::{Address, Target};
 use rustix::net::{AddressFamily, SocketAddrAny, SocketFlags, acceptfrom_with, getsockname, listen, sockopt};
 
 use crate::error::Error;
@@ -157,7 +158,7 @@ impl Drop for Listening {
 
 fn unix_uri(path: &Path) -> String {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    format!("nbd+unix:///?socket={}", absolute.display())
+    Target { address: Address::Unix(absolute), export: String::new() }.to_string()
 }
 
 /// True if a dead server left this socket behind. Connecting to a file that is no socket is refused as well: that file
@@ -178,6 +179,11 @@ mod tests {
         drop(taken);
         let this = format!("; process {} (", std::process::id());
         assert!(error.to_string().contains(&this) && error.to_string().ends_with("has it"), "{error}");
+    }
+
+    #[test]
+    fn a_path_with_letters_that_end_a_uri_is_encoded() {
+        assert_eq!(unix_uri(Path::new("/run/a b?&#%.sock")), "nbd+unix:///?socket=/run/a%20b%3F%26%23%25.sock");
     }
 
     #[test]

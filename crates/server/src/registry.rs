@@ -733,7 +733,7 @@ pub(crate) fn retire(volume: Arc<Volume>) -> Result<(), Error> {
     if Arc::strong_count(&volume) > 1 {
         tracing::warn!(
             volume = volume.name,
-            "removed, but operations are still inside its back end; its file stays locked until they end"
+            "removed, but operations are still in flight; its file stays locked until they end"
         );
     }
     finish(&volume)

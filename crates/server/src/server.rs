@@ -276,10 +276,22 @@ impl Server {
     /// # Errors
     /// When something cannot change while the server runs, or a volume cannot be opened or grown. Nothing has changed then.
     pub fn reload(&self, config: Config) -> Result<Applied, Error> {
+        self.take_up(&config, true)
+    }
+
+    /// The same by a command, which reads certificates again only where it names other files.
+    ///
+    /// # Errors
+    /// As of [`Self::reload`].
+    pub fn put(&self, config: Config) -> Result<Applied, Error> {
+        self.take_up(&config, false)
+    }
+
+    fn take_up(&self, config: &Config, fresh: bool) -> Result<Applied, Error> {
         let mut registry = self.registry();
-        let changes = change::plan(&registry.config, &config).map_err(|refused| Error::Refused(refused.to_string()))?;
+        let changes = change::plan(&registry.config, config).map_err(|refused| Error::Refused(refused.to_string()))?;
         let before = self.shared.snapshot().tls.clone();
-        let warnings = self.switch(&mut registry, &config, true)?;
+        let warnings = self.switch(&mut registry, config, fresh)?;
         let notes = std::mem::take(&mut registry.notes);
         let mut changes: Vec<_> = changes.iter().map(Change::to_string).collect();
         if let (Some(before), Some(after)) = (before, &self.shared.snapshot().tls)
@@ -503,7 +515,7 @@ impl Server {
     /// `drain_timeout` and a little.
     ///
     /// # Errors
-    /// When requests were still inside a back end after that time, or a sync failed: data may be lost.
+    /// When requests were still in flight after that time, or a sync failed: data may be lost.
     pub fn shutdown(&self) -> Result<(), Error> {
         let patience: StdDuration = self.config().server.drain_timeout.into();
         let stopped = self.stop(patience);

@@ -160,7 +160,7 @@ impl Volume {
     pub(crate) fn lengthen(self: &Arc<Self>, size: u64, asker: &Weak<()>) -> Result<MoreRoom, Error> {
         let mut growth = self.growth();
         if asker.strong_count() == 0 {
-            return Err(Error::Refused(format!("volume \"{}\" is not made longer any more", self.name)));
+            return Err(Error::Refused(format!("volume \"{}\" is not grown: its command has ended", self.name)));
         }
         match &self.backend {
             Backend::Memory(memory) | Backend::Emulate(memory, _) => {

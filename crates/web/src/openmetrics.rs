@@ -166,6 +166,16 @@ impl<T> Table<T> {
 }
 
 impl Family {
+    /// Gauges without a unit.
+    pub(crate) const fn gauges(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
+        Self { name, help, unit: None, metric_type: MetricType::Gauge, labels }
+    }
+
+    /// Counters without a unit.
+    pub(crate) const fn counters(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
+        Self { name, help, unit: None, metric_type: MetricType::Counter, labels }
+    }
+
     /// Its description.
     pub(crate) fn described(&self, prefix: &str) -> Vec<Description> {
         vec![description(prefix, self.name, self.help, self.unit.as_ref(), self.metric_type, self.labels)]
@@ -318,29 +328,12 @@ const CLUSTER: Table<ClusterState> = Table {
     ],
 };
 
-const MEMBERS: Family = Family {
-    name: "cluster_members",
-    help: "Members read one by one, this host included.",
-    unit: None,
-    metric_type: MetricType::Gauge,
-    labels: &["presence"],
-};
+const MEMBERS: Family =
+    Family::gauges("cluster_members", &["presence"], "Members read individually, this host included.");
 
-const SHARDS: Family = Family {
-    name: "cluster_shards",
-    help: "Shards that reported sums.",
-    unit: None,
-    metric_type: MetricType::Gauge,
-    labels: &["presence"],
-};
+const SHARDS: Family = Family::gauges("cluster_shards", &["presence"], "Shards that reported sums.");
 
-const IGNORED: Family = Family {
-    name: "cluster_ignored",
-    help: "Ignored values of other hosts.",
-    unit: None,
-    metric_type: MetricType::Counter,
-    labels: &["reason"],
-};
+const IGNORED: Family = Family::counters("cluster_ignored", &["reason"], "Ignored values of other hosts.");
 
 /// The descriptions of the cluster's metrics.
 pub(crate) fn cluster_described(prefix: &str) -> Vec<Description> {

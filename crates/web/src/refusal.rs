@@ -8,7 +8,8 @@ use evenkeel_server::Error;
 use serde::Serialize;
 use serde_json::json;
 
-/// Why a request was turned down; as an answer `{"error": {"kind", "message", "cure"}}`. Nothing has changed then.
+/// Why a request was turned down; as an answer `{"error": {"kind", "message", "cure"}}`. Nothing has changed then, but
+/// by `not_recorded` and perhaps by `no_answer`.
 #[derive(Debug, Serialize)]
 pub struct Refusal {
     /// Name of the reason, for programs.
@@ -48,6 +49,11 @@ impl From<Error> for Refusal {
             Error::Rbd { .. } => {
                 (422, "volume_unusable", "correct image, user or keyring; `ceph -s` shows the cluster")
             }
+            Error::NoAnswer { .. } => (
+                504,
+                "no_answer",
+                "look after the device (dmesg, `ceph -s`); see `evenkeel state` before you repeat this",
+            ),
             Error::Tls(_) => (422, "invalid_configuration", "correct the file or the key that names it, and try again"),
             _ => (500, "system", "free or permit what the system refuses, and try again"),
         };
@@ -83,5 +89,13 @@ mod tests {
             assert_eq!((refusal.status, refusal.kind), (422, kind), "{refusal:?}");
             assert!(!refusal.cure.contains("log"), "{refusal:?}");
         }
+    }
+
+    #[test]
+    fn a_device_that_does_not_answer_is_not_a_lack_of_the_system() {
+        let refusal =
+            Refusal::from(Error::NoAnswer { volume: "v".into(), patience: std::time::Duration::from_secs(5) });
+        assert_eq!((refusal.status, refusal.kind), (504, "no_answer"), "{refusal:?}");
+        assert!(refusal.cure.contains("dmesg") && refusal.cure.contains("before you repeat"), "{refusal:?}");
     }
 }

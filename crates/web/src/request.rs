@@ -1,8 +1,13 @@
 //! Tables of the requests of an API: the routers and the reference are made of them.
 
 use axum::Router;
+use axum::extract::{FromRequestParts, Path, Query};
 use axum::http::Method;
+use axum::http::request::Parts;
 use axum::routing::{MethodFilter, MethodRouter};
+use serde::de::DeserializeOwned;
+
+use crate::refusal::Refusal;
 
 /// A request that an API with the state `S` takes.
 pub struct Request<S> {
@@ -26,10 +31,64 @@ pub(crate) const fn read<S>(
     Request { method: Method::GET, path, body: "", effect, handler }
 }
 
+/// The parameters of a request, behind `?`.
+pub(crate) struct Asked<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let asked = Query::from_request_parts(parts, state).await;
+        let cure = "see docs/reference/api.md for the parameters";
+        asked.map(|Query(asked)| Self(asked)).map_err(|why| invalid(why.body_text(), cure))
+    }
+}
+
+/// The name in the path of a request.
+pub(crate) struct Named(pub(crate) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Named {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let named = Path::from_request_parts(parts, state).await;
+        let cure = "`evenkeel state` lists pools, tenants and volumes";
+        named.map(|Path(name)| Self(name)).map_err(|why| invalid(why.body_text(), cure))
+    }
+}
+
+fn invalid(why: String, cure: &str) -> Refusal {
+    Refusal::new(400, "invalid_request", why, cure)
+}
+
 /// The router of these requests.
 pub(crate) fn router<S: Clone + Send + Sync + 'static>(requests: &'static [Request<S>]) -> Router<S> {
     requests.iter().fold(Router::new(), |router, Request { method, path, handler, .. }| {
         let method = MethodFilter::try_from(method.clone()).expect("a method of the standard");
         router.route(path.split('?').next().unwrap_or(path), handler(method))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    struct Wanted {
+        count: usize,
+    }
+
+    #[tokio::test]
+    async fn parameters_that_cannot_be_read_are_refused_as_everything_else() {
+        let asked = async |uri: &str| {
+            let (mut parts, ()) = axum::http::Request::get(uri).body(()).unwrap().into_parts();
+            Asked::<Wanted>::from_request_parts(&mut parts, &()).await.map(|Asked(wanted)| wanted.count)
+        };
+        assert_eq!(asked("/decisions?count=5").await.ok(), Some(5));
+        let refusal = asked("/decisions?count=many").await.unwrap_err();
+        assert_eq!((refusal.status, refusal.kind), (400, "invalid_request"), "{refusal:?}");
+        assert!(refusal.message.contains("count") && refusal.cure.contains("api.md"), "{refusal:?}");
+    }
 }

@@ -5,7 +5,7 @@
 /// A bound on the cost of all that is in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Throttle {
-    /// Cost of all that is inside, in bytes.
+    /// Cost of requests in flight, in bytes.
     pub(super) inside: u64,
     /// Bytes that may be in flight; `u64::MAX` = unbounded.
     pub(super) budget: u64,

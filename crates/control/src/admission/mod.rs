@@ -271,7 +271,7 @@ fn bounded(budget: f64) -> f64 {
 #[derive(Clone, Copy)]
 struct Completion {
     now: Instant,
-    /// Cost inside, this request included.
+    /// Cost in flight, this request included.
     in_flight_bytes: u64,
     /// A request waits because it does not fit.
     holding_back: bool,
@@ -416,7 +416,7 @@ impl Admission {
         self.throttle.admit(cost_bytes);
     }
 
-    /// A request has left after `latency` in the back end, having moved `payload_bytes`. No answer tells kinds apart now.
+    /// A request has left after `latency` in the back end, having moved `payload_bytes`. No method uses `_kind`.
     #[inline]
     pub fn observe(&mut self, now: Instant, cost_bytes: u64, _kind: Kind, payload_bytes: u64, latency: Duration) {
         if now >= self.next_tick {
@@ -482,7 +482,7 @@ impl Admission {
         &self.decision
     }
 
-    /// Cost of all that is inside, in bytes.
+    /// Cost of requests in flight, in bytes.
     pub fn in_flight_bytes(&self) -> u64 {
         self.throttle.inside
     }

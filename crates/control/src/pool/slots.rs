@@ -1,4 +1,4 @@
-//! Slots of tenants: what each did in a period, and how many requests it may have inside.
+//! Slots of tenants: what each did in a period, and how many requests it may have in flight.
 //!
 //! The sensor and the throttle of a [`slots::Controller`](crate::slots::Controller) where the queue is ours. A pool that has
 //! the device for itself decides alone. One that shares it with pools of other hosts reports to them what its tenants did

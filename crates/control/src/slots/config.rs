@@ -67,7 +67,7 @@ impl Config {
     pub const NEEDS: Self =
         Self { method: Method::Needs, period: Duration::from_millis(100), latency: None, least: 4.0, most: 4096.0 };
 
-    /// As configured: decided once in `period`, with our least.
+    /// As configured: one decision each `period`; `least` as in [`Self::NEEDS`], at most `most`.
     pub fn configured(method: Method, period: Duration, latency: Option<Duration>, most: u32) -> Self {
         let most = f64::from(most);
         Self { method, period, latency, least: Self::NEEDS.least.min(most), most }

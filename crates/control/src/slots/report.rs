@@ -19,7 +19,7 @@ pub struct Report {
     pub waited: Duration,
     /// The time that its requests spent in the device during the period, added up.
     pub occupied: Duration,
-    /// The whole time inside of those that completed, added up.
+    /// Device latencies of completed requests, added up.
     pub device_time: Duration,
     /// From arrival to completion of those that completed, added up.
     pub latency: Duration,
@@ -51,7 +51,7 @@ impl Report {
         mean_s(self.latency, self.completed)
     }
 
-    /// True if nothing arrived, completed, waited or was inside.
+    /// True if nothing arrived, completed, was queued or in flight.
     pub fn is_idle(&self) -> bool {
         self.arrived == 0 && self.completed == 0 && self.queued == 0 && self.occupied == Duration::ZERO
     }

@@ -64,7 +64,8 @@ fn explain(place: &Place, error: Error) -> anyhow::Error {
         }
         (Place::Socket(_), _) => "the server did not answer".to_owned(),
         (Place::Plain(..), _) => format!("{} did not answer; is it https:// there?", place.authority()),
-        (Place::Secure(..), _) => format!("{place} and we do not come to terms"),
+        (Place::Secure(..), Error::Broken(_)) => format!("TLS with {place} failed"),
+        (Place::Secure(..), _) => format!("{place} did not answer"),
     };
     anyhow::Error::new(error).context(what)
 }

@@ -3,7 +3,7 @@
 use std::num::IntErrorKind;
 use std::path::PathBuf;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, ensure};
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use evenkeel_net::http::{Method, Place};
@@ -12,7 +12,7 @@ use evenkeel_policy::config::{Match, Server, Workers};
 use evenkeel_policy::rbd::Image;
 use evenkeel_policy::state::State;
 use evenkeel_policy::units::{Bytes, Duration, UnitError};
-use evenkeel_policy::uri::Target;
+use evenkeel_policy::uri::{Address, Target};
 use evenkeel_policy::{is_name, is_pool_name, unusable_name};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -21,7 +21,7 @@ mod client;
 pub(crate) mod show;
 mod site;
 
-use crate::output;
+use crate::output::{self, Usage};
 pub(crate) use client::{PATIENCE, get, path};
 pub(crate) use show::{table, words};
 pub(crate) use site::{Certificates, Site, plain};
@@ -99,8 +99,9 @@ impl Ask {
         Ok(!changed.changes.is_empty())
     }
 
-    /// The same of what is in force until the next reload, and says so.
-    fn patch(&self, path: &str, body: &Value) -> anyhow::Result<()> {
+    /// The same of what is in force until the next reload, and says so. `example`: an option that changes something.
+    fn patch(&self, path: &str, body: &Value, example: &str) -> anyhow::Result<()> {
+        ensure!(changes(body), Usage(format!("nothing to change: give at least one option, for example {example}")));
         if self.change(Method::PATCH, path, Some(body))? && !self.json {
             output::print(
                 "in force until the next reload or restart; to keep it, put it into the configuration file\n",
@@ -196,7 +197,7 @@ pub(crate) struct Create {
     #[arg(long, value_parser = PossibleValuesParser::new(["raw"]))]
     format: Option<String>,
     /// Export of another NBD server, for nbd: nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH
-    #[arg(long)]
+    #[arg(long, value_parser = reachable)]
     uri: Option<Target>,
     /// Image of a Ceph cluster, for rbd: POOL/IMAGE or POOL/NAMESPACE/IMAGE, with @SNAPSHOT to read a snapshot
     #[arg(long)]
@@ -248,6 +249,16 @@ fn absolute() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
 }
 
+/// An export whose socket means the same to a server in another folder.
+fn reachable(text: &str) -> Result<Target, String> {
+    let target: Target = text.parse().map_err(|error: UnitError| error.to_string())?;
+    let address = match target.address {
+        Address::Unix(path) => Address::Unix(std::path::absolute(path).map_err(|error| format!("socket: {error}"))?),
+        tcp @ Address::Tcp(..) => tcp,
+    };
+    Ok(Target { address, ..target })
+}
+
 /// Runs `evenkeel volume`.
 ///
 /// # Errors
@@ -276,7 +287,8 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
 pub(crate) enum TenantCommand {
     /// Change the QoS policy of a tenant, at once
     ///
-    /// In force until the next reload or restart: to keep it, put it into the configuration file.
+    /// In force until the next reload or restart: to keep it, put it into the configuration file. Lists are replaced;
+    /// what no option names stays.
     Set(SetTenant),
 }
 
@@ -316,7 +328,8 @@ pub(crate) struct SetTenant {
     /// Bytes per second of writes alone; 0 = no guarantee
     #[arg(long, value_name = "BYTES", conflicts_with_all = ["guarantee_iops", "guarantee_bytes_per_s"])]
     guarantee_write_bytes_per_s: Option<Bytes>,
-    /// Latency target on pools with slots, for example 10ms or 10ms@99 (percentile); "none" = no target
+    /// Latency target on pools with slots, for example 10ms@99 (percentile) or 10ms@mean; 10ms keeps the present
+    /// percentile; "none" = no target
     #[arg(long, value_parser = parse_latency, value_name = "TIME[@PERCENTILE]")]
     latency: Option<Value>,
     /// Share of what reservations leave, relative to other tenants
@@ -331,8 +344,8 @@ pub(crate) struct SetTenant {
     /// Throttle for latency targets of others
     #[arg(long, value_parser = PossibleValuesParser::new(["never", "last", "normal", "always"]))]
     throttle: Option<String>,
-    /// Clients and volumes that belong to it: volume:db-*, address:10.1.0.0/16, uid:1000, certificate:NAME; may be
-    /// given several times
+    /// Clients and volumes that belong to it, in place of those it has: volume:db-*, address:10.1.0.0/16, uid:1000,
+    /// certificate:NAME; give all of them, the option several times
     #[arg(long = "match", value_name = "ENTRY")]
     matches: Vec<Match>,
     /// Make a new tenant if there is none of this name
@@ -363,7 +376,7 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
         ("create", set.create.then_some(Value::from(true))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
-    set.ask.patch(&client::path("/api/v1/tenants/", &set.name), &body)
+    set.ask.patch(&client::path("/api/v1/tenants/", &set.name), &body, "--limit-iops 500")
 }
 
 /// `evenkeel pool`.
@@ -386,7 +399,7 @@ pub(crate) struct SetPool {
     scheduler: Option<String>,
     /// How much may be in flight: elastic, slowfast, none, fixed:BYTES (fixed:512KiB), or KEY=VALUE for a setting of the present kind; may be given several times
     #[arg(long, value_parser = parse_admission, value_name = "KIND|KEY=VALUE")]
-    admission: Vec<(String, Value)>,
+    admission: Vec<Admission>,
     /// Requests per second the pool lets through at most; 0 = no limit
     #[arg(long, value_name = "N", value_parser = whole::<u64>)]
     limit_iops: Option<u64>,
@@ -396,7 +409,8 @@ pub(crate) struct SetPool {
     /// Cost of a request on top of its payload, for example 4000
     #[arg(long)]
     base_cost: Option<Bytes>,
-    /// Latency target for reads, for example 20ms or 20ms@99 (percentile); "none" = no target
+    /// Latency target for reads, for example 20ms@99 (percentile) or 20ms@mean; 20ms keeps the present percentile;
+    /// "none" = no target
     #[arg(long, value_parser = parse_latency, value_name = "TIME[@PERCENTILE]")]
     latency: Option<Value>,
     /// A parameter of the emulated device, KEY=VALUE (bandwidth=50MB, iops=2000, stall_every=10s); may be given several times
@@ -426,7 +440,9 @@ fn parse_latency(text: &str) -> Result<Value, String> {
     let (time, percentile) = text.split_once('@').map_or((text, None), |(time, percentile)| (time, Some(percentile)));
     let target: Duration = time.parse().map_err(|error: UnitError| error.to_string())?;
     let percentile = match percentile {
-        None | Some("mean") => json!("mean"),
+        // The server keeps the present one: a target for p99 would silently become one for the mean.
+        None => return Ok(json!({ "target": target })),
+        Some("mean") => json!("mean"),
         Some(text) => {
             let percent = text.parse::<f64>().ok().filter(|percent| (0.0..100.0).contains(percent));
             json!(percent.ok_or_else(|| format!("{text:?} is no percentile; write for example 10ms@99"))?)
@@ -435,31 +451,41 @@ fn parse_latency(text: &str) -> Result<Value, String> {
     Ok(json!({ "target": target, "percentile": percentile }))
 }
 
-fn parse_admission(text: &str) -> Result<(String, Value), String> {
+/// The content of one `--admission`.
+#[derive(Clone, Debug, PartialEq)]
+enum Admission {
+    /// Another kind, with the budget of a fixed one.
+    Kind(String, Option<String>),
+    /// A setting of the present kind.
+    Setting(String, Value),
+}
+
+fn parse_admission(text: &str) -> Result<Admission, String> {
     match text.strip_prefix("fixed:") {
-        Some(budget) => Ok(("fixed".to_owned(), Value::from(budget))),
+        Some(budget) => Ok(Admission::Kind("fixed".to_owned(), Some(budget.to_owned()))),
         None if text == "fixed" => Err("fixed needs a budget: --admission fixed:512KiB".to_owned()),
-        None if text.contains('=') => parse_pair(text),
-        None => Ok((text.to_owned(), Value::Null)),
+        None if text.contains('=') => parse_pair(text).map(|(key, value)| Admission::Setting(key, value)),
+        None => Ok(Admission::Kind(text.to_owned(), None)),
     }
 }
 
 /// The change of the pool's admission for the server to merge: a kind by itself, or settings of the present kind.
-fn admission(given: Vec<(String, Value)>) -> anyhow::Result<Option<Value>> {
-    let (kinds, settings): (Vec<_>, Vec<_>) =
-        given.into_iter().partition(|(key, value)| value.is_null() || key == "fixed");
-    let mut table: Map<String, Value> = settings.into_iter().collect();
-    match kinds.as_slice() {
-        [] => Ok((!table.is_empty()).then_some(Value::Object(table))),
-        [(kind, budget)] => {
-            table.insert("kind".into(), Value::from(kind.as_str()));
-            if kind == "fixed" {
-                table.insert("budget".into(), budget.clone());
+fn admission(given: Vec<Admission>) -> anyhow::Result<Option<Value>> {
+    let mut table = Map::new();
+    let mut kinds = 0;
+    for part in given {
+        match part {
+            Admission::Kind(kind, budget) => {
+                kinds += 1;
+                table.insert("kind".into(), kind.into());
+                table.extend(budget.map(|budget| ("budget".to_owned(), budget.into())));
             }
-            Ok(Some(Value::Object(table)))
+            Admission::Setting(key, value) => drop(table.insert(key, value)),
         }
-        _ => Err(anyhow!("--admission names more than one kind; give elastic, slowfast, none or fixed:BYTES once")),
     }
+    let message = "--admission names more than one kind; give elastic, slowfast, none or fixed:BYTES once";
+    ensure!(kinds <= 1, Usage(message.into()));
+    Ok((!table.is_empty()).then_some(Value::Object(table)))
 }
 
 /// Runs `evenkeel pool`.
@@ -480,7 +506,7 @@ pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
         ("emulate", (!set.emulate.is_empty()).then(|| Value::Object(set.emulate.into_iter().collect()))),
         ("force", set.force.then_some(Value::from(true))),
     ]);
-    set.ask.patch(&client::path("/api/v1/pools/", &set.name), &body)
+    set.ask.patch(&client::path("/api/v1/pools/", &set.name), &body, "--limit-iops 500")
 }
 
 /// `evenkeel server`.
@@ -512,7 +538,7 @@ pub(crate) struct SetServer {
 /// When no server answers, or it refuses; nothing has changed then.
 pub(crate) fn server(command: ServerCommand) -> anyhow::Result<()> {
     let ServerCommand::Set(set) = command;
-    set.ask.patch("/api/v1/server", &set_members(&set)?)
+    set.ask.patch("/api/v1/server", &set_members(&set)?, "--drain-timeout 30s")
 }
 
 /// The options that are given, by their names.
@@ -523,6 +549,11 @@ fn set_members(options: &impl Serialize) -> anyhow::Result<Value> {
         .into_iter()
         .for_each(|members| members.retain(|_, value| !matches!(value, Value::Null | Value::Bool(false))));
     Ok(members)
+}
+
+/// True if a request says more than its consent to what is hardly ever meant. To create something is to change it.
+fn changes(body: &Value) -> bool {
+    body.as_object().is_some_and(|members| members.keys().any(|key| key != "force"))
 }
 
 /// An object of the members that have a value.
@@ -577,9 +608,10 @@ mod tests {
 
     #[test]
     fn a_latency_target_is_a_time_and_perhaps_a_percentile() {
-        for (text, percentile) in [("10ms", json!("mean")), ("10ms@mean", json!("mean")), ("10ms@99.9", json!(99.9))] {
+        for (text, percentile) in [("10ms@mean", json!("mean")), ("10ms@99.9", json!(99.9))] {
             assert_eq!(parse_latency(text).expect(text), json!({ "target": "10ms", "percentile": percentile }));
         }
+        assert_eq!(parse_latency("10ms"), Ok(json!({ "target": "10ms" })), "the percentile stays");
         assert_eq!(parse_latency("none"), Ok(Value::Null));
         for text in ["10", "10ms@", "10ms@p99", "10ms@nan", "10ms@100", "@99"] {
             assert!(parse_latency(text).is_err(), "{text}");
@@ -600,7 +632,13 @@ mod tests {
             admission(given(&["target_min=2ms", "history_samples=50"])).expect("settings"),
             Some(json!({ "target_min": "2ms", "history_samples": 50 }))
         );
-        assert!(admission(given(&["none", "slowfast"])).is_err());
+        assert_eq!(
+            admission(given(&["tolerance=null", "target_min=2ms"])).expect("settings"),
+            Some(json!({ "tolerance": null, "target_min": "2ms" })),
+            "no kind of that name"
+        );
+        assert_eq!(admission(given(&["fixed=1MiB"])).expect("a setting"), Some(json!({ "fixed": "1MiB" })));
+        assert!(admission(given(&["none", "slowfast"])).is_err_and(|error| error.is::<Usage>()));
         assert!(parse_admission("fixed").is_err_and(|error| error.contains("fixed:512KiB")));
     }
 
@@ -657,10 +695,28 @@ mod tests {
             ("top --interval 1ms", "out of range: 100ms to 1h make sense"),
             ("load nbd://a --rate -3", "use a whole number, 1 to 100000000"),
             ("load nbd://a --queue-depth 0", "use a whole number, 1 to 65536"),
+            ("load nbd://a --check-journal j --fill", "cannot be used with '--fill"),
+            ("load nbd://a --check-journal j --connections 2", "cannot be used with '--connections"),
+            ("load nbd://a --check-journal j --threads 2", "cannot be used with '--threads"),
+            ("volume create a --uri nbd+unix:///x?socket=", "socket: "),
         ] {
             let said = refused(&format!("evenkeel {line}"));
             assert!(said.contains(words) && !said.contains("tip: to pass"), "{line}: {said}");
         }
+    }
+
+    #[test]
+    fn a_socket_means_the_same_to_a_server_in_another_folder() {
+        let here = std::env::current_dir().expect("a folder");
+        let target = reachable("nbd+unix:///x?socket=rel.sock").expect("a URI");
+        assert_eq!(target, Target { address: Address::Unix(here.join("rel.sock")), export: "x".into() });
+        assert_eq!(reachable("nbd://h:1/x"), Ok("nbd://h:1/x".parse().expect("a URI")));
+    }
+
+    #[test]
+    fn a_command_that_would_change_nothing_says_so() {
+        assert!(!changes(&json!({})) && !changes(&json!({ "force": true })));
+        assert!(changes(&json!({ "create": true })) && changes(&json!({ "weight": 1, "force": true })));
     }
 
     #[test]

@@ -170,7 +170,7 @@ fn pool(pool: &PoolState) -> String {
         "limit",
         "requests",
         "queued",
-        "wait p50/p99 ms",
+        "queue p50/p99 ms",
         "device p50/p99 ms",
         "conns",
         "errors",

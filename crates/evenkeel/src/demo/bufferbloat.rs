@@ -66,6 +66,7 @@ const DEVICE: &str = "emulate = { preset = \"ssd\" }";
 /// # Errors
 /// What kept the server or its clients from running.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    args.html.iter().chain(&args.svg).try_for_each(|path| output::prepare(path))?;
     // However often it is interrupted: what was measured is shown, and the folder removed.
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -101,13 +102,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     if measured.is_empty() {
         bail!("interrupted before the first setting was measured");
     }
+    let record = serde_json::json!({ "device": DEVICE, "settings": measured });
+    output::show(args.json, &record, |_| live::text(&measured) + "\n" + &live::conclusions(&measured))?;
     let page = args.html.as_ref().map(|path| (path, live::page(&measured, output::command()).html()));
     let picture = args.svg.as_ref().map(|path| (path, live::svg(&measured, &output::command())));
     for (path, text) in page.into_iter().chain(picture) {
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, text).with_context(|| output::cannot_write(path))?;
     }
-    let record = serde_json::json!({ "device": DEVICE, "settings": measured });
-    output::show(args.json, &record, |_| live::text(&measured) + "\n" + &live::conclusions(&measured))
+    Ok(())
 }
 
 /// One pool with its own device for each setting; on each, a volume for the bulk writer and one for the light client.

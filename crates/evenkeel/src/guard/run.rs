@@ -42,6 +42,7 @@ const STATUS_CURE: &str = "choose another address with the key agent.status, or 
 /// # Errors
 /// A configuration that cannot be used, a kernel that lacks what is asked for, or a stop that could not put everything back.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    crate::serve::readable_again(&args.config)?;
     let (config, doubts) = super::read(&args.config)?;
     for doubt in doubts {
         tracing::warn!("{doubt}");

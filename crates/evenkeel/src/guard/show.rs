@@ -135,7 +135,7 @@ fn packets(pool: &PoolState, at: &PacketsState) -> String {
 fn array(pool: &PoolState, array: &QueueDepthState) -> String {
     let mut text = String::new();
     let total =
-        array.total_slots.map_or_else(|| "no bound on all slots".into(), |all| counted_figure(all, "slot") + " in all");
+        array.total_slots.map_or_else(|| "slots unbounded".into(), |all| counted_figure(all, "slot") + " in all");
     let with = if array.clustered { "decided with other hosts" } else { "decided by this host alone" };
     let _ = writeln!(text, "\n{}: {total} by {}, {with} every {} s", pool.name, pool.method, array.period_s);
     let head = ["volume", "target ms", "latency ms", "in the array ms", "used", "needed", "slots", "queue", "because"];

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args, mut program: Command) -> anyhow::Result<()> {
     if !args.search && !args.json && is_command(&program, &args.terms) {
         let words = [program.get_name().to_owned()].into_iter().chain(args.terms.iter().cloned());
         let shown = program.try_get_matches_from_mut(words.chain(["--help".to_owned()]));
-        return Ok(shown.err().map_or(Ok(()), |help| help.print())?);
+        return shown.err().map_or(Ok(()), |help| output::unless_closed(help.print()));
     }
     let words = args.terms.join(" ");
     let found = search::search(&words, &program);

@@ -13,7 +13,7 @@ fn words_of_the_field_give_their_definition_first() {
         ("backpressure", "stops reading"),
         ("noisy neighbour", "delays others"),
         ("SLO", "bound on"),
-        ("throttle", "slow a tenant down"),
+        ("throttle", "slow a tenant on purpose"),
         ("cgroup", "io.max"),
         ("bufferbloat", "queue too long"),
         ("SIOC", "queue depth"),

@@ -60,7 +60,7 @@ const GUARDED: &[Pair] = &[
 ];
 const LOADED: &[Pair] = &[
     ("0", "The server answered every request."),
-    ("1", "The server cannot be reached or was lost, a request failed, or content or durability was violated."),
+    ("1", "The server cannot be reached or was lost, a request failed, content was wrong, or a durable write is lost."),
     USAGE,
 ];
 const CHECKED: &[Pair] = &[
@@ -260,7 +260,7 @@ pub(super) const COMMANDS: &[Facts] = &[
         .examples(&[
             ("evenkeel top", "the server of this folder, else the server or agent of this host"),
             ("evenkeel top --status 127.0.0.1:9810", "the agent (evenkeel guard) of this host"),
-            ("evenkeel top --view tenants --sort response", "the slowest tenants first"),
+            ("evenkeel top --view tenants --sort latency", "the slowest tenants first"),
             (
                 "evenkeel top --once --view tenants --filter backup",
                 "a line for each tenant called backup, for a script",

@@ -105,7 +105,7 @@ Behind a key are its type and its default; a key without a default is not set.";
 const UNITS: &[Pair] = &[
     ("bytes", "4096, \"64KiB\" = \"64K\" (1024 each), \"200MB\" (1000 each)"),
     ("time", "\"500us\", \"50ms\", \"2s\", \"5m\", \"1h\", \"1d\"; always with a unit"),
-    ("rates", "{ iops = 5000, bytes_per_s = \"200MB\" }; both hold, a missing one or 0 is not set"),
+    ("rates", "{ iops = 5000, bytes_per_s = \"200MB\" }; both apply, a missing one or 0 is not set"),
 ];
 const FILES: &[Pair] = &[
     ("/etc/evenkeel/evenkeel.toml", "read by the package's evenkeel.service"),

@@ -11,7 +11,7 @@ use evenkeel_sim::experiment::harm::{self, Controller, Plan, SET};
 use evenkeel_sim::experiment::{Digest, Options, Report};
 use evenkeel_sim::world::{self, Failure, Setup};
 
-use crate::parallel;
+use crate::{output, parallel};
 
 /// Lines of progress where standard error is no terminal.
 const LINES: usize = 20;
@@ -136,7 +136,9 @@ fn judge(
         let done = count(&done, true);
         if !silent && done.is_multiple_of(seeds.len().div_ceil(LINES)) {
             let name = controller.name();
-            eprintln!("{name}: {done} of {} cases judged, {harmed} harmed, {gravely} of them gravely", seeds.len());
+            let of = seeds.len();
+            let line = format!("{name}: {done} of {of} cases judged, {harmed} harmed, {gravely} of them gravely\n");
+            output::complain(&line);
         }
         Ok((seed, judged))
     });

@@ -6,8 +6,7 @@ mod record;
 mod tests;
 mod traces;
 
-use std::fs::OpenOptions;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -37,17 +36,17 @@ enum Experiment {
     Messenger,
     /// Latency targets of hosts that share an array: the DRG paper, four workloads and two sets of targets
     Drg,
-    /// First, do no harm: each controller against none, on a thousand devices and loads drawn at random
+    /// First, do no harm: each controller against none, on devices and loads drawn at random
     Harm,
 }
 
 /// Arguments of `evenkeel reproduce`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Which
+    /// The experiment
     experiment: Experiment,
     /// Seed; the same seed gives the same figures on every machine. Without it 1; for harm the seed that follows from the
-    /// controllers' constants, so that changed constants are judged on cases that are new to them
+    /// controllers' source and defaults, so that a changed controller is judged on new cases
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..1 << 48))]
     seed: Option<u64>,
     /// Fewer seeds and shorter runs: the same cases in about a tenth of the time
@@ -56,10 +55,10 @@ pub(crate) struct Args {
     /// Print the rows as JSON
     #[arg(long)]
     json: bool,
-    /// Write a page with plots, which needs nothing from elsewhere
+    /// Write a page with plots that loads nothing else
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
-    /// Recorded traces, or folders of them, that are replayed instead of what was invented: for saat MSR Cambridge files
+    /// Recorded traces, or folders of them, that are replayed in place of generated load: for saat MSR Cambridge files
     /// (usr_0.csv), for drg files called like web... or wsrch... and tpcc...
     #[arg(long, value_name = "PATH")]
     traces: Vec<PathBuf>,
@@ -79,7 +78,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     match show(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("evenkeel: {error:#}");
+            output::complain(&format!("evenkeel: {error:#}\n"));
             let interrupted =
                 matches!(error.downcast_ref(), Some(Stopped::Interrupted { .. })) || error.is::<Partial>();
             if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::FAILURE }
@@ -88,11 +87,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn show(args: &Args) -> anyhow::Result<()> {
-    let cannot_write = |path: &Path| format!("cannot write {}", path.display());
-    if let Some(path) = &args.report {
-        // Before minutes of work, not after.
-        OpenOptions::new().append(true).create(true).open(path).with_context(|| cannot_write(path))?;
-    }
+    args.report.as_deref().map_or(Ok(()), output::prepare)?;
     let is_harm = args.experiment == Experiment::Harm;
     if let Some(option) = args.harm.given().filter(|_| !is_harm) {
         anyhow::bail!("{option} is for harm: other experiments draw no cases");
@@ -116,7 +111,7 @@ fn show(args: &Args) -> anyhow::Result<()> {
     }
     if let Some(path) = &args.report {
         let html = report::page(&report, args.quick).html();
-        std::fs::write(path, html).with_context(|| cannot_write(path))?;
+        std::fs::write(path, html).with_context(|| output::cannot_write(path))?;
     }
     let (constants, used) = (sets.as_ref().map(|sets| sets.constants.as_str()), sets.as_ref().and_then(Sets::used));
     output::show(args.json, &report::document(&report, constants, used), |_| {

@@ -5,6 +5,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use evenkeel_policy::Config;
+use evenkeel_policy::uri::{Address, Target};
+
+use crate::output::quoted;
 
 /// The text, for the addresses the server listens on.
 pub(crate) fn lines(config: &Config, uris: &[String], status: Option<SocketAddr>, control: &Path) -> String {
@@ -47,7 +50,7 @@ fn try_it(out: &mut String, export: &str, first: &str, uris: &[String], config: 
     let _ = writeln!(out, "\nTry it, in another terminal:");
     let _ = writeln!(out, "    nbdinfo '{uri}'");
     // As this program was called: it need not be on the path.
-    let program = std::env::args().next().unwrap_or_else(|| "evenkeel".into());
+    let program = quoted(std::env::args().next().unwrap_or_else(|| "evenkeel".into()));
     let _ = writeln!(out, "    {program} load '{uri}' --op {op} --queue-depth 32 --duration 5s");
     let _ = writeln!(
         out,
@@ -59,7 +62,8 @@ fn try_it(out: &mut String, export: &str, first: &str, uris: &[String], config: 
         let (host, port) = address.rsplit_once(':').unwrap_or((address, "10809"));
         let host = host.trim_matches(['[', ']']);
         let _ = writeln!(out, "    sudo modprobe nbd && sudo nbd-client {host} {port} /dev/nbd0 -name {export}");
-    } else if let Some((_, socket)) = first.split_once("?socket=") {
+    } else if let Ok(Target { address: Address::Unix(socket), .. }) = first.parse() {
+        let socket = quoted(socket.display().to_string());
         let _ = writeln!(out, "    sudo modprobe nbd && sudo nbd-client -unix {socket} /dev/nbd0 -name {export}");
     }
 }
@@ -115,6 +119,8 @@ mod tests {
         let text = lines(&config, &["nbd+unix:///?socket=/s".to_owned()], None, Path::new("c"));
         assert!(text.contains("--rw=randread") && !text.contains("randrw"), "{text}");
         assert!(text.contains("nbd-client -unix /s /dev/nbd0"), "{text}");
+        let text = lines(&config, &["nbd+unix:///?socket=/a%20b".to_owned()], None, Path::new("c"));
+        assert!(text.contains("nbd-client -unix '/a b' /dev/nbd0") && text.contains("?socket=/a%20b'"), "{text}");
         assert!(!text.contains("http://"), "{text}");
     }
 }

@@ -60,6 +60,7 @@ const LISTEN_CURE: &str = "choose another address with --listen or --unix (or se
 /// # Errors
 /// A configuration that cannot be used, addresses or volumes that are taken, or a stop that could not make everything durable.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
+    args.config.as_deref().map_or(Ok(()), readable_again)?;
     let mut sockets = systemd::inherited()?;
     let source = Source { file: args.config, flags: Box::new(move |config| args.flags.apply(config)) };
     let loaded = source.load().map_err(|errors| anyhow!("the configuration cannot be used\n{errors}"))?;
@@ -124,6 +125,18 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         watch(watchdog, Arc::clone(&manager))?;
     }
     wait(&manager, signals, &reload)
+}
+
+/// Refuses a configuration that a reload would find empty.
+///
+/// # Errors
+/// When it is standard input.
+pub(crate) fn readable_again(config: &Path) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        config.as_os_str() != "-",
+        output::Usage("--config - cannot be read again at a reload: name a file".into())
+    );
+    Ok(())
 }
 
 /// A worker comes round once a second; one that did not for so long hangs, however short the watchdog's patience is.
@@ -287,6 +300,13 @@ pub(crate) fn log_changes(changes: &[String]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_configuration_that_can_be_read_once_only_is_refused() {
+        let refused = readable_again(Path::new("-")).unwrap_err();
+        assert!(refused.is::<output::Usage>() && refused.to_string().contains("name a file"), "{refused}");
+        readable_again(Path::new("./-")).unwrap();
+    }
 
     #[test]
     fn a_status_address_that_cannot_be_had_comes_with_a_cure() {

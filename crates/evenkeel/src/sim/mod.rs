@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Ok(outcome) if outcome.met() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("evenkeel: {error:#}");
+            output::complain(&format!("evenkeel: {error:#}\n"));
             match error.downcast_ref::<Stopped>() {
                 Some(Stopped::Interrupted { .. }) => ExitCode::from(INTERRUPTED),
                 _ => ExitCode::from(BAD_INPUT),
@@ -63,8 +63,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn simulate(args: &Args) -> anyhow::Result<Outcome> {
     let (text, origin) = read(&args.scenario)?;
     let choice = Choice { set: &args.set, sweeps: &args.sweeps, seeds: args.seeds, seed: args.seed };
-    let warn = &mut |warning: &_| eprintln!("evenkeel: warning: {warning}");
+    let warn = &mut |warning: &_| output::complain(&format!("evenkeel: warning: {warning}\n"));
     let plan = Plan::new(&choice, &text, &origin, &mut |name| open(&args.scenario, name), warn)?;
+    args.report.as_deref().map_or(Ok(()), output::prepare)?;
     let stop = parallel::interrupts()?;
     let threads = args.jobs.map_or_else(parallel::cores, usize::from);
     let runs = plan.runs();
@@ -74,11 +75,11 @@ fn simulate(args: &Args) -> anyhow::Result<Outcome> {
         stopped @ Stopped::Interrupted { .. } => stopped.into(),
     })?;
     let outcome = Outcome::new(&plan, kept);
+    output::show(args.json, &outcome, |outcome| sweep::text(&plan, outcome))?;
     if let Some(path) = &args.report {
         let page = sweep::page(&plan, &outcome, &text, output::command());
-        std::fs::write(path, page.html()).with_context(|| format!("cannot write the report {}", path.display()))?;
+        std::fs::write(path, page.html()).with_context(|| output::cannot_write(path))?;
     }
-    output::show(args.json, &outcome, |outcome| sweep::text(&plan, outcome))?;
     Ok(outcome)
 }
 

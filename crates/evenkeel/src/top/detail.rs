@@ -92,7 +92,7 @@ fn of_tenant(tenant: &TenantState, before: Option<&TenantState>) -> Detail {
     };
     let since = if before.is_some() { "just now" } else { "since the start" };
     if let Some(text) = line(&tenant.latency, |tenant| &tenant.latency) {
-        facts.push(("response", format!("{text}, {since}")));
+        facts.push(("latency", format!("{text}, {since}")));
     }
     facts.extend(line(&tenant.queue_latency, |tenant| &tenant.queue_latency).map(|text| ("queue", text)));
     facts.extend(line(&tenant.device_latency, |tenant| &tenant.device_latency).map(|text| ("device", text)));

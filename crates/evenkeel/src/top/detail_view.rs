@@ -84,7 +84,7 @@ fn spark_line(history: &History, figure: Column, look: Look, room: usize) -> Opt
     let known = history.of(figure).flatten();
     let most = known.clone().reduce(f32::max)?;
     let now = history.of(figure).next_back().flatten();
-    let name = if figure == Column::Response { "response" } else { figure.title() };
+    let name = if figure == Column::Response { "latency" } else { figure.title() };
     let unit = if matches!(figure, Column::Iops | Column::Bytes) { "" } else { " ms" };
     let now = now.map_or_else(|| "-".into(), |now| figure.shown(now.into()));
     let text = format!("  {now:>6}{unit}, at most {}{unit}", figure.shown(most.into()));

@@ -20,11 +20,11 @@ pub(super) enum After {
 /// Keys and what they do, for the help.
 pub(super) const HELP: &[(&str, &str)] = &[
     ("Up Down j k", "select a row; scroll a detail"),
-    ("PgUp PgDn Home End", "the same, further"),
+    ("PgUp PgDn Home End", "the same, by page or to the end"),
     ("Tab Shift-Tab 1-9", "next view, the one before, view by number"),
     ("Enter", "all about the row: history, settings, decisions"),
     ("Right l", "down: a pool's tenants, their clients"),
-    ("Esc Left h", "back: out of a detail, a filter, up again"),
+    ("Esc Left h", "back: leave a detail or filter, or go up"),
     ("s S", "sort by the next column; the other way round"),
     ("/", "filter by name, owner or who throttles; Esc clears"),
     ("p", "pause and go on"),

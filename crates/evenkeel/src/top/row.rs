@@ -167,7 +167,7 @@ impl Column {
         (Self::Name, "name", "name"),
         (Self::Iops, "IOPS", "iops"),
         (Self::Bytes, "MB/s", "bytes"),
-        (Self::Response, "resp ms", "response"),
+        (Self::Response, "lat ms", "latency"),
         (Self::Queue, "queue", "queue"),
         (Self::Device, "device", "device"),
         (Self::Target, "target", "target"),

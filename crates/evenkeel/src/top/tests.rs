@@ -262,10 +262,10 @@ fn keys_sort_and_filter() {
     assert_eq!((model.tab(), names(&model)), (Tab::Tenants, vec!["backup".into(), "database".into(), "shop".into()]));
     keys(&mut model, "S");
     assert_eq!(names(&model), ["shop", "database", "backup"]);
-    // MB/s, resp ms
+    // MB/s, lat ms
     keys(&mut model, "ss");
     assert_eq!(names(&model), ["backup", "shop", "database"]);
-    shows(&screen(&model), &["vresp ms"]);
+    shows(&screen(&model), &["vlat ms"]);
     // queue, device, target: what is missed, then what is met.
     keys(&mut model, "sss");
     assert_eq!(names(&model), ["shop", "database", "backup"]);

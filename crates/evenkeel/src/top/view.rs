@@ -313,7 +313,7 @@ fn help(look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
         y += 1;
     }
     let columns = [
-        "resp ms: latency, mean; queue: before the device, device: inside it",
+        "lat ms: latency, mean; queue: before the device, device: inside it",
         "target: met, MISSED, UNACHIEVABLE, or idle (less was asked for than that)",
         "throttled by: whose limit binds, and how much it is",
     ];

@@ -57,7 +57,7 @@ fn the_agents_api_is_https_where_others_reach_it() {
     let why = ask(&case, &format!("why nothing-served {}", there("ca-cert.pem", alice))).expect("an answer");
     assert!(why.contains("nothing-served: "), "{why}");
     for (options, complaint) in [
-        (there("ca-cert.pem", bob), "do not come to terms"),
+        (there("ca-cert.pem", bob), "TLS with https://localhost:"),
         (there(&format!("{stranger}/ca-cert.pem"), alice), "UnknownIssuer"),
         (format!("--status https://localhost:{port}"), "--ca"),
         (format!("--status 127.0.0.1:{port}"), "is it https:// there?"),

@@ -210,18 +210,24 @@ impl Finished {
 
     /// The report of a run that has failed with these words.
     pub(crate) fn fails_with(&self, words: &[&str]) -> serde_json::Value {
-        self.says(words);
+        self.says(words, 1);
         self.report()
     }
 
     /// The run has not even begun, for this reason.
     pub(crate) fn fails_before_start(&self, words: &[&str]) {
-        self.says(words);
+        self.says(words, 1);
         assert!(self.0.stdout.is_empty(), "{self}");
     }
 
-    fn says(&self, words: &[&str]) {
-        assert_eq!(self.0.status.code(), Some(1), "{self}");
+    /// The options contradict each other, for this reason.
+    pub(crate) fn is_misused(&self, words: &[&str]) {
+        self.says(words, 2);
+        assert!(self.0.stdout.is_empty(), "{self}");
+    }
+
+    fn says(&self, words: &[&str], status: i32) {
+        assert_eq!(self.0.status.code(), Some(status), "{self}");
         let text = String::from_utf8_lossy(&self.0.stderr);
         for word in words {
             assert!(text.contains(word), "no `{word}` in: {self}");

@@ -56,7 +56,7 @@ fn top_shows_a_server_its_end_and_its_return() {
     screen.press("/back\r");
     screen.until("only backup", |screen| screen.contains(">backup") && !screen.contains("database"));
     screen.press("\r");
-    screen.until_words(&["tenant backup of pool main", "by operator: 200 IOPS", "response", "p99.9", "just now"]);
+    screen.until_words(&["tenant backup of pool main", "by operator: 200 IOPS", "latency", "p99.9", "just now"]);
     // Back, all rows, its clients.
     screen.press("\x1b");
     screen.until_words(&["[Tenants 3]", "/back"]);

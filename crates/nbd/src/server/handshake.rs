@@ -536,7 +536,7 @@ impl Handshake {
             }
             if must_know_block_size(export) && !wanted.block_size {
                 info_block_size(out, option, export);
-                fail(out, option, reply::ERR_BLOCK_SIZE_REQD, "ask for the block size and obey it");
+                fail(out, option, reply::ERR_BLOCK_SIZE_REQD, "request NBD_INFO_BLOCK_SIZE and obey it");
                 return;
             }
             let negotiated = self.session(export, wanted.block_size);

@@ -1,14 +1,21 @@
 //! Rules on encryption and certificates.
 
 use super::Findings;
-use crate::config::Server;
+use crate::config::{Config, Match};
 
 /// Settings that make sense together.
-pub(super) fn settings(server: &Server, out: &mut Findings) {
-    let Some(tls) = &server.tls else { return };
+pub(super) fn settings(config: &Config, out: &mut Findings) {
+    let Some(tls) = config.server.tls.as_ref().filter(|tls| tls.named_only) else { return };
+    let at = ["server", "tls", "named_only"];
+    let mut entries = config.tenants.values().flat_map(|tenant| &tenant.matches);
+    let named = entries.any(|entry| matches!(entry, Match::Client(who) if who.needs_certificate()));
+    if tls.clients.is_some() && !named {
+        let cure = "add match = [\"certificate:NAME\"] to a tenant, or remove this key";
+        out.warning(&at, format!("no tenant names a certificate, and every client with one is refused; {cure}"));
+    }
     out.error_if(
-        tls.named_only && tls.clients.is_none(),
-        &["server", "tls", "named_only"],
+        tls.clients.is_none(),
+        &at,
         "would refuse every client where clients need no certificate; set clients, or remove this key",
     );
 }

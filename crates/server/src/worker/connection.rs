@@ -20,7 +20,6 @@ use crate::buffer::{Buffer, BufferPool};
 use crate::clock;
 use crate::handshakes::{Place, Ticket};
 use crate::snapshot::Snapshot;
-use crate::shared::Bounds;
 use crate::transport::tls::Room;
 use crate::transport::{Peer, Transport};
 use crate::volume::Volume;
@@ -473,15 +472,15 @@ impl Connection {
         self.in_flight as usize + self.out.len()
     }
 
-    /// True if it may have no further request. What needs no buffer is bounded for all connections of a tenant together.
+    /// True if it may have no further request, of which one may have `in_flight`. What needs no buffer is bounded for all connections of a tenant together.
     #[inline]
-    pub(crate) fn is_full(&self, bounds: &Bounds) -> bool {
+    pub(crate) fn is_full(&self, in_flight: usize) -> bool {
         let most = match &self.phase {
             Phase::Attached(attached) if attached.at_once => {
                 let share = AT_ONCE_OF_TENANT / attached.account.connections().max(1) as usize;
-                bounds.in_flight.min(share.max(AT_ONCE_LEAST))
+                in_flight.min(share.max(AT_ONCE_LEAST))
             }
-            _ => bounds.in_flight,
+            _ => in_flight,
         };
         // Reads of a client that is gone are not carried out.
         let used = if self.gone { self.changes as usize } else { self.outstanding() };

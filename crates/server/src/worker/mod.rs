@@ -577,7 +577,7 @@ impl Worker {
                 connection.progress.moved(sent.bytes);
                 connection.sent += sent.bytes;
                 connection.dirty |= sent.more;
-                let full = connection.is_full(&self.shared.bounds);
+                let full = connection.is_full(self.shared.bounds.in_flight);
                 if connection.paused == Paused::Full && !full && !connection.is_answering() {
                     self.resume.push(connection.key.slot);
                 }

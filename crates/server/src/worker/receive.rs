@@ -610,7 +610,7 @@ impl Worker {
         if connection.gone && !is_change(header.command) {
             return Ok(header_len);
         }
-        if connection.is_full(&self.shared.bounds) {
+        if connection.is_full(self.shared.bounds.in_flight) {
             connection.paused = Paused::Full;
             return Ok(0);
         }

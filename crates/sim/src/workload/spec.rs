@@ -91,7 +91,7 @@ pub enum Arrivals {
 pub struct OnOff {
     /// How long requests are sent; above 0.
     pub on: Duration,
-    /// How long none are.
+    /// How long no requests are sent.
     pub off: Duration,
 }
 

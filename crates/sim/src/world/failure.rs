@@ -53,7 +53,7 @@ pub enum Failure {
         outstanding: usize,
     },
     /// A device handed back something that it does not hold.
-    #[error("{source_of} completed request {id} at {at:?}, which is not inside")]
+    #[error("{source_of} completed request {id} at {at:?}, which is not in flight")]
     Unknown {
         /// Which device.
         source_of: Source,

@@ -271,7 +271,7 @@ const KEYS = {
   "b": () => tenants.turn(-1),
   "n": () => tenants.turn(1),
   "d": () => timeline.focus(),
-  "u": () => setUnit(unitOf(subject()) === "bytes" ? "iops" : "bytes"),
+  "u": () => feed.state && setUnit(unitOf(subject()) === "bytes" ? "iops" : "bytes"),
   "p": () => setPaused(!paused),
   "t": nextTheme,
   "Escape": () => {

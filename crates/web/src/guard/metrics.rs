@@ -12,7 +12,6 @@ use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::verdict::{self, Verdict};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
 
 use crate::openmetrics::{
     self, BYTES, Description, Family, Row, SECONDS, Table, Values, cluster, cluster_described, counter, each, family,
@@ -34,8 +33,7 @@ pub(super) fn answer(asked: &HeaderMap, state: State) -> Response {
 #[derive(Debug)]
 struct Snapshot(State);
 
-const BUILD: Family =
-    Family { name: "build_info", help: "Always 1.", unit: None, metric_type: MetricType::Gauge, labels: &["version"] };
+const BUILD: Family = Family::gauges("build_info", &["version"], "Always 1.");
 
 const AGENT: Table<State> = Table {
     labels: &[],

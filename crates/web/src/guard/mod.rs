@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{self, Query};
+use axum::extract;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::on;
@@ -12,7 +12,7 @@ use evenkeel_policy::decision::{DecisionRecord, Decisions};
 use serde::Deserialize;
 
 use crate::refusal::Refusal;
-use crate::request::{self, Request, read};
+use crate::request::{self, Asked, Request, read};
 
 pub(crate) mod metrics;
 
@@ -63,7 +63,7 @@ pub fn router(
     request::router(READS).with_state(Arc::new(Agent { state: Box::new(state), records: Box::new(records) }))
 }
 
-async fn decisions(extract::State(agent): Shared, Query(wanted): Query<Wanted>) -> Result<Json<Decisions>, Refusal> {
+async fn decisions(extract::State(agent): Shared, Asked(wanted): Asked<Wanted>) -> Result<Json<Decisions>, Refusal> {
     if let Some(refusal) = wanted.pool.as_deref().and_then(|name| unknown(name, &(agent.state)())) {
         return Err(refusal);
     }

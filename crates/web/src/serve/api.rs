@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Extension;
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
-use axum::extract::{self, FromRequest, Path, Query, State};
+use axum::extract::{self, FromRequest, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::on;
@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::manager::{Consent, Manager};
 use crate::caller::Caller;
 use crate::refusal::Refusal;
-use crate::request::{Request, read};
+use crate::request::{Asked, Named, Request, read};
 use crate::serving::elsewhere;
 
 type Shared = State<Arc<Manager>>;
@@ -31,7 +31,7 @@ type By = Extension<Caller>;
 pub const READS: &[Request<Arc<Manager>>] = &[
     read(
         "/api/v1/state",
-        "everything as JSON. `?brief=true` leaves out histogram buckets and older decisions about guarantees, `?brief=true&whole=NAME` not for this tenant, `?tenant=NAME` all other tenants",
+        "everything as JSON. `?brief=true` leaves out histogram buckets and older decisions about guarantees, `?brief=true&whole=NAME` except this tenant's, `?tenant=NAME` all other tenants",
         |method| on(method, state),
     ),
     read(
@@ -117,7 +117,7 @@ struct Wanted {
     whole: Option<String>,
 }
 
-async fn state(State(manager): Shared, Query(wanted): Query<Wanted>) -> Response {
+async fn state(State(manager): Shared, Asked(wanted): Asked<Wanted>) -> Response {
     let mut state = manager.state();
     for pool in &mut state.pools {
         if let Some(name) = &wanted.tenant {
@@ -179,7 +179,7 @@ struct NewSize {
 async fn grow_volume(
     State(manager): Shared,
     Extension(by): By,
-    Path(name): Path<String>,
+    Named(name): Named,
     Body(NewSize { size }): Body<NewSize>,
 ) -> Answer {
     change(move || {
@@ -189,7 +189,7 @@ async fn grow_volume(
     .await
 }
 
-async fn remove_volume(State(manager): Shared, Extension(by): By, Path(name): Path<String>) -> Answer {
+async fn remove_volume(State(manager): Shared, Extension(by): By, Named(name): Named) -> Answer {
     change(move || manager.remove_volume(&by, &name)).await
 }
 
@@ -200,7 +200,7 @@ async fn set_server(State(manager): Shared, Extension(by): By, Body(patch): Body
 async fn set_tenant(
     State(manager): Shared,
     Extension(by): By,
-    Path(name): Path<String>,
+    Named(name): Named,
     Body(mut patch): Body<Value>,
 ) -> Answer {
     let consent = Consent::take(&mut patch)?;
@@ -210,7 +210,7 @@ async fn set_tenant(
 async fn set_pool(
     State(manager): Shared,
     Extension(by): By,
-    Path(name): Path<String>,
+    Named(name): Named,
     Body(mut patch): Body<Value>,
 ) -> Answer {
     let consent = Consent::take(&mut patch)?;

@@ -1,7 +1,6 @@
 //! The running server as its operators change it: one change at a time, checked before it takes effect.
 
 use std::collections::BTreeSet;
-use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use evenkeel_policy::Config;
@@ -118,7 +117,7 @@ impl Manager {
     /// # Errors
     /// When it cannot be used, or needs a restart; nothing has changed then.
     pub fn reload(&self, by: &Caller) -> Result<Vec<String>, Refusal> {
-        let mut fixed_volumes = self.begin_for(by.into());
+        let mut change = self.begin_for(by.into());
         let loaded = self.source.load()?;
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
@@ -130,9 +129,9 @@ impl Manager {
         if let Some(cluster) = self.cluster.get() {
             cluster.resize(self.config().cluster.sizes());
         }
-        *fixed_volumes = loaded.fixed_volumes;
+        *change.fixed_volumes = loaded.fixed_volumes;
         let forgotten =
-            loaded.recorded.is_superseded.then(|| forget_superseded(&self.config(), &fixed_volumes)).flatten();
+            loaded.recorded.is_superseded.then(|| forget_superseded(&self.config(), &change.fixed_volumes)).flatten();
         // All of them are in the log already.
         let warnings = warnings.iter().map(in_answer).chain(forgotten);
         let answered = warnings.filter(|_| !matches!(by, Caller::Signal(_)));
@@ -151,10 +150,10 @@ impl Manager {
                 "choose another name",
             ));
         }
-        let warnings = self.check(&change, &config)?;
+        let warnings = self.check(&change.fixed_volumes, &config)?;
         let notes = self.server.create_volume(name, volume.clone())?;
         audit::log(by, &format!("volume {name}"), &served(&Volume::default(), false), &served(&volume, true));
-        self.record(&change)?;
+        self.record(&change.fixed_volumes)?;
         Ok(notes.into_iter().chain(warned(warnings)).collect())
     }
 
@@ -166,15 +165,15 @@ impl Manager {
         match present.volumes.get(name) {
             // The size of a device is nowhere written down.
             Some(volume) if volume.backend.has_its_size() => {}
-            Some(_) => self.refuse_fixed(&change, name, "set its size")?,
+            Some(_) => self.refuse_fixed(&change.fixed_volumes, name, "set its size")?,
             None => return Err(unknown("volume", name, present.volumes.keys())),
         }
         let config = self.server.grown(name, size)?;
-        let warnings = self.check(&change, &config)?;
+        let warnings = self.check(&change.fixed_volumes, &config)?;
         // A server that is killed in between makes the file longer when it starts; one longer than on record it refuses.
         let is_recorded = config != *present;
         if is_recorded {
-            source::record(&config, &change).map_err(|error| {
+            source::record(&config, &change.fixed_volumes).map_err(|error| {
                 Refusal::new(500, "system", format!("{error:#}; nothing was changed"), "make room in the data folder")
             })?;
         }
@@ -182,7 +181,7 @@ impl Manager {
             // What a device was asked that does not answer may still happen.
             if is_recorded
                 && !matches!(error, evenkeel_server::Error::NoAnswer { .. })
-                && let Err(error) = source::record(&present, &change)
+                && let Err(error) = source::record(&present, &change.fixed_volumes)
             {
                 tracing::error!("volume {name} keeps its size, but a reload or restart will make it longer: {error:#}");
             }
@@ -195,15 +194,15 @@ impl Manager {
     /// Serves a volume no longer; its file stays. Tells what came of it.
     pub(super) fn remove_volume(&self, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
-        self.refuse_fixed(&change, name, "remove it")?;
+        self.refuse_fixed(&change.fixed_volumes, name, "remove it")?;
         let mut config = Config::clone(&self.config());
         let Some(volume) = config.volumes.remove(name) else {
             return Err(unknown("volume", name, config.volumes.keys()));
         };
-        self.check(&change, &config)?;
+        self.check(&change.fixed_volumes, &config)?;
         let warnings = self.server.remove_volume(name)?;
         audit::log(by, &format!("volume {name}"), &served(&volume, true), &served(&Volume::default(), false));
-        self.record(&change)?;
+        self.record(&change.fixed_volumes)?;
         Ok(told(Applied { changes: vec![format!("volume {name} removed")], warnings, notes: Vec::new() }))
     }
 
@@ -276,7 +275,7 @@ impl Manager {
                 return Err(Refusal::new(422, "would_hang", hangs.join("; "), cure));
             }
         }
-        let applied = self.server.reload(config)?;
+        let applied = self.server.put(config)?;
         audit::log(by, what, &part(&before), &part(&self.config()));
         Ok(told(applied).into_iter().chain(warned(warnings)).collect())
     }
@@ -341,20 +340,6 @@ struct Change<'a> {
     work: Work,
 }
 
-impl Deref for Change<'_> {
-    type Target = BTreeSet<String>;
-
-    fn deref(&self) -> &BTreeSet<String> {
-        &self.fixed_volumes
-    }
-}
-
-impl DerefMut for Change<'_> {
-    fn deref_mut(&mut self) -> &mut BTreeSet<String> {
-        &mut self.fixed_volumes
-    }
-}
-
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         self.pace.charge(self.asker, &self.work);
@@ -364,7 +349,7 @@ impl Drop for Change<'_> {
 /// Takes volumes from the record that the configuration file defines now; a warning for the caller if that fails.
 fn forget_superseded(config: &Config, fixed_volumes: &BTreeSet<String>) -> Option<String> {
     let error = source::record(config, fixed_volumes).err()?;
-    let why = format!("a volume that leaves the configuration file comes back as it was before: {error:#}");
+    let why = format!("a volume that later leaves the configuration file will come back from volumes.toml: {error:#}");
     tracing::error!("{why}");
     Some(format!("warning: {why}"))
 }
@@ -433,17 +418,21 @@ fn merged<T: Serialize + DeserializeOwned>(current: &T, patch: Value) -> Result<
 
 fn merge(target: &mut Value, patch: Value) {
     let names_itself = evenkeel_policy::document::SELF_NAMING.iter().any(|key| patch.get(key).is_some());
-    match (target, patch) {
-        (Value::Object(target), Value::Object(patch)) if !names_itself => {
-            for (key, value) in patch {
-                if value.is_null() {
-                    target.remove(&key);
-                } else {
-                    merge(target.entry(key).or_insert(Value::Null), value);
-                }
-            }
+    let Value::Object(patch) = patch else {
+        *target = patch;
+        return;
+    };
+    // What replaces something, or stands where nothing was, begins empty: null in it removes nothing.
+    if names_itself || !target.is_object() {
+        *target = json!({});
+    }
+    let Value::Object(target) = target else { return };
+    for (key, value) in patch {
+        if value.is_null() {
+            target.remove(&key);
+        } else {
+            merge(target.entry(key).or_insert(Value::Null), value);
         }
-        (target, patch) => *target = patch,
     }
 }
 
@@ -452,7 +441,8 @@ mod tests {
     use super::*;
     use evenkeel_control::admission::{Config as Admission, ElasticConfig};
     use evenkeel_model::store::StoreParams;
-    use evenkeel_policy::config::{Limit, Pool, Tenant};
+    use evenkeel_policy::config::{Latency, Limit, Percentile, Pool, Tenant};
+    use evenkeel_policy::units::Duration;
 
     #[test]
     fn a_patch_changes_what_it_names_and_nothing_else() {
@@ -462,6 +452,26 @@ mod tests {
         assert_eq!(patched, Tenant { limit: Limit { iops: 50, ..limit }, ..tenant.clone() });
         let reset: Tenant = merged(&tenant, json!({ "weight": null })).expect("valid");
         assert_eq!(reset, Tenant { weight: 1, ..tenant });
+    }
+
+    #[test]
+    fn null_below_what_is_not_there_is_dropped() {
+        let patch =
+            json!({ "latency": { "target": "10ms", "of": null }, "emulate": { "preset": "ssd", "iops": null } });
+        let pool: Pool = merged(&Pool::default(), patch).expect("valid");
+        assert_eq!(pool.latency, Some(Latency::mean(Duration::from_millis(10))));
+        assert_eq!(pool.emulate, Some(StoreParams::ssd()));
+        let mut value = json!({ "a": 1 });
+        merge(&mut value, json!({ "a": { "b": null, "c": { "d": null } } }));
+        assert_eq!(value, json!({ "a": { "c": {} } }), "RFC 7396, appendix A");
+    }
+
+    #[test]
+    fn a_time_without_a_percentile_keeps_the_present_one() {
+        let latency = Latency { percentile: Percentile::At(99.0), ..Latency::mean(Duration::from_millis(20)) };
+        let pool = Pool { latency: Some(latency), ..Pool::default() };
+        let sooner: Pool = merged(&pool, json!({ "latency": { "target": "15ms" } })).expect("valid");
+        assert_eq!(sooner.latency, Some(Latency { target: Duration::from_millis(15), ..latency }));
     }
 
     #[test]

@@ -32,13 +32,7 @@ pub(super) async fn metrics(extract::State(manager): extract::State<Arc<Manager>
 #[derive(Debug)]
 struct Snapshot(State);
 
-const BUILD: Family = Family {
-    name: "build_info",
-    help: "Always 1.",
-    unit: None,
-    metric_type: MetricType::Gauge,
-    labels: &["version", "engine"],
-};
+const BUILD: Family = Family::gauges("build_info", &["version", "engine"], "Always 1.");
 
 const SERVER: Table<State> = Table {
     labels: &[],
@@ -57,13 +51,8 @@ const SERVER: Table<State> = Table {
     ],
 };
 
-const REFUSED: Family = Family {
-    name: "refused_clients",
-    help: "Clients refused a volume, or closed before they had one.",
-    unit: None,
-    metric_type: MetricType::Counter,
-    labels: &["reason"],
-};
+const REFUSED: Family =
+    Family::counters("refused_clients", &["reason"], "Clients refused a volume, or closed before they had one.");
 
 const WORKER: Table<WorkerState> = Table {
     labels: &["worker"],

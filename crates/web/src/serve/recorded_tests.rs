@@ -128,3 +128,17 @@ fn a_record_that_cannot_be_read_refuses_a_reload() {
     fs::remove_file(&record).expect("removed");
     assert_eq!(manager.reload(&BY).expect("there is none"), ["volume v removed"]);
 }
+
+#[test]
+fn what_the_flags_make_wrong_is_not_blamed_on_the_file() {
+    let folder = Folder::new("flags");
+    let file = folder.path("e.toml");
+    fs::write(&file, "[server]\ncontrol = \"/s\"\n").expect("written");
+    let load = |socket: &'static str| {
+        let flags = move |config: &mut Config| config.server.unix = Some(vec![socket.into()]);
+        Source { file: Some(file.clone()), flags: Box::new(flags) }.load()
+    };
+    assert!(load("/other").is_ok());
+    let errors = load("/s").map(drop).expect_err("used twice").to_string();
+    assert!(errors.starts_with(&format!("the command line, with {}: server.control: ", file.display())), "{errors}");
+}

@@ -131,7 +131,9 @@ impl Source {
             }
             None => (Config::default(), Vec::new(), false),
         };
+        let of_file = config.server.clone();
         (self.flags)(&mut config);
+        let has_flags = config.server != of_file;
         let fixed_volumes: BTreeSet<String> =
             if has_volumes { config.volumes.keys().cloned().collect() } else { BTreeSet::new() };
         let recorded = match recorded {
@@ -140,7 +142,12 @@ impl Source {
                 Recorded { names: BTreeSet::new(), ..Recorded::add(PathBuf::new(), volumes, &mut config, has_volumes) }
             }
         };
-        let origin = self.file.as_ref().map_or_else(|| "command line".into(), |file| file.display().to_string());
+        // The file by itself has passed: what is wrong now came by the flags.
+        let origin = match &self.file {
+            Some(file) if has_flags => format!("the command line, with {}", file.display()),
+            Some(file) => file.display().to_string(),
+            None => "command line".into(),
+        };
         // The command line may have changed what the file alone would be warned about.
         let placed = |warning: Problem| {
             let same = |known: &&Problem| (&known.key, &known.message) == (&warning.key, &warning.message);

@@ -84,7 +84,7 @@ pub(super) struct Driver {
     backoff: Duration,
     /// Since when nothing was answered, for want of a connection.
     away_since: Option<Instant>,
-    /// It has been away for too long: what comes fails at once.
+    /// It has been away for too long: new requests fail at once.
     has_given_up: bool,
     /// The last complaint about connecting, not to be repeated in the log.
     complained: String,
@@ -477,7 +477,7 @@ impl Driver {
         let waiting = self.waiting.len() + self.flushes.waiting.len();
         tracing::error!(
             volume, %uri, waiting, seconds = timeout.as_secs_f64(),
-            "the remote server has been away for too long: what waits fails, and what comes fails at once, until it is back"
+            "the remote server has been away for too long: queued requests fail, and new ones fail at once, until it is back"
         );
         for job in std::mem::take(&mut self.waiting) {
             self.answer(job.to, IoResult::Code(-libc::EIO));

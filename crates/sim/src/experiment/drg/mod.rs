@@ -45,7 +45,7 @@ const EVENT: (u64, u64) = (40, 80);
 /// How long a neighbour asks more.
 const SURGE_LASTS: Duration = Duration::from_secs(20);
 
-/// Recorded requests to replay instead of what was invented.
+/// Recorded requests to replay in place of generated load.
 #[derive(Clone, Debug, Default)]
 pub struct Traces {
     /// For the web workloads.
@@ -169,7 +169,7 @@ fn array() -> DeviceParams {
     })
 }
 
-/// Runs everything; workloads replay `traces` where there are some, and what was invented where there are none.
+/// Runs everything; workloads replay `traces` where there are some, and generated load where there are none.
 ///
 /// # Errors
 /// What `execute` answers.

@@ -48,7 +48,7 @@ pub struct Setup {
     pub device: DeviceParams,
     /// Bytes of it that are used.
     pub capacity: u64,
-    /// All.
+    /// The workloads, in the order of [`Outcome::seconds`].
     pub workloads: Vec<Workload>,
     /// How slots are shared out.
     pub slots: slots::Config,

@@ -91,7 +91,7 @@ impl Arm {
     }
 }
 
-/// Runs everything; tenants replay `traces` where there are some, and what was invented where there are none.
+/// Runs everything; tenants replay `traces` where there are some, and generated load where there are none.
 ///
 /// # Errors
 /// What `execute` answers.

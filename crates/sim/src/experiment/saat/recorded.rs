@@ -1,4 +1,4 @@
-//! Tenants that replay a recorded trace instead of what was invented for it.
+//! Tenants that replay a recorded trace in place of generated load.
 //!
 //! As in the paper a trace is replayed as fast as its limits let it: in order, each direction for itself, one request
 //! after the other, without regard to time. At its end it begins anew.

@@ -22,7 +22,7 @@ pub const HALF: Duration = Duration::from_millis(500);
 pub struct Tenant {
     /// Its requests, as fast as it may.
     pub trace: Trace,
-    /// The same as it was recorded, instead of what was invented.
+    /// The same as it was recorded, in place of generated load.
     pub recorded: Option<Arc<Recorded>>,
     /// Throughput of reads and writes together, in bytes per second; each direction is guaranteed its part.
     pub guaranteed: f64,

@@ -1,0 +1,119 @@
+//! Settings without effect: errors where another key was meant, else warnings, each with its cure.
+
+use evenkeel_policy::Config;
+use evenkeel_policy::check::check;
+use evenkeel_policy::effective::served;
+
+/// Asserts that `text` has exactly these errors.
+#[track_caller]
+fn assert_errors(text: &str, expected: &[&str]) {
+    let errors: Vec<String> = check(text, "test").errors.iter().map(ToString::to_string).collect();
+    assert_eq!(errors, expected, "{text}");
+}
+
+/// Keys and messages of the warnings about a text without errors.
+#[track_caller]
+fn warnings(text: &str) -> Vec<(String, String)> {
+    let report = check(text, "test");
+    assert_eq!(report.errors, [], "{text}");
+    report.warnings.into_iter().map(|warning| (warning.key, warning.message)).collect()
+}
+
+#[test]
+fn a_key_of_another_back_end_is_an_error() {
+    for (key, value) in [("connections", "4"), ("reconnect_timeout", "\"5s\""), ("unflushed", "\"kept\"")] {
+        let cure = format!("backend \"file\" has no {key}; remove it, or use backend = \"nbd\"");
+        assert_errors(
+            &format!("[volumes.a]\nsize = 4096\n{key} = {value}\n"),
+            &[&format!("test:3:1: volumes.a.{key}: {cure}")],
+        );
+    }
+    let cure = "has no cache; remove it, or use backend = \"file\"";
+    assert_errors(
+        "[volumes.a]\nbackend = \"memory\"\nsize = 4096\ncache = \"buffered\"\n",
+        &[&format!("test:4:1: volumes.a.cache: backend \"memory\" {cure}")],
+    );
+    assert_errors(
+        "[volumes.a]\nbackend = \"nbd\"\nuri = \"nbd://far/x\"\ncache = \"buffered\"\n",
+        &[&format!("test:4:1: volumes.a.cache: backend \"nbd\" {cure}")],
+    );
+    assert_errors("[volumes.a]\nsize = 4096\ncache = \"buffered\"\nconnections = 1\n", &[]);
+    assert_errors("[volumes.a]\nbackend = \"rbd\"\nrbd = \"p/i\"\ncache = \"buffered\"\n", &[]);
+}
+
+#[test]
+fn an_empty_path_of_a_socket_is_an_error() {
+    assert_errors("[server]\nunix = [\"\"]\n", &["test:2:1: server.unix: is empty; write a path, or [] for none"]);
+    assert_errors(
+        "[server]\ncontrol = \"\"\n",
+        &["test:2:1: server.control: is empty; write a path, or remove this key"],
+    );
+}
+
+#[test]
+fn certificates_that_no_tenant_names_are_doubtful() {
+    let tls = "[server.tls]\ncertificate = \"c\"\nkey = \"k\"\nclients = \"a\"\nnamed_only = true\n";
+    let [(key, message)] = &warnings(tls)[..] else { panic!("one warning") };
+    assert!(key == "server.tls.named_only" && message.contains("[\"certificate:NAME\"]"), "{key}: {message}");
+    let named = format!("{tls}[tenants.a]\nmatch = [\"certificate:a.example.org\"]\n");
+    assert_eq!(warnings(&named), []);
+    let unnamed = format!("{tls}[tenants.a]\nmatch = [\"address:192.0.2.0/24\"]\n");
+    assert_eq!(warnings(&unnamed).len(), 1);
+}
+
+const VOLUME: &str = "[volumes.a]\nsize = 4096\n";
+
+#[test]
+fn a_latency_target_without_slots_is_doubtful_wherever_it_stands() {
+    let own = format!("[tenants.a.pools.main]\nlatency.target = \"5ms\"\n{VOLUME}");
+    let [(key, message)] = &warnings(&own)[..] else { panic!("{own}") };
+    assert!(key == "pools.main.tuning.slots" && message.contains("tenant of volume \"a\""), "{key}: {message}");
+    let slots = "[pools.main]\ntuning.slots = \"needs\"\n";
+    assert_eq!(warnings(&format!("{slots}{own}")), []);
+
+    let by_client = "[tenants.web]\nmatch = [\"address:192.0.2.1\"]\n";
+    let everywhere = format!("{by_client}latency.target = \"5ms\"\n{VOLUME}");
+    let [(key, message)] = &warnings(&everywhere)[..] else { panic!("{everywhere}") };
+    assert!(key == "pools.main.tuning.slots" && message.starts_with("tenant \"web\" has"), "{key}: {message}");
+    // One of the pools has slots for it.
+    let fast = "[pools.fast]\ntuning.slots = \"needs\"\n[volumes.b]\npool = \"fast\"\nsize = 4096\n";
+    assert_eq!(warnings(&format!("{fast}{everywhere}")), []);
+    let on_main = format!("{fast}{by_client}[tenants.web.pools.main]\nlatency.target = \"5ms\"\n{VOLUME}");
+    assert_eq!(warnings(&on_main).len(), 1);
+}
+
+#[test]
+fn settings_of_a_tenant_without_a_scheduler_are_doubtful() {
+    let fifo = |settings: &str| format!("[pools.main]\ntuning.scheduler = \"none\"\n[tenants.a]\n{settings}{VOLUME}");
+    for (settings, what) in [
+        ("reservation.iops = 5\n", "a reservation,"),
+        ("limit.iops = 5\n", "a limit,"),
+        ("guarantee.iops = 5\n", "a throughput guarantee,"),
+        ("[tenants.a.pools.main]\nlimit.iops = 5\n", "a limit,"),
+        ("[tenants.web]\nmatch = [\"address:192.0.2.1\"]\nlimit.iops = 5\n", "tenant \"web\" has a limit,"),
+    ] {
+        let text = fifo(settings);
+        let [(key, message)] = &warnings(&text)[..] else { panic!("{text}") };
+        assert!(key == "pools.main.tuning.scheduler" && message.contains(what), "{key}: {message}");
+    }
+    assert_eq!(warnings(&fifo("weight = 3\n")), []);
+    // It has volumes here: no other reason is to be given.
+    let enforced = served(&Config::parse(&fifo("limit.iops = 5\n"), "test").expect("valid"));
+    assert!(enforced.tenants.contains("a") && enforced.rows.iter().all(|row| row.tenant.is_none()), "{enforced:?}");
+}
+
+#[test]
+fn volumes_differ_by_large_and_small_letters() {
+    let text = "[tenants.a]\nmatch = [\"volume:DB\"]\n[tenants.b]\nmatch = [\"volume:db\"]\n";
+    let config = Config::parse(text, "test").expect("two volumes");
+    let volume = &config.volumes["disk0"];
+    assert_eq!((config.owners().of("DB", volume), config.owners().of("db", volume)), ("a", "b"));
+}
+
+#[test]
+fn slots_are_decided_as_often_as_the_agent_would() {
+    let period = |period: &str| format!("[pools.main.tuning]\nslots = \"needs\"\nslots_period = \"{period}\"\n");
+    assert_errors(&period("50ms"), &["test:3:1: pools.main.tuning.slots_period: must be from 100 ms to 60 s"]);
+    assert_errors(&period("100ms"), &[]);
+    assert_errors(&format!("{}[cluster]\netcd = [\"http://127.0.0.1:2379\"]\n", period("50ms")), &[]);
+}
