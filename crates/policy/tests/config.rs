@@ -713,7 +713,10 @@ fn faults_of_keys_for_other_programs_are_told_all_the_same() {
         ("[tenants.a.pools.main]\nweight = 0\n", "tenants.a.pools.main.weight: 0 is out of range"),
         ("[tenants.a.pools.main]\nlimit.iops = 5\nreservation.iops = 6\n", "a.pools.main.reservation: 6 IOPS reserved"),
         ("[tenants.a]\nreservation.iops = 6\n[tenants.a.pools.main]\nlimit.iops = 5\n", "a.pools.main.limit: 6 IOPS"),
-        ("[tenants.a.pools.main]\nlatency.target = \"0s\"\n", "tenants.a.pools.main.latency.target: must be more than 0s"),
+        (
+            "[tenants.a.pools.main]\nlatency.target = \"0s\"\n",
+            "tenants.a.pools.main.latency.target: must be more than 0s",
+        ),
         ("[tenants.a.pools.main]\nguarantee.read = { iops = 1, bytes_per_s = 1 }\n", "must be either iops or"),
         ("[tenants.a]\nguarantee.read.ceiling = 5\n", "tenants.a.guarantee.read.ceiling: belongs to a guarantee"),
         ("[tenants.a]\nguarantee.read = { iops = 9, ceiling = 8 }\n", "read.ceiling: must be at least the guarantee"),
