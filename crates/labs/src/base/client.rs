@@ -200,8 +200,13 @@ impl Client {
     /// Receives the reply to a read and returns its cookie.
     pub(crate) fn receive_read(&mut self, into: &mut [u8]) -> Result<u64> {
         let cookie = self.receive()?;
-        self.stream.read_exact(into)?;
+        self.data(into)?;
         Ok(cookie)
+    }
+
+    /// Receives what follows the reply to a read.
+    pub(crate) fn data(&mut self, into: &mut [u8]) -> Result<()> {
+        Ok(self.stream.read_exact(into)?)
     }
 
     /// Ends the connection, also for a twin that waits.

@@ -174,6 +174,7 @@ struct Attacker<'a> {
     asks: Rate,
     random: u64,
     buffer: Vec<u8>,
+    begun: Instant,
     /// No connection is opened before.
     pause: Instant,
     seen: Seen,
@@ -213,6 +214,7 @@ impl<'a> Attacker<'a> {
             asks: Rate::new(ASKS_PER_S),
             random: 0x9e37_79b9_7f4a_7c15 ^ u64::from(options.process),
             buffer: vec![0; 256 << 10],
+            begun: Instant::now(),
             pause: Instant::now(),
             seen: Seen::default(),
         })
@@ -449,7 +451,9 @@ impl<'a> Attacker<'a> {
             && connection.payload == 0
             && connection.out.len() < OUT_MOST
         {
-            if !self.asks.take() {
+            let rests =
+                !attack.every.is_zero() && self.begun.elapsed().as_micros() / (attack.every.as_micros() / 2) % 2 == 1;
+            if rests || !self.asks.take() {
                 connection.waits = true;
                 self.waiting.push_back((now + REFILL, place, connection.number));
                 break;

@@ -234,6 +234,8 @@ pub(super) struct Attack {
     pub(super) ends: Ends,
     /// Connections that each process begins in a second.
     pub(super) per_s: u64,
+    /// If not zero, it asks in the first half of each such time, and not in the second.
+    pub(super) every: Duration,
     /// How long it takes until the attack is at its height.
     pub(super) rise: Duration,
     /// True if the attacked volume has holes before: every second of [`wire::STRIDE`]'s parts.
@@ -244,6 +246,8 @@ pub(super) struct Attack {
     pub(super) storm: bool,
     /// True if `/healthz` is asked meanwhile.
     pub(super) health: bool,
+    /// True if every second request of the light client is a write.
+    pub(super) beside_writes: bool,
 }
 
 impl Attack {
@@ -263,11 +267,13 @@ impl Attack {
             takes: true,
             ends: Ends::Never,
             per_s: CONNECTIONS_PER_S,
+            every: Duration::ZERO,
             rise: Duration::from_millis(300),
             holes: false,
             punches: false,
             storm: false,
             health: false,
+            beside_writes: false,
         }
     }
 
@@ -310,6 +316,14 @@ impl Attack {
 
     const fn rises(self, milliseconds: u64) -> Self {
         Self { rise: Duration::from_millis(milliseconds), ..self }
+    }
+
+    const fn in_bursts(self, every: Duration) -> Self {
+        Self { every, ..self }
+    }
+
+    const fn beside_writes(self) -> Self {
+        Self { beside_writes: true, ..self }
     }
 
     /// Connections come one after the other.
@@ -510,6 +524,17 @@ pub(super) const ATTACKS: &[Attack] = &[
         .ends(Ends::Sent(64, End::Reset)),
     Attack::requests("flushes_and_reset", 64, 64, &[ask(WRITE, 4 * KIB, At::Anywhere), ask(wire::FLUSH, 0, At::Start)])
         .ends(Ends::Sent(64, End::Reset)),
+    Attack::requests("reads_10000_and_close", 4, 10_000, SMALL_READ).ends(Ends::Sent(10_000, End::Close)),
+    // Now and then, and beside a light client that writes, too.
+    Attack::requests("bursts_of_reads_and_writes", 64, 64, READS_AND_WRITES).in_bursts(Duration::from_millis(200)),
+    Attack::requests("reads_and_writes_beside_writes", 16, 64, READS_AND_WRITES).beside_writes(),
+    Attack::requests(
+        "flush_storm_beside_writes",
+        16,
+        64,
+        &[ask(WRITE, 4 * KIB, At::Anywhere), ask(wire::FLUSH, 0, At::Start)],
+    )
+    .beside_writes(),
 ];
 
 /// The row of that name.

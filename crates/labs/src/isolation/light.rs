@@ -55,8 +55,8 @@ pub(super) struct Window {
 }
 
 impl Light {
-    /// Connects and begins.
-    pub(super) fn start(address: &str) -> Result<Self> {
+    /// Connects and begins, with reads alone or with writes as every second request.
+    pub(super) fn start(address: &str, writes: bool) -> Result<Self> {
         let client = Client::connect(address, EXPORT, ANEW_LIMIT)?;
         let (mut sender, mut receiver) = (client.twin()?, client.twin()?);
         let shared = Arc::new(Shared {
@@ -69,11 +69,11 @@ impl Light {
         let begun = Instant::now();
         let sending = {
             let shared = Arc::clone(&shared);
-            move || shared.send(&mut sender, begun)
+            move || shared.send(&mut sender, begun, writes)
         };
         let receiving = {
             let shared = Arc::clone(&shared);
-            move || shared.receive(&mut receiver, begun)
+            move || shared.receive(&mut receiver, begun, writes)
         };
         let threads = vec![guarded(&shared, sending), guarded(&shared, receiving)];
         Ok(Self { begun, shared, client, threads })
@@ -142,7 +142,7 @@ fn become_prompt() {
 }
 
 impl Shared {
-    fn send(&self, client: &mut Client, begun: Instant) -> Result<()> {
+    fn send(&self, client: &mut Client, begun: Instant, writes: bool) -> Result<()> {
         let (mut sent, mut blocked) = (0, false);
         while sent < MOST as u64 && !self.stop.load(Ordering::Relaxed) {
             let now = begun.elapsed();
@@ -152,7 +152,9 @@ impl Shared {
                 let from = if blocked { EVERY * sent as u32 } else { now };
                 self.sent[sent as usize].store(from.as_nanos() as u64, Ordering::Release);
                 let block = (sent.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16) % (VOLUME_BYTES / BLOCK as u64);
-                client.send(Command::Read, false, sent, block * BLOCK as u64, BLOCK as u32, &[])?;
+                let (command, payload): (_, &[u8]) =
+                    if is_write(sent, writes) { (Command::Write, &[0x5a; BLOCK]) } else { (Command::Read, &[]) };
+                client.send(command, false, sent, block * BLOCK as u64, BLOCK as u32, payload)?;
                 sent += 1;
                 blocked &= EVERY * sent as u32 <= now;
             } else {
@@ -163,16 +165,24 @@ impl Shared {
         Ok(())
     }
 
-    fn receive(&self, client: &mut Client, begun: Instant) -> Result<()> {
+    fn receive(&self, client: &mut Client, begun: Instant, writes: bool) -> Result<()> {
         let mut data = [0; BLOCK];
         loop {
-            let cookie = client.receive_read(&mut data)?;
+            let cookie = client.receive()?;
+            if !is_write(cookie, writes) {
+                client.data(&mut data)?;
+            }
             let done = self.done.get(cookie as usize).context("a reply to a request that was not made")?;
             let before = done.swap(begun.elapsed().as_nanos() as u64, Ordering::Release);
             ensure!(before == 0, "request {cookie} was answered twice");
             self.received.fetch_add(1, Ordering::Release);
         }
     }
+}
+
+/// True if that request is a write, of a client that writes.
+fn is_write(request: u64, writes: bool) -> bool {
+    writes && request % 2 == 1
 }
 
 /// The first request that is due at `at` or later.

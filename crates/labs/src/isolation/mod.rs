@@ -109,7 +109,7 @@ fn attempt(
     let long = usize::from(options.full);
     let mut servers = stage.serve(attack, setting)?;
     let address = servers.light_address();
-    let light = Light::start(&address)?;
+    let light = Light::start(&address, attack.beside_writes)?;
     thread::sleep(WARM_UP);
 
     let bulk = servers.attack(&BULK, BULK_RISE + REFERENCE[long])?;

@@ -3,7 +3,6 @@
 pub(crate) mod contents;
 pub(crate) mod emulate;
 pub(crate) mod file;
-mod huge;
 pub(crate) mod memory;
 pub(crate) mod operation;
 pub(crate) mod overlap;
