@@ -114,6 +114,12 @@ impl Figures {
                 break;
             }
         }
+        self.judge(repeats, outcome)
+    }
+
+    /// Whether the step has passed that was taken so often, with this outcome: no measurement is beyond what works, and of
+    /// several the median meets each bar.
+    pub(crate) fn judge(&self, repeats: u64, outcome: Result<String>) -> Result<String> {
         let detail = outcome?;
         ensure!(self.broken.is_empty(), "broken: {}; {detail}", self.broken.join(", "));
         let missed: Vec<String> = self.figures.iter().filter(|figure| !figure.is_met()).map(Figure::line).collect();
@@ -124,6 +130,11 @@ impl Figures {
     /// The median of a figure; `None` if it was not measured.
     pub(crate) fn median(&self, name: &str) -> Option<f64> {
         self.figures.iter().find(|figure| figure.name == name).map(Figure::median)
+    }
+
+    /// True if a measurement was beyond what any working mechanism gives.
+    pub(crate) fn is_broken(&self) -> bool {
+        !self.broken.is_empty()
     }
 
     /// Names of the figures whose median misses its bar.

@@ -52,10 +52,20 @@ const P99_SURE: f64 = 40.0;
 const ANEW_SURE_S: f64 = 5.0;
 const P99_NEVER_WRONG: Duration = Duration::from_millis(250);
 
-/// Runs the lab and reports each attack.
+/// An attack at one setting, over all rounds.
+struct Trial {
+    attack: &'static Attack,
+    setting: Setting,
+    figures: Figures,
+    /// The first failure, or what was said last.
+    outcome: Result<String>,
+}
+
+/// Runs the lab and reports each attack. A full run goes through all of them several times, so that an hour that is worse than
+/// the next one meets each attack once, and one that is cut short has medians of fewer rounds.
 pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let mut stage = Stage::new(&options.binary, options.keep)?;
-    let (mut tried, mut rows) = (0, Vec::new());
+    let (mut tried, mut trials) = (0, Vec::new());
     for (number, attack) in ATTACKS.iter().enumerate() {
         if !attack.name.contains(&options.only) {
             continue;
@@ -67,11 +77,22 @@ pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
         }
         let settings = if options.full { attacks::everywhere(number) } else { vec![attacks::once(number)] };
         for setting in settings {
-            rows.push(try_at(lab, options, &mut stage, attack, stage::place_of(attack, setting)));
+            let setting = stage::place_of(attack, setting);
+            trials.push(Trial { attack, setting, figures: Figures::default(), outcome: Ok(String::new()) });
         }
     }
     ensure!(tried > 0, "no attack has {:?} in its name", options.only);
-    if options.full && options.only.is_empty() { page::write(&rows, options.repeats) } else { Ok(()) }
+    let rounds = if options.full { options.repeats } else { 1 };
+    for round in 1..=rounds {
+        for trial in &mut trials {
+            trial.once(lab, options, &mut stage, [round, rounds]);
+        }
+        if options.full && options.only.is_empty() {
+            let row = |trial: &Trial| Row::of(trial.attack.name, trial.setting, trial.outcome.is_err(), &trial.figures);
+            page::write(&trials.iter().map(row).collect::<Vec<_>>(), round)?;
+        }
+    }
+    Ok(())
 }
 
 /// Counts an attack as skipped, where the test runner collects names and reasons.
@@ -84,18 +105,30 @@ fn skip(lab: &mut Lab, name: &str, reason: &str) -> Result<()> {
     Ok(())
 }
 
-fn try_at(lab: &mut Lab, options: &Options, stage: &mut Stage, attack: &Attack, setting: Setting) -> Row {
-    let begun = Instant::now();
-    let check = if options.full { format!("{}_{setting}", attack.name) } else { attack.name.to_owned() };
-    let repeats = if options.full { options.repeats } else { 1 };
-    let mut figures = Figures::default();
-    let outcome = figures.collect(repeats, |figures| attempt(options, stage, attack, setting, figures));
-    for line in figures.lines() {
-        println!("lab: figure isolation::{}_{setting}_{line}", attack.name);
+impl Trial {
+    /// One round; the last one reports.
+    fn once(&mut self, lab: &mut Lab, options: &Options, stage: &mut Stage, [round, rounds]: [u64; 2]) {
+        let Self { attack, setting, figures, outcome } = self;
+        let begun = Instant::now();
+        let one = attempt(options, stage, attack, *setting, figures);
+        let seconds = begun.elapsed().as_secs_f64();
+        if rounds > 1 {
+            println!("lab: round {round} of {rounds}: {}_{setting}: {}, {seconds:.1} s", attack.name, told(&one));
+        }
+        if outcome.is_ok() {
+            *outcome = one;
+        }
+        if round < rounds {
+            return;
+        }
+        for line in figures.lines() {
+            println!("lab: figure isolation::{}_{setting}_{line}", attack.name);
+        }
+        let detail = told(outcome);
+        let verdict = figures.judge(rounds, if outcome.is_ok() { Ok(detail) } else { Err(anyhow::anyhow!(detail)) });
+        let check = if options.full { format!("{}_{setting}", attack.name) } else { attack.name.to_owned() };
+        lab.check(&check, verdict.is_ok(), &format!("{setting}, {}, {seconds:.1} s", told(&verdict)));
     }
-    let seconds = begun.elapsed().as_secs_f64();
-    lab.check(&check, outcome.is_ok(), &format!("{setting}, {}, {seconds:.1} s", told(&outcome)));
-    Row::of(attack.name, setting, outcome.is_ok(), &figures)
 }
 
 /// One attack, and how the light client fares.
