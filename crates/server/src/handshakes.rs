@@ -1,8 +1,8 @@
-//! Connections of each client, and those that have not chosen a volume yet: how many, for how long, and how much processor
-//! time they may take.
+//! Bounds on the connections of each client and on those that have not chosen a volume yet: how many, for how long, and how
+//! much processor time they may take.
 //!
-//! A client may open as many connections as there would be left for others: the first may have half of them, the next a
-//! quarter, so that there is always room for one that comes. The last places are kept for clients that have few.
+//! A client may have at most as many connections as it leaves free for others: the first client half of all places, the next
+//! a quarter, so that a newcomer always finds room. The last places are kept for clients that have few connections.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -17,37 +17,43 @@ use crate::paced::{Paced, Work};
 use crate::refusals::Reason;
 use crate::transport::Peer;
 
-/// One place of so many is kept for clients with few connections.
+/// One in this many places is kept for clients with few connections.
 const KEPT: u32 = 16;
-/// Few is one of so many places that are left: of 16,384, the last of a hundred clients that want all has 4, and of 32 has 11.
+/// Few connections are the free places divided by this: of 16,384, the last of 100 clients that want all gets 4, of 32 gets 11.
 const FEW: u32 = 64;
-/// The time that each answered option adds to a client's, for as many as there are reasons to ask: a client that
-/// describes every export over a slow link makes progress, and one that idles does not.
+/// Time that each answered option adds to a client's timeout, for at most [`MAX_OPTIONS_PER_EXPORT`] options an export: a
+/// client that describes every export over a slow link makes progress, and one that idles does not.
 const PER_OPTION: Duration = Duration::from_millis(250);
-/// The time that waiting for its turn adds at most, in multiples of the time that a client has.
+/// Upper bound on the time that waiting for turns adds to a client's timeout, in multiples of that timeout.
 const LONGEST_WAIT: u64 = 4;
 
-/// Processor time that handshakes may take at once, however few exports there are. Half of it is there for one host that
-/// starts a hundred machines: a TLS handshake takes 0.2 to 0.5 ms.
+/// Processor time that handshakes may take at once, without any export. Half of it is there for one host that starts a
+/// hundred machines: a TLS handshake takes 0.2 to 0.5 ms.
 const BURST: Duration = Duration::from_millis(100);
-/// The same for each export. Half of it is there for a client that describes them all: `nbdinfo --list` takes 60 us of an
-/// export.
+/// Processor time that each export adds to [`BURST`]. Half of it is there for a client that describes all exports:
+/// `nbdinfo --list` takes 60 us an export.
 const BURST_PER_EXPORT: Duration = Duration::from_micros(150);
 
-/// The time that may be used at once where there are so many exports.
+/// Bound on the processor time of accepting and refusing connections: a third of a processor, of which the thread's clock shows
+/// three quarters. A full queue of the kernel (4,096 connections, some 20 us each) then passes within 0.4 s: a client that comes
+/// during a flood connects before TCP would send its SYN again (1 s), unless the flood brings more than 12,000 connections a
+/// second.
+const ACCEPTING: Config = Config { one_in: 4, burst: BURST };
+
+/// Processor time that handshakes may take at once on a server with `exports` exports.
 fn burst(exports: usize) -> Duration {
     BURST + Duration::from_nanos(BURST_PER_EXPORT.as_nanos().saturating_mul(exports as u64))
 }
 
-/// True if one who has `own` of `most` places may have another one when `taken` are taken. Fewer than [`KEPT`] places
-/// are too few to share out.
+/// True if a client or tenant that has `own` of `most` places may have another one when `taken` places are taken. Fewer than
+/// [`KEPT`] places are not shared out: any free one may be taken.
 pub(crate) fn may_have_another(own: u32, taken: u32, most: u32) -> bool {
     let free = most.saturating_sub(taken);
     free > 0 && (own == 0 || most < KEPT || own < free.saturating_sub(most / KEPT).max(free / FEW))
 }
 
-/// Counts connections and negotiations under way, all together and of each client, and shares out processor time among those
-/// that negotiate: accepting connections, TLS, options.
+/// Counts connections and negotiations under way, all together and of each client, and bounds the processor time of accepting
+/// connections and, shared out among clients, of negotiations: TLS, options.
 pub(crate) struct Handshakes {
     most: u32,
     most_of_client: u32,
@@ -55,6 +61,7 @@ pub(crate) struct Handshakes {
     patience: Duration,
     counts: Mutex<Counts>,
     pace: Paced<Client>,
+    accepting: Paced<()>,
 }
 
 #[derive(Default)]
@@ -85,14 +92,14 @@ struct Count {
     negotiating: u32,
 }
 
-/// One client: an IPv4 address, the /64 of an IPv6 address, of which one host has as many as it likes, a user of this
-/// machine, or all connections with one certificate, wherever from.
+/// One client: an IPv4 address, the /64 of an IPv6 address (in which one host has as many addresses as it likes), a user of
+/// this machine, or all connections with one certificate, from whatever address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Client {
     V4(u32),
     V6(u64),
     User(Option<u32>),
-    /// The beginning of its fingerprint.
+    /// The first eight bytes of the certificate's fingerprint.
     Certificate(u64),
 }
 
@@ -107,7 +114,7 @@ impl From<&Peer> for Client {
 }
 
 impl Handshakes {
-    /// None yet; at most so many, so many of one client, for so long, and so many connections.
+    /// Without connections. The bounds are for negotiations, one client's negotiations, the time of each, and connections.
     pub(crate) fn new(most: u32, most_of_client: u32, patience: Duration, most_connections: u32) -> Self {
         Self {
             most,
@@ -116,18 +123,19 @@ impl Handshakes {
             patience,
             counts: Mutex::default(),
             pace: Paced::new(Config { burst: burst(0), ..Config::STORM }),
+            accepting: Paced::new(ACCEPTING),
         }
     }
 
-    /// There are so many exports from now on.
+    /// Sets the number of exports, on which the burst depends.
     pub(crate) fn set_exports(&self, exports: usize) {
         self.pace.set_burst(burst(exports));
     }
 
-    /// One more, which negotiates until the ticket is dropped and stays until the place is.
+    /// Counts a new connection: it negotiates until the ticket is dropped, and exists until the place is dropped.
     ///
     /// # Errors
-    /// Which bound it would exceed.
+    /// The bound that the connection would exceed.
     pub(crate) fn begin(self: &Arc<Self>, peer: &Peer, now: Instant) -> Result<(Ticket, Place), Reason> {
         let client = peer.into();
         let mut counts = self.counts();
@@ -169,17 +177,22 @@ impl Handshakes {
         Counted { handshakes: Arc::clone(self), client }
     }
 
-    /// When the next connection may be accepted of whose client nothing is known; `None`: now.
-    pub(crate) fn newcomer(&self) -> Option<Instant> {
-        self.pace.newcomer()
+    /// Charges the account of accepting with this thread's time since `work` began; returns the beginning of what comes next.
+    pub(crate) fn accepted(&self, work: &Work) -> Work {
+        self.accepting.charge((), work)
     }
 
-    /// Something was done for a client that negotiates, on this thread. What comes next begins where it ended.
+    /// When the next connection may be accepted; `None`: now.
+    pub(crate) fn next_connection(&self) -> Option<Instant> {
+        self.accepting.newcomer()
+    }
+
+    /// Charges a negotiating client this thread's time since `work` began; returns the beginning of what comes next.
     pub(crate) fn charge(&self, client: Client, work: &Work) -> Work {
         self.pace.charge(client, work)
     }
 
-    /// The same of what cannot wait: accepting it, or answering that it has to wait.
+    /// As [`Self::charge`], for work that cannot wait for the client's turn: accepting it, or answering that it has to wait.
     pub(crate) fn charge_anyway(&self, client: Client, work: &Work) -> Work {
         self.pace.charge_anyway(client, work)
     }
@@ -193,13 +206,13 @@ struct Counted {
 /// A negotiation under way.
 pub(crate) struct Ticket {
     counted: Counted,
-    /// When the client must have chosen.
+    /// When the client must have chosen a volume.
     until: Instant,
-    /// Answered options that have added to that.
+    /// Answered options that have extended `until`.
     options: u32,
-    /// When it began to wait for its turn.
+    /// When the client began to wait for its turn; `None` if it does not wait.
     waits_since: Option<Instant>,
-    /// The time that waiting may still add.
+    /// Time that waiting for turns may still add to `until`.
     may_wait: Duration,
 }
 
@@ -214,12 +227,12 @@ impl Ticket {
         self.counted.handshakes.pace.turn(self.counted.client)
     }
 
-    /// The client has to wait for its turn, which does not count.
+    /// The client waits for its turn from `now` on, which does not count against its timeout.
     pub(crate) fn waits(&mut self, now: Instant) {
         self.waits_since.get_or_insert(now);
     }
 
-    /// The client is served.
+    /// The client is served again: extends its timeout by the time it waited.
     pub(crate) fn goes_on(&mut self, now: Instant) {
         let Some(since) = self.waits_since.take() else { return };
         let waited = now.since(since).min(self.may_wait);
@@ -227,7 +240,7 @@ impl Ticket {
         self.until += waited;
     }
 
-    /// So many options have been answered, where there are so many exports.
+    /// Extends the client's timeout: `options` options have been answered so far, on a server with `exports` exports.
     pub(crate) fn has_answered(&mut self, options: u32, exports: usize) {
         let most = u32::try_from(exports).unwrap_or(u32::MAX).saturating_mul(MAX_OPTIONS_PER_EXPORT);
         let options = options.min(most).max(self.options);
@@ -236,7 +249,7 @@ impl Ticket {
         self.options = options;
     }
 
-    /// True if the client has not chosen in time.
+    /// True if the client has not chosen a volume in time.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
         let waits = self.waits_since.map_or(Duration::ZERO, |since| now.since(since).min(self.may_wait));
         now > self.until + waits
@@ -250,14 +263,14 @@ impl Drop for Ticket {
     }
 }
 
-/// A connection that is there.
+/// A connection that exists, counted until dropped.
 pub(crate) struct Place(Counted);
 
 impl Place {
-    /// The connection has shown the certificate with this fingerprint, whose it is from now on.
+    /// The connection has shown the certificate with this fingerprint: from now on it counts as that certificate's.
     ///
     /// # Errors
-    /// There are as many of that certificate as may be. It stays with the address.
+    /// That certificate has as many connections as it may have. The connection still counts as its address's.
     pub(crate) fn shows(&mut self, fingerprint: &[u8; 32]) -> Result<(), Reason> {
         let (bytes, _) = fingerprint.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let client = Client::Certificate(u64::from_be_bytes(*bytes));

@@ -8,12 +8,12 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anony
 use super::operation::Extent;
 
 const CHUNK_BITS: u32 = 16;
-/// Granularity at which allocation is tracked and reported.
+/// Granularity in bytes at which allocation is tracked and reported.
 pub(crate) const CHUNK: u64 = 1 << CHUNK_BITS;
 const PAGE: u64 = 4096;
-/// Memory given back at once, in about 3 ms.
+/// Bytes of memory given back at once, in some milliseconds.
 const PIECE: u64 = 32 << 20;
-/// Address space set aside so that a volume can grow in place.
+/// Bytes of address space set aside so that a volume can grow in place.
 const RESERVE: u64 = 1 << 40;
 
 #[repr(align(4096))]
@@ -34,6 +34,8 @@ pub(crate) struct Memory {
     base: NonNull<u8>,
     reserved: u64,
     allocated: Box<[AtomicU64]>,
+    /// Bytes from the beginning that may be read and written.
+    usable: AtomicU64,
 }
 
 // SAFETY: the mapping lives as long as the value, and all access goes through raw pointers (see above).
@@ -63,7 +65,12 @@ impl Memory {
             }
         };
         let words = reserved.div_ceil(64 * CHUNK);
-        let memory = Self { base, reserved, allocated: (0..words).map(|_| AtomicU64::new(0)).collect() };
+        let memory = Self {
+            base,
+            reserved,
+            allocated: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            usable: AtomicU64::new(0),
+        };
         memory.grow(size)?;
         Ok(memory)
     }
@@ -79,10 +86,11 @@ impl Memory {
         let len = (size.next_multiple_of(PAGE)) as usize;
         // SAFETY: the range lies inside our own mapping.
         unsafe { mprotect(self.base.as_ptr().cast(), len, MprotectFlags::READ | MprotectFlags::WRITE)? };
+        self.usable.fetch_max(len as u64, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Where byte `offset` is. The caller has checked the range against the volume's size.
+    /// Address of byte `offset`. The caller has checked the range against the volume's size.
     #[inline]
     pub(crate) fn at(&self, offset: u64) -> *mut u8 {
         debug_assert!(offset < self.reserved);
@@ -90,8 +98,8 @@ impl Memory {
         unsafe { self.base.as_ptr().add(offset as usize) }
     }
 
-    /// Where the bytes of `[offset, offset + len)` can be read: in place, or for a hole in a
-    /// place that is always zero, which spares the page fault that touching the hole would cost.
+    /// Address where the bytes of `[offset, offset + len)` can be read: in place, or for a hole in memory that is always
+    /// zero, which spares the page fault that touching the hole would cost.
     #[inline]
     pub(crate) fn readable(&self, offset: u64, len: u64) -> *const u8 {
         if len <= ZEROS.0.len() as u64 && self.is_hole(offset, len) {
@@ -110,7 +118,7 @@ impl Memory {
         })
     }
 
-    /// Copies `data` in.
+    /// Copies `data` into the volume at `offset`.
     #[inline]
     pub(crate) fn write(&self, offset: u64, data: &[u8]) {
         // SAFETY: the range was checked by the caller, and a request's buffer never overlaps the volume.
@@ -163,7 +171,7 @@ impl Memory {
         }
     }
 
-    /// The allocated extents of `[offset, offset + len)`, at most `max` extents from the start.
+    /// The extents of `[offset, offset + len)`, allocated ones and holes, at most `max` from the start.
     pub(crate) fn extents(&self, offset: u64, len: u64, max: usize) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::new();
         let (mut at, end) = (offset, offset + len);
@@ -186,10 +194,7 @@ impl Memory {
 impl Drop for Memory {
     /// Gives memory back piece by piece: threads that need the address space meanwhile wait for one piece, not for all.
     fn drop(&mut self) {
-        let used = self.allocated.iter().rposition(|word| word.load(Ordering::Relaxed) != 0).map_or(0, |at| at + 1);
-        for piece in 0..(used as u64 * 64 * CHUNK).min(self.reserved).div_ceil(PIECE) {
-            let at = piece * PIECE;
-            let bytes = PIECE.min(self.reserved - at) as usize;
+        for (at, bytes) in pieces(*self.usable.get_mut()) {
             // SAFETY: inside our own mapping, which nothing uses any more; where it fails, unmapping gives all back.
             let _ = unsafe { madvise(self.at(at).cast(), bytes, Advice::LinuxDontNeed) };
         }
@@ -198,7 +203,12 @@ impl Drop for Memory {
     }
 }
 
-/// Starts to fetch what a reply will copy into the socket soon; further on the processor sees the pattern itself.
+/// Offset and length of each [`PIECE`] of the first `bytes` bytes.
+fn pieces(bytes: u64) -> impl Iterator<Item = (u64, usize)> {
+    (0..bytes.div_ceil(PIECE)).map(move |piece| (piece * PIECE, PIECE.min(bytes - piece * PIECE) as usize))
+}
+
+/// Starts to fetch the beginning of data that a reply will soon copy into the socket; the processor fetches the rest by itself.
 #[inline]
 fn prefetch(at: *const u8, len: u64) {
     #[cfg(target_arch = "x86_64")]
@@ -264,6 +274,18 @@ mod tests {
                 all.iter().enumerate().position(|(i, &b)| (b == 0) != (offset..offset + len).contains(&(i as u64)));
             assert_eq!(wrong, None, "zero({offset}, {len})");
         }
+    }
+
+    #[test]
+    fn memory_is_given_back_in_pieces_to_its_end() {
+        let all = |bytes| pieces(bytes).collect::<Vec<_>>();
+        assert_eq!(all(0), []);
+        assert_eq!(all(PAGE), [(0, PAGE as usize)]);
+        assert_eq!(all(PIECE), [(0, PIECE as usize)]);
+        assert_eq!(all(PIECE + PAGE), [(0, PIECE as usize), (PIECE, PAGE as usize)]);
+        let memory = Memory::new(PIECE + 1).unwrap();
+        memory.grow(PAGE).unwrap();
+        assert_eq!(memory.usable.load(Ordering::Relaxed), PIECE + PAGE);
     }
 
     #[test]

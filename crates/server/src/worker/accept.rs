@@ -15,18 +15,18 @@ use super::sources::{LISTENER_EVENTS, READ, Set};
 use super::{Worker, mail};
 use crate::budget::Charge;
 use crate::clock;
-use crate::handshakes::{Client, Place, Ticket};
+use crate::handshakes::{Place, Ticket};
 use crate::paced::Work;
 use crate::refusals::Reason;
 use crate::transport::{Peer, Transport};
 
 /// How long to leave a listener alone after running out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
-/// Connections accepted in a row before others get their turn.
-const ACCEPT_BATCH: usize = 64;
+/// Connections accepted in a row before others get their turn: some 0.3 ms.
+pub(super) const ACCEPT_BATCH: usize = 16;
 
 impl Worker {
-    /// Takes what waits on a listener and spreads it over the workers.
+    /// Accepts waiting connections of a listener and spreads them over the workers.
     pub(super) fn accept(&mut self, listener: usize) {
         for _ in 0..ACCEPT_BATCH {
             let Some(socket) = self.listeners.get(listener) else { return };
@@ -61,28 +61,27 @@ impl Worker {
         }
     }
 
-    /// Gives a connection a place, or refuses it; when to accept the next one, if refusals have had their time.
-    ///
-    /// A connection with a place waits for its turn. One without a place has no turn, so the pause is what paces it.
+    /// Gives a connection a place, or refuses it; returns when to accept the next one, if accepting has used up its time.
     fn place(&mut self, transport: Transport, peer: Peer, work: &Work) -> Option<Instant> {
-        let client = Client::from(&peer);
-        let Some((key, ticket, place)) = self.take_place(&peer) else {
-            // Closing tells the client at once; leaving it in the queue would let it hang.
+        let placed = self.take_place(&peer);
+        // Closing tells a client without a place at once; leaving it in the queue would let it hang.
+        let Some((key, ticket, place)) = placed else {
             drop(transport);
-            self.waking.charge(&self.shared.handshakes, client, work);
-            return self.shared.handshakes.newcomer();
+            self.waking.accepted(&self.shared.handshakes, work);
+            return self.shared.handshakes.next_connection();
         };
         let worker = self.shared.slots.home(key);
         if worker == self.index {
-            self.open(transport, peer, key, ticket, place, work);
+            let work = self.shared.handshakes.accepted(work);
+            self.open(transport, peer, key, ticket, place, &work);
         } else {
             mail(&mut self.outbox, worker, Message::Accepted(transport, peer, key, ticket, place));
-            self.waking.charge_anyway(&self.shared.handshakes, client, work);
+            self.waking.accepted(&self.shared.handshakes, work);
         }
-        None
+        self.shared.handshakes.next_connection()
     }
 
-    /// A place for a connection, with a worker, if there is one for it.
+    /// A place for a connection, with its name and ticket, if it may have one.
     fn take_place(&mut self, peer: &Peer) -> Option<(ConnKey, Ticket, Place)> {
         let (ticket, place) = match self.shared.handshakes.begin(peer, clock::now()) {
             Ok(counted) => counted,
@@ -107,8 +106,8 @@ impl Worker {
         Some((key, ticket, place))
     }
 
-    /// Counts a refusal by a bound on connections; if it is to be logged, how many like it were not. A client at its bound
-    /// may come again ten thousand times a second.
+    /// Counts a refusal by a bound on connections; `Some` if it is to be logged: how many like it went unlogged. A client at
+    /// its bound may come again ten thousand times a second.
     pub(super) fn count_refusal(&mut self, reason: Reason) -> Option<u64> {
         if matches!(reason, Reason::Connections | Reason::ConnectionsOfClient | Reason::ConnectionsOfTenant) {
             self.shared.refused.fetch_add(1, Ordering::Relaxed);
@@ -117,8 +116,8 @@ impl Worker {
         self.count_failure(reason.name(), 0)
     }
 
-    /// Greets a new connection, or lets it wait until that is its client's turn: who storms hears nothing for a while, and
-    /// sends nothing. `work` was begun for it.
+    /// Greets a new connection, or lets it wait until it is its client's turn: a client that storms hears nothing for a while,
+    /// and sends nothing. `work` was begun for the connection.
     pub(super) fn open(
         &mut self,
         transport: Transport,
@@ -146,7 +145,7 @@ impl Worker {
         }
     }
 
-    /// Greets a connection whose client's turn it is; whether it was not yet.
+    /// Greets a connection whose client's turn it is; true if it was not greeted before.
     pub(super) fn greet(&mut self, connection: &mut Connection) -> bool {
         let Phase::Handshake(handshake) = &mut connection.phase else { return false };
         if std::mem::replace(&mut connection.greeted, true) {
@@ -160,13 +159,13 @@ impl Worker {
         true
     }
 
-    /// A listener stays readable while nothing is accepted; without a pause the loop would spin.
+    /// Stops accepting until `until`: a listener stays readable while nothing is accepted, and the loop would spin.
     fn pause_accepting(&mut self, until: Instant) {
         self.accept_at = until;
         self.watch_listeners(0);
     }
 
-    /// Ends the pause.
+    /// Ends a pause of accepting.
     pub(super) fn resume_accepting(&mut self) {
         self.accept_at = Instant::FAR_FUTURE;
         self.watch_listeners(READ);

@@ -1,20 +1,20 @@
-//! The processor time of those that negotiate: what is done for them, and what lies between.
+//! The processor time of negotiating clients: the work done for them, and the time between.
 //!
 //! A storm of options costs as much for waking the worker, for its rounds and for reading the clock as for the options. So time
-//! runs on from one client that negotiates to the next, unless something is done for others in between.
+//! runs on from one negotiating client to the next, unless something is done for other connections in between.
 
 use crate::handshakes::{Client, Handshakes};
 use crate::paced::Work;
 
-/// The time of waking up, at most, in nanoseconds. Beyond that the worker has looked for events of others.
+/// Upper bound on the time of waking up, in nanoseconds. Beyond it the worker has looked for events of other connections.
 const MOST_NS: u64 = 20_000;
 
-/// The payers of a worker's time.
+/// Decides which client pays for a worker's time.
 #[derive(Debug, Default)]
 pub(super) struct Waking {
     /// Set once a client has negotiated in this round.
     negotiated: bool,
-    /// Up to here everything is charged, and nothing was done for others since.
+    /// The moment up to which all time is charged, if nothing was done for other connections since.
     since: Option<Work>,
 }
 
@@ -26,7 +26,7 @@ impl Waking {
         }
     }
 
-    /// A round begins with so many events of a crowd, and of others.
+    /// A round begins with `crowd` events of the crowd, and `others` of other sources.
     pub(super) fn round_begins(&mut self, crowd: usize, others: usize) {
         let Some(since) = self.since.take() else { return };
         let now = Work::begin();
@@ -36,24 +36,29 @@ impl Waking {
         self.since = Some(now.after(part));
     }
 
-    /// Something is done for others.
+    /// Something is done for connections that do not negotiate.
     #[inline]
     pub(super) fn others(&mut self) {
         self.since = None;
     }
 
-    /// Begins with something for a client that negotiates.
+    /// Begins work for a negotiating client.
     pub(super) fn begin(&mut self) -> Work {
         self.negotiated = true;
         self.since.take().unwrap_or_else(Work::begin)
     }
 
-    /// Ends it.
+    /// Ends work for a negotiating client, and charges it.
     pub(super) fn charge(&mut self, handshakes: &Handshakes, client: Client, work: &Work) {
         self.since = Some(handshakes.charge(client, work));
     }
 
-    /// Ends what could not wait for the client's turn.
+    /// Ends work for a connection that was accepted or refused, and charges it to accepting.
+    pub(super) fn accepted(&mut self, handshakes: &Handshakes, work: &Work) {
+        self.since = Some(handshakes.accepted(work));
+    }
+
+    /// Ends work that could not wait for the client's turn, and charges the client.
     pub(super) fn charge_anyway(&mut self, handshakes: &Handshakes, client: Client, work: &Work) {
         self.since = Some(handshakes.charge_anyway(client, work));
     }
@@ -63,7 +68,7 @@ impl Waking {
 mod tests {
     use super::*;
 
-    /// Takes more than the most, as looking for events does.
+    /// Uses more than [`MOST_NS`] of processor time, as looking for events does.
     fn spin() {
         let work = Work::begin();
         while Work::begin().since(&work) <= 10 * MOST_NS {}

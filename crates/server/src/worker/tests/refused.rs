@@ -1,4 +1,4 @@
-//! Connections that are refused again and again: what they cost, and how often the log says so.
+//! Connections that are refused again and again: their cost, and how often the log mentions them.
 
 use std::cell::Cell;
 use std::os::unix::net::UnixListener;
@@ -8,6 +8,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::*;
 use crate::refusals::Reason;
+use crate::worker::accept::ACCEPT_BATCH;
 
 thread_local! {
     static LINES: Cell<u32> = const { Cell::new(0) };
@@ -32,7 +33,7 @@ impl Subscriber for Log {
     fn exit(&self, _: &Id) {}
 }
 
-/// A worker that listens and has no place left, with so many clients that want one.
+/// A listening worker that has no place left, and `clients` clients that want one.
 fn crowded(clients: usize) -> (Worker, Vec<UnixStream>) {
     let dir = std::env::temp_dir().join(format!("evenkeel-refused-{}-{clients}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
@@ -53,19 +54,19 @@ fn crowded(clients: usize) -> (Worker, Vec<UnixStream>) {
 
 #[test]
 fn of_many_that_are_refused_for_one_reason_one_is_logged() {
-    let (mut worker, waiting) = crowded(50);
+    let (mut worker, waiting) = crowded(3 * ACCEPT_BATCH);
     let peer = Peer::default();
     let held: Vec<_> = std::iter::from_fn(|| worker.shared.handshakes.begin(&peer, clock::now()).ok()).collect();
     let mut logged = 0;
     LINES.set(0);
     tracing::subscriber::with_default(Log, || {
-        worker.on_event(LISTENER_EVENTS, READ);
+        (0..3).for_each(|_| worker.on_event(LISTENER_EVENTS, READ));
         for _ in 0..10_000 {
             logged += u32::from(worker.count_refusal(Reason::ConnectionsOfTenant).is_some());
         }
     });
     assert_eq!((LINES.get(), logged), (1, 1), "for {} refused connections", waiting.len());
-    assert_eq!(worker.shared.refused.load(Ordering::Relaxed), 50 + 10_000, "all are counted");
+    assert_eq!(worker.shared.refused.load(Ordering::Relaxed), 3 * ACCEPT_BATCH as u64 + 10_000, "all are counted");
     drop((waiting, held));
 }
 
@@ -80,7 +81,7 @@ fn refused_connections_wait_in_the_queue_when_they_have_had_their_time() {
     waiting.extend(more);
     // As much as a storm takes in seconds.
     for _ in 0..100_000 {
-        worker.shared.handshakes.charge(Client::from(&Peer::default()), &Work::begin().after(u64::MAX));
+        worker.shared.handshakes.accepted(&Work::begin().after(u64::MAX));
     }
     worker.on_event(LISTENER_EVENTS, READ);
     assert_eq!(refused(&worker), 1, "the others wait");
@@ -91,6 +92,17 @@ fn refused_connections_wait_in_the_queue_when_they_have_had_their_time() {
     worker.resume_accepting();
     worker.poll(&mut events, Duration::ZERO);
     assert_eq!(events.len(), 1, "until the pause is over");
+}
+
+#[test]
+fn clients_that_negotiate_for_too_long_delay_no_newcomer() {
+    let (mut worker, waiting) = crowded(5);
+    for _ in 0..100_000 {
+        worker.shared.handshakes.charge(Client::from(&Peer::default()), &Work::begin().after(u64::MAX));
+    }
+    worker.on_event(LISTENER_EVENTS, READ);
+    assert_eq!(worker.shared.refused.load(Ordering::Relaxed), waiting.len() as u64);
+    assert_eq!(worker.accept_at, Instant::FAR_FUTURE);
 }
 
 #[test]
