@@ -1,6 +1,7 @@
 //! Tasks of the project: `cargo xtask test`, `cargo xtask lab`, `cargo xtask soak`, `cargo xtask mutate`,
-//! `cargo xtask fuzz`, `cargo xtask compare`, `cargo xtask deb`.
+//! `cargo xtask constants`, `cargo xtask fuzz`, `cargo xtask compare`, `cargo xtask deb`.
 
+mod constants;
 mod deb;
 mod fuzz;
 mod mutate;
@@ -30,6 +31,8 @@ enum Task {
     Soak(soak::Args),
     /// Makes faults in controllers, data path and agent, and looks whether the tests notice.
     Mutate(mutate::Args),
+    /// Halves and doubles each constant of the controllers, and judges them on drawn cases.
+    Constants(constants::Args),
     /// Fuzzes what reads bytes from elsewhere, and keeps what it finds.
     Fuzz(fuzz::Args),
     /// Measures Evenkeel against its peers.
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Task::Lab(args) => lab::run(args, deb::uncompressed),
         Task::Soak(args) => lab::run_soak(&args).map(|tally| tally.failed.is_empty()),
         Task::Mutate(args) => mutate::run(&args),
+        Task::Constants(args) => constants::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Compare(args) => compare::run(&args),
         Task::Deb(args) => deb::run(&args),

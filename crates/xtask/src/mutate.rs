@@ -9,9 +9,9 @@ use anyhow::{Context, Result, ensure};
 use evenkeel_labs::base::build;
 use evenkeel_labs::base::process;
 
-/// A mutation that lets a test run without end is caught by this.
+/// Longest time of a crate's tests with a mutation, a quarter of that of a suite; an endless test counts as having caught it.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
-/// Where mutations are made: package, and its folder of sources. They are drawn from in turn: controllers, data path, agent.
+/// Packages and source folders of the three areas controllers, data path and agent. Mutations are drawn from the areas in turn.
 const AREAS: [&[(&str, &str)]; 3] = [
     &[("evenkeel-control", "crates/control/src")],
     &[("evenkeel-server", "crates/server/src"), ("evenkeel-nbd", "crates/nbd/src")],
@@ -41,7 +41,7 @@ pub(crate) struct Args {
     suite: Option<Vec<String>>,
 }
 
-/// The change of a line.
+/// Kind of the change of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// `a < b` becomes `a >= b`.
@@ -54,13 +54,13 @@ enum Kind {
 
 const KINDS: [Kind; 3] = [Kind::InequalityTurned, Kind::TermDropped, Kind::LimitIgnored];
 
-/// A place where a mutation can be made.
+/// A mutation: one changed line in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mutation {
     kind: Kind,
     package: &'static str,
     file: PathBuf,
-    /// Index of the line.
+    /// Index of the line in the file, from 0.
     line: usize,
     before: String,
     after: String,
@@ -73,7 +73,7 @@ impl Mutation {
     }
 }
 
-/// Runs the command; the result is whether all mutations were caught.
+/// Runs `cargo xtask mutate`; the result is true if no mutation survived.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let root = build::workspace();
     let mut places = Vec::new();
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(survivors.is_empty())
 }
 
-/// The verdict on a mutation.
+/// Verdict on a mutation: caught by a test, survived all tests, or does not compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
     Caught { by: String },
@@ -150,7 +150,8 @@ fn judge(tree: &Path, mutation: &Mutation, suite: Option<&[String]>) -> Result<V
     verdict
 }
 
-fn cargo(tree: &Path, words: &[&str]) -> Command {
+/// A cargo command that runs in the copy `tree` of the project, with the copy's own target folder.
+pub(crate) fn cargo(tree: &Path, words: &[&str]) -> Command {
     let mut cargo = build::cargo();
     cargo.args(words).current_dir(tree).env("CARGO_TARGET_DIR", tree.join("target"));
     cargo
@@ -186,8 +187,8 @@ fn tests(tree: &Path, mutation: &Mutation, suite: Option<&[String]>) -> Result<V
     })
 }
 
-/// The project as it is committed, with what it has compiled before.
-fn copy(root: &Path, tree: &Path) -> Result<()> {
+/// Updates the copy `tree` to the committed state of the project, and keeps the copy's compiled files.
+pub(crate) fn copy(root: &Path, tree: &Path) -> Result<()> {
     let git = |folder: &Path, words: &[&str]| {
         let mut git = Command::new("git");
         process::output(git.arg("-C").arg(folder).args(words))
@@ -200,7 +201,7 @@ fn copy(root: &Path, tree: &Path) -> Result<()> {
     git(tree, &["checkout", "--quiet", "--force", "--detach", "FETCH_HEAD"]).map(drop)
 }
 
-/// Every source file below `folder` that is not a test's, in the order of their names.
+/// Calls `take` with path and text of every source file below `folder`, sorted by name, except files of tests.
 fn sources(root: &Path, folder: &Path, take: &mut impl FnMut(&Path, &str)) -> Result<()> {
     let path = root.join(folder);
     let read = std::fs::read_dir(&path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -217,7 +218,7 @@ fn sources(root: &Path, folder: &Path, take: &mut impl FnMut(&Path, &str)) -> Re
     Ok(())
 }
 
-/// All mutations of a file, up to its tests.
+/// All possible mutations of a file, up to the tests at its end.
 fn places_in(package: &'static str, file: &Path, text: &str) -> Vec<Mutation> {
     let mut places = Vec::new();
     for (line, before) in text.lines().enumerate() {
@@ -236,7 +237,7 @@ fn places_in(package: &'static str, file: &Path, text: &str) -> Vec<Mutation> {
     places
 }
 
-/// All mutations of a line.
+/// All possible mutations of a line, with the changed line.
 fn mutants(line: &str) -> Vec<(Kind, String)> {
     let mut mutants = Vec::new();
     for (from, to) in [(" < ", " >= "), (" > ", " <= "), (" <= ", " > "), (" >= ", " < ")] {
@@ -260,8 +261,8 @@ fn mutants(line: &str) -> Vec<(Kind, String)> {
     mutants
 }
 
-/// Where the term ends that begins here: with a bracket that it did not open, a comma, a semicolon, or a space outside of
-/// brackets.
+/// Index at which the term ends that `text` begins with: at a closing bracket that it did not open, or at a comma, a
+/// semicolon or a space outside of brackets.
 fn end_of_term(text: &str) -> usize {
     let mut depth = 0;
     for (at, c) in text.char_indices() {
@@ -276,7 +277,7 @@ fn end_of_term(text: &str) -> usize {
     text.len()
 }
 
-/// Where the bracket closes that was opened just before.
+/// Index of the bracket that closes the one opened just before `text`.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0;
     for (at, c) in text.char_indices() {
@@ -290,11 +291,11 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
+/// Random numbers by SplitMix64 (Steele, Lea, Flood 2014); the field is its state.
 struct Random(u64);
 
 impl Random {
-    /// A number below `bound`, which is small.
+    /// A random number below `bound`, which must be far below 2^64.
     fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

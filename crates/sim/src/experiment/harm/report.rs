@@ -1,4 +1,4 @@
-//! How many cases each method harms and helps, of each controller.
+//! The report: for each controller, how many cases each method harms and helps.
 
 use evenkeel_control::{placement as connections, slots as latency_targets};
 
@@ -6,20 +6,21 @@ use super::response::{self, Method};
 use super::{Config, placement, slots, throughput};
 use crate::experiment::{Better, Claim, Execute, Options, Report, Row, Section};
 
-/// Name of the experiment.
+/// Name on the command line and in results.
 pub const NAME: &str = "harm";
 
-/// Cases of a set; of a whole run and of a quick one: of admission, and of every other controller.
+/// Cases of a set. Then the cases judged by default, in a whole and in a quick run: of admission, and of every other
+/// controller.
 pub const SET: u64 = 1_000;
 const QUICK_CASES: u64 = 60;
 const OTHER_CASES: u64 = 200;
 const OTHER_QUICK_CASES: u64 = 24;
-/// The part of the cases that may be harmed.
+/// Bar: the largest share of the cases that our method may harm, 0 to 1.
 const BAR: f64 = 0.01;
-/// Part of a constant's gain that counts as having it.
+/// Part of the best constant's gain from which on a method counts as having it.
 const GAINED: f64 = 0.5;
 
-/// The controller that the cases judge.
+/// The controller that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Controller {
     /// Admission control.
@@ -35,7 +36,7 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// All, in the order of the report.
+    /// All controllers, in the order of the report.
     pub const ALL: [Self; 5] = [Self::Admission, Self::LatencyTarget, Self::Placement, Self::Slots, Self::Guarantees];
 
     /// Its name in results.
@@ -61,7 +62,7 @@ impl Controller {
         }
     }
 
-    /// The figures that its judge counts.
+    /// The verdicts that the controller's judge counts.
     const fn metrics(self) -> &'static [&'static str] {
         match self {
             Self::Admission | Self::Placement => &["harmed", "harmed_gravely", "helped", "gained"],
@@ -80,21 +81,22 @@ fn placements() -> [connections::Config; 2] {
 pub struct Plan {
     /// The controllers.
     pub controllers: Vec<Controller>,
-    /// On how many cases each, at most [`SET`]; by default more for admission control than for the others.
+    /// Cases of each controller, at most [`SET`]; `None`: more for admission control than for the others.
     pub cases: Option<u64>,
 }
 
-/// The result of a case with a method.
+/// The verdict on a method in one case.
 #[derive(Clone, Debug, Default)]
 pub struct Judged {
     /// True if doing nothing would have been better.
     pub harmed: bool,
-    /// Far better.
+    /// True if doing nothing would have been far better.
     pub gravely: bool,
-    pub(super) helped: bool,
+    /// True if the method is far better than doing nothing.
+    pub helped: bool,
     pub(super) part_of_gain: Option<f64>,
     pub(super) effect: String,
-    /// A harmed case made small, as a scenario.
+    /// A scenario that shows the harm, as small as possible; `None` if there is none.
     pub failure: Option<String>,
 }
 
@@ -105,8 +107,8 @@ impl Judged {
     }
 }
 
-/// Judges a controller's methods on the case of a seed: ours first. `shrinks`: a case of admission control that ours harms
-/// becomes a scenario.
+/// Judges a controller's methods on the case of a seed; ours is the first. `shrinks`: if our admission control harms
+/// the case, a small scenario of it is sought.
 ///
 /// # Errors
 /// Those of `execute`.
@@ -156,16 +158,16 @@ fn admission(case: &super::Case, methods: &[super::Method]) -> Vec<Judged> {
     (0..methods.len()).map(judged).collect()
 }
 
-/// A case with what came of it with each method.
+/// Seed of a case, and the verdict on each method.
 pub type Answer = (u64, Vec<Judged>);
 
-/// Counts of a method: harmed, and helped.
+/// The number of cases that a method harms, and that it helps.
 fn counts(answers: &[Answer], method: usize) -> (usize, usize) {
     let count = |counts: fn(&Judged) -> bool| answers.iter().filter(|(_, judged)| counts(&judged[method])).count();
     (count(|case| case.harmed), count(|case| case.helped))
 }
 
-/// The constant that harms the fewest cases, of those the one that helps the most.
+/// The place of the constant that harms the fewest cases; among equals, of the one that helps most.
 fn best_constant(answers: &[Answer], methods: usize) -> Option<usize> {
     (2..methods).min_by_key(|&method| {
         let (harmed, helped) = counts(answers, method);
@@ -173,8 +175,8 @@ fn best_constant(answers: &[Answer], methods: usize) -> Option<usize> {
     })
 }
 
-/// Rows of counts. The first method is ours, the second one the published one; constants have rows of their own, and the
-/// best of them the column of the baseline. `metrics` are those that the judge of this controller knows.
+/// Rows of counts. The first method is ours, the second one the published one. Each constant has a row; the best of them also
+/// fills the baseline column. `asked`: cases planned. `metrics`: verdicts that this controller's judge counts.
 pub(super) fn section(title: &str, asked: usize, methods: &[String], answers: &[Answer], metrics: &[&str]) -> Section {
     let count = answers.len();
     let best = best_constant(answers, methods.len());
@@ -222,7 +224,7 @@ pub(super) fn section(title: &str, asked: usize, methods: &[String], answers: &[
     Section { title: title.into(), text, rows, figures: Vec::new() }
 }
 
-/// That ours harms fewer cases and helps more than each constant, the best of which is named.
+/// The claim that our method harms fewer cases and helps more than each constant; its numbers name the best constant.
 pub(super) fn claim(methods: &[String], answers: &[Answer]) -> Option<Claim> {
     let best = best_constant(answers, methods.len())?;
     let (harmed, helped) = counts(answers, 0);
@@ -245,10 +247,10 @@ pub(super) fn claim(methods: &[String], answers: &[Answer]) -> Option<Claim> {
     })
 }
 
-/// Judges a controller on the cases of these seeds, in the same order. Fewer answers: an interrupt came first.
+/// Judges a controller on the cases of these seeds; answers in the same order, and fewer of them after an interrupt.
 pub type Ask<'a, E> = dyn FnMut(Controller, &[u64]) -> Result<Vec<Answer>, E> + 'a;
 
-/// How many cases each method harms and helps.
+/// Judges the plan's controllers: how many cases each method harms and helps.
 ///
 /// # Errors
 /// Those of `ask`.
