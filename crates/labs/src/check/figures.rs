@@ -1,4 +1,4 @@
-//! Figures: what a step of a lab measures, and what of it decides.
+//! Figures that the steps of a lab measure, and the limits that decide.
 //!
 //! A figure has two limits. Only a broken mechanism crosses `sure`, which follows from what the lab is made of; one
 //! measurement beyond it fails the step. `bound` is the bar for accuracy, which chance may cross; the median of several
@@ -7,10 +7,10 @@
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
-/// How often a step that measures figures is taken with `--full`.
+/// Number of times that a step with figures is taken with `--full`.
 pub(crate) const REPEATS: u64 = 5;
 
-/// On which side of its limits a figure must be.
+/// The side of its limits on which a figure must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     AtMost,
@@ -18,7 +18,7 @@ enum Side {
 }
 
 impl Side {
-    /// True if `value` is within `limit`; what is not a number is within none.
+    /// True if `value` is within `limit`; NaN never is.
     fn holds(self, value: f64, limit: f64) -> bool {
         match self {
             Self::AtMost => value <= limit,
@@ -71,17 +71,17 @@ impl Figure {
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     figures: Vec<Figure>,
-    /// Measurements beyond what any working mechanism gives.
+    /// Measurements beyond the limit of any working mechanism, as text.
     broken: Vec<String>,
 }
 
 impl Figures {
-    /// Takes a figure that must be small: at most `sure` in every repeat, and at most `bound` in the median.
+    /// Records a figure that must be small: at most `sure` in every repeat, and at most `bound` in the median.
     pub(crate) fn at_most(&mut self, name: &str, value: f64, sure: f64, bound: f64) {
         self.take(name, Side::AtMost, value, sure, bound);
     }
 
-    /// Takes a figure that must be large: at least `sure` in every repeat, and at least `bound` in the median.
+    /// Records a figure that must be large: at least `sure` in every repeat, and at least `bound` in the median.
     pub(crate) fn at_least(&mut self, name: &str, value: f64, sure: f64, bound: f64) {
         self.take(name, Side::AtLeast, value, sure, bound);
     }
@@ -96,7 +96,8 @@ impl Figures {
         }
     }
 
-    /// Takes a step `repeats` times, whatever comes of each, but once if it measures no figures. What it says last.
+    /// Takes a step `repeats` times, whatever the results, but only once if it measures no figures; the first failure,
+    /// or else the last result.
     pub(crate) fn collect(
         &mut self,
         repeats: u64,
@@ -117,8 +118,8 @@ impl Figures {
         self.judge(repeats, outcome)
     }
 
-    /// Whether the step has passed that was taken so often, with this outcome: no measurement is beyond what works, and of
-    /// several the median meets each bar.
+    /// The outcome of a step that was taken so often: a failure if a measurement was beyond what works, or if, of several, a
+    /// median misses its bar.
     pub(crate) fn judge(&self, repeats: u64, outcome: Result<String>) -> Result<String> {
         let detail = outcome?;
         ensure!(self.broken.is_empty(), "broken: {}; {detail}", self.broken.join(", "));
@@ -132,9 +133,9 @@ impl Figures {
         self.figures.iter().find(|figure| figure.name == name).map(Figure::median)
     }
 
-    /// True if a measurement was beyond what any working mechanism gives.
-    pub(crate) fn is_broken(&self) -> bool {
-        !self.broken.is_empty()
+    /// Measurements beyond what any working mechanism gives, each with its bound.
+    pub(crate) fn broken(&self) -> &[String] {
+        &self.broken
     }
 
     /// Names of the figures whose median misses its bar.
@@ -148,7 +149,7 @@ impl Figures {
     }
 }
 
-/// An outcome in one line.
+/// The outcome of a step as one line.
 pub(crate) fn told(outcome: &Result<String>) -> String {
     match outcome {
         Ok(detail) => detail.clone(),
@@ -156,10 +157,10 @@ pub(crate) fn told(outcome: &Result<String>) -> String {
     }
 }
 
-/// Median and range of a figure over the rounds.
+/// Median and range of a figure over several rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct Spread {
-    /// Middle value; of an even number of rounds the mean of the two in the middle.
+    /// Median; of an even number of rounds the mean of the middle two.
     pub(crate) median: f64,
     /// Smallest value.
     pub(crate) min: f64,
@@ -168,7 +169,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// Of at least one finite value; `None` without any.
+    /// Median and range of the finite values; `None` if there are none.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut values: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
         values.sort_by(f64::total_cmp);
@@ -182,7 +183,7 @@ impl Spread {
         Some(Self { median, min, max })
     }
 
-    /// Of the quotient round by round: what disturbs a round disturbs both sides of it.
+    /// Median and range of the quotients, round by round: a disturbance of a round affects both figures.
     pub(crate) fn of_ratio(above: &[f64], below: &[f64]) -> Option<Self> {
         Self::of(above.iter().zip(below).map(|(a, b)| a / b))
     }
@@ -194,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// A step that measures these values in turn, of which 10 is the bar and 20 the limit of what works; then whether it
+    /// Takes a step that measures these values in turn, with the bar 10 and the limit 20; the figures, true if it
     /// passed, and how often it was taken.
     fn taken(values: &[f64]) -> (Figures, bool, usize) {
         let (mut figures, mut times) = (Figures::default(), 0);

@@ -319,6 +319,7 @@ impl Attack {
     }
 
     const fn in_bursts(self, every: Duration) -> Self {
+        assert!(every.as_micros() >= 2, "it has two halves");
         Self { every, ..self }
     }
 

@@ -57,8 +57,9 @@ struct Trial {
     attack: &'static Attack,
     setting: Setting,
     figures: Figures,
-    /// The first failure, or what was said last.
+    /// The first failure, or the last detail.
     outcome: Result<String>,
+    seconds: f64,
 }
 
 /// Runs the lab and reports each attack. A full run goes through all of them several times, so that an hour that is worse than
@@ -78,18 +79,24 @@ pub(super) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
         let settings = if options.full { attacks::everywhere(number) } else { vec![attacks::once(number)] };
         for setting in settings {
             let setting = stage::place_of(attack, setting);
-            trials.push(Trial { attack, setting, figures: Figures::default(), outcome: Ok(String::new()) });
+            trials.push(Trial {
+                attack,
+                setting,
+                figures: Figures::default(),
+                outcome: Ok(String::new()),
+                seconds: 0.0,
+            });
         }
     }
     ensure!(tried > 0, "no attack has {:?} in its name", options.only);
+    let origin = page::origin()?;
     let rounds = if options.full { options.repeats } else { 1 };
     for round in 1..=rounds {
         for trial in &mut trials {
             trial.once(lab, options, &mut stage, [round, rounds]);
         }
         if options.full && options.only.is_empty() {
-            let row = |trial: &Trial| Row::of(trial.attack.name, trial.setting, trial.outcome.is_err(), &trial.figures);
-            page::write(&trials.iter().map(row).collect::<Vec<_>>(), round)?;
+            page::write(&origin, &trials.iter().map(Trial::row).collect::<Vec<_>>(), round)?;
         }
     }
     Ok(())
@@ -106,14 +113,19 @@ fn skip(lab: &mut Lab, name: &str, reason: &str) -> Result<()> {
 }
 
 impl Trial {
+    fn row(&self) -> Row {
+        let failure = self.outcome.as_ref().err().map(|_| told(&self.outcome));
+        Row::of(self.attack.name, self.setting, failure, &self.figures)
+    }
+
     /// One round; the last one reports.
     fn once(&mut self, lab: &mut Lab, options: &Options, stage: &mut Stage, [round, rounds]: [u64; 2]) {
-        let Self { attack, setting, figures, outcome } = self;
+        let Self { attack, setting, figures, outcome, seconds } = self;
         let begun = Instant::now();
         let one = attempt(options, stage, attack, *setting, figures);
-        let seconds = begun.elapsed().as_secs_f64();
+        *seconds += begun.elapsed().as_secs_f64();
         if rounds > 1 {
-            println!("lab: round {round} of {rounds}: {}_{setting}: {}, {seconds:.1} s", attack.name, told(&one));
+            println!("lab: round {round} of {rounds}: {}_{setting}: {}", attack.name, told(&one));
         }
         if outcome.is_ok() {
             *outcome = one;

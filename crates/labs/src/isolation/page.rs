@@ -15,8 +15,8 @@ const FILE: &str = "docs/results/isolation.md";
 pub(super) struct Row {
     attack: &'static str,
     setting: Setting,
-    /// True if a round failed, or measured something beyond what any working mechanism gives.
-    failed: bool,
+    /// A failure without figures, and measurements beyond what any working mechanism gives but of p99.
+    broken: Vec<String>,
     share: Option<f64>,
     p99_times: Option<f64>,
     connect_s: Option<f64>,
@@ -25,11 +25,14 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn of(attack: &'static str, setting: Setting, failed: bool, figures: &Figures) -> Self {
+    pub(super) fn of(attack: &'static str, setting: Setting, failure: Option<String>, figures: &Figures) -> Self {
         Self {
             attack,
             setting,
-            failed: failed || figures.is_broken(),
+            broken: failure
+                .into_iter()
+                .chain(figures.broken().iter().filter(|what| !what.starts_with("p99_times")).cloned())
+                .collect(),
             share: figures.median("share"),
             p99_times: figures.median("p99_times"),
             connect_s: figures.median("connect_s"),
@@ -43,25 +46,28 @@ impl Row {
 
     /// True if it failed by something else than a p99 above its bar.
     fn fails_otherwise(&self) -> bool {
-        self.failed || self.missed.iter().any(|name| name != "p99_times")
+        !self.broken.is_empty() || self.missed.iter().any(|name| name != "p99_times")
     }
 }
 
-/// Writes the file, with the date and the commit.
-pub(super) fn write(rows: &[Row], repeats: u64) -> Result<()> {
+/// The date, and the commit, of what is measured from now on.
+pub(super) fn origin() -> Result<[String; 2]> {
     let output = |program: &str, words: &[&str]| {
         let mut command = Command::new(program);
         process::output(command.args(words).current_dir(build::workspace())).map(|text| text.trim().to_owned())
     };
-    let (date, commit) = (output("date", &["-u", "+%F"])?, output("git", &["describe", "--always", "--dirty"])?);
+    Ok([output("date", &["-u", "+%F"])?, output("git", &["describe", "--always", "--dirty"])?])
+}
+
+/// Writes the file.
+pub(super) fn write(origin: &[String; 2], rows: &[Row], repeats: u64) -> Result<()> {
     let path = build::workspace().join(FILE);
-    std::fs::write(&path, text(&date, &commit, repeats, rows))
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    std::fs::write(&path, text(origin, repeats, rows)).with_context(|| format!("cannot write {}", path.display()))?;
     println!("written: {FILE}");
     Ok(())
 }
 
-fn text(date: &str, commit: &str, repeats: u64, rows: &[Row]) -> String {
+fn text([date, commit]: &[String; 2], repeats: u64, rows: &[Row]) -> String {
     let mut text = format!(
         "# Isolation: attacks beside a client with a reservation\n\n\
          Written by `cargo xtask lab isolation --full` ([the lab](../../crates/labs/src/isolation/README.md)), {date}, \
@@ -96,10 +102,7 @@ fn text(date: &str, commit: &str, repeats: u64, rows: &[Row]) -> String {
         text += "\nFailed by more than p99:\n\n";
     }
     for row in failed {
-        let mut missed = row.missed.clone();
-        if row.failed {
-            missed.push("a round beyond the bounds of short runs, or without figures".into());
-        }
+        let missed: Vec<&str> = row.missed.iter().chain(&row.broken).map(String::as_str).collect();
         let _ = writeln!(text, "- `{}` at `{}`: {}", row.attack, row.setting, missed.join(", "));
     }
     text
@@ -131,23 +134,23 @@ mod tests {
 
     #[test]
     fn a_page_counts_what_missed_by_back_end_and_attack() {
-        let row = |attack, backend, p99: f64, share: f64| {
+        let row = |attack, backend, p99: f64, share: f64, failure: Option<&str>| {
             let mut figures = Figures::default();
             figures.at_least("share", share, 0.0, 0.95);
             figures.at_most("p99_times", p99, f64::INFINITY, 1.5);
             figures.at_most("connect_s", 0.1, 5.0, 1.0);
             let setting = Setting { backend, engine: Engine::Uring, place: Place::One };
-            Row::of(attack, setting, false, &figures)
+            Row::of(attack, setting, failure.map(str::to_owned), &figures)
         };
         let rows = [
-            row("flood", Backend::File, 0.5, 1.0),
-            row("flood", Backend::Memory, 2.5, 0.99),
-            row("storm", Backend::Memory, 1.0, 0.9),
+            row("flood", Backend::File, 0.5, 1.0, None),
+            row("flood", Backend::Memory, 2.5, 0.99, None),
+            row("storm", Backend::Memory, 1.0, 0.9, Some("no answer")),
         ];
-        let text = text("2026-01-02", "abc", 5, &rows);
+        let text = text(&["2026-01-02".into(), "abc".into()], 5, &rows);
         assert!(text.contains("\neverywhere | 3 | 0.90 | 1.00 | 2.50 | 1 | 0.10 s | 1\n"), "{text}");
         assert!(text.contains("\nmemory volumes | 2 | 0.90 | 1.75 | 2.50 | 1 | 0.10 s | 1\n"), "{text}");
         assert!(text.contains("\n`flood` | 2 | 0.99 | 1.50 | 2.50 | 1 | 0.10 s | 0\n"), "{text}");
-        assert!(text.ends_with("\n- `storm` at `memory_io_uring_one_client`: share\n"), "{text}");
+        assert!(text.ends_with("\n- `storm` at `memory_io_uring_one_client`: share, no answer\n"), "{text}");
     }
 }
