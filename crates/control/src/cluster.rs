@@ -14,14 +14,13 @@
 //! | did not, for longer than lease and safe time | expired | given to the others |
 //! | said that it leaves | gone | given to the others at once |
 //!
-//! The other side of it: a host that does not see its own reports come back for as
-//! long as the lease has lost the cluster ([`Status::Lost`]) and must fall back to
-//! a safe minimum *before* the others give its share away; the safe time lies
-//! between the two. A host that joins or comes back takes its share in steps
-//! ([`Status::Shared`]), while the others have freed it in the first of them.
+//! Conversely, a host that does not see its own reports come back for as long as the lease has lost the cluster
+//! ([`Status::Lost`]) and must fall back to a safe minimum *before* the others give its share away; the safe time lies
+//! between the two. A host that joins or comes back takes its share in steps ([`Status::Shared`]); the others have freed that
+//! share by the end of the first step.
 //!
-//! The paper leaves the protocol open ("statistics collected by distributed hosts",
-//! section 6); this is ours.
+//! The DRG paper (see [`crate::slots`]) leaves the protocol open ("statistics collected by distributed hosts", section 6);
+//! this is ours.
 
 use alloc::borrow::ToOwned;
 use alloc::collections::BTreeMap;
@@ -33,15 +32,15 @@ use crate::{Duration, Instant, InvalidConfig};
 pub mod shard;
 pub mod sharding;
 
-/// Clocks of hosts may be apart by so many periods.
+/// Periods by which the clocks of two hosts may differ.
 pub const SKEW_PERIODS: u64 = 1;
-/// Periods for which reports of one host are kept: those that are decided late, one that is due, and skew on both sides.
+/// Reports kept of one host, one for each period: those that are decided late, one that is due, and skew on both sides.
 const KEPT: usize = 8;
 /// A period this many periods old is not decided any more.
 const STALE: u64 = 4;
-/// The longest that a report may be late and its period still be decided, in half periods.
+/// Largest [`Config::late`], in half periods: a later report finds its period stale.
 const MAX_LATE: u64 = 2 * (STALE - 1);
-/// Expired members are remembered for so many leases, because some of them still use their safe minimum.
+/// Leases for which an expired member is remembered, because it may still use its safe minimum.
 const REMEMBERED_LEASES: u64 = 20;
 
 /// Settings of the cluster. All members need the same.
@@ -51,48 +50,36 @@ pub struct Config {
     pub period: Duration,
     /// Periods for which the last report of a suspect member counts; at least 2.
     pub lease: u64,
-    /// Further periods before its share is given away; at least 1, for clocks that are apart.
+    /// Periods from the end of the lease until the member's share is given away; at least 1, for clocks that differ.
     pub safe: u64,
     /// Periods in which a host that joins goes from its safe minimum to its share; at least 1.
     pub ramp: u64,
     /// Half periods for which a report is waited for after it was due; 2 to 6.
     pub late: u64,
-    /// Hosts that are kept track of; more are ignored and reported. At least 1.
+    /// Most hosts that are kept track of; reports of more hosts are ignored as [`Fault::TooMany`]. At least 1.
     pub max_members: usize,
 }
 
 impl Config {
-    /// Settings for a period: lease of three periods, safe time of one, three steps on joining; reports may be late by
-    /// what clocks may be apart and half a period on the way; 256 hosts.
+    /// Settings for periods of this length: lease of three periods, safe time of one, three steps on joining; reports may be
+    /// late by as much as clocks may differ, and half a period on the way; 256 hosts.
     pub const fn new(period: Duration) -> Self {
         Self { period, lease: 3, safe: 1, ramp: 3, late: 2 * SKEW_PERIODS + 1, max_members: 256 }
     }
 
-    /// Checks the ranges above.
+    /// Checks that every setting is in its range.
     ///
     /// # Errors
     /// The first setting that is out of range.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
-        let wrong = |setting, must_be| Err(InvalidConfig { setting, must_be });
-        if self.period < Duration::from_millis(1) {
-            return wrong("period", "at least 1 ms");
-        }
-        if !(2..=1_000_000).contains(&self.lease) {
-            return wrong("lease", "2 to 1000000 periods");
-        }
-        if !(1..=1_000_000).contains(&self.safe) {
-            return wrong("safe", "1 to 1000000 periods");
-        }
-        if !(1..=1_000_000).contains(&self.ramp) {
-            return wrong("ramp", "1 to 1000000 periods");
-        }
-        if !(2 * SKEW_PERIODS..=MAX_LATE).contains(&self.late) {
-            return wrong("late", "2 to 6 half periods");
-        }
-        if self.max_members == 0 {
-            return wrong("max_members", "at least 1");
-        }
-        Ok(())
+        InvalidConfig::check(&[
+            (self.period >= Duration::from_millis(1), "period", "at least 1 ms"),
+            ((2..=1_000_000).contains(&self.lease), "lease", "2 to 1000000 periods"),
+            ((1..=1_000_000).contains(&self.safe), "safe", "1 to 1000000 periods"),
+            ((1..=1_000_000).contains(&self.ramp), "ramp", "1 to 1000000 periods"),
+            ((2 * SKEW_PERIODS..=MAX_LATE).contains(&self.late), "late", "2 to 6 half periods"),
+            (self.max_members > 0, "max_members", "at least 1"),
+        ])
     }
 
     /// The period in which `now` lies. The zero of the time scale is the same for all hosts: 1 January 1970.
@@ -109,41 +96,41 @@ impl Config {
 /// One host's report about one period.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report<C> {
-    /// Which life of the host: a later start has a larger number, and no two processes have the same.
+    /// Identifies one start of the host's process: a later start has a larger number, and no two processes have the same.
     pub incarnation: u64,
-    /// The period.
+    /// The period that the report is about.
     pub period: u64,
-    /// The period in which it joined or came back.
+    /// The period in which the host joined or came back.
     pub joined: u64,
-    /// It leaves the cluster: its share is free.
+    /// True if the host leaves the cluster: its share is free at once.
     pub leaving: bool,
-    /// Its statistics.
+    /// The host's statistics of the period.
     pub content: C,
 }
 
 /// Why a report was ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// It is about a period that is not over by far: that host's clock is ahead, or ours is behind.
+    /// The report is about a period that is not over by far: the host's clock is ahead, or ours is behind.
     Future {
-        /// Periods by which it is ahead.
+        /// Periods by which the report is ahead of our clock.
         ahead: u64,
     },
-    /// It is about a period long over: delayed, or that host's clock is behind.
+    /// The report is about a period long over: it was delayed, or the host's clock is behind.
     Late {
-        /// Periods by which it is late.
+        /// Periods by which the report is behind our clock.
         behind: u64,
     },
-    /// A process that started later reports under the same name: one of the two has to take another one.
+    /// A process that started later reports under the same name: one of the two needs another name.
     Duplicate {
-        /// The incarnation that counts.
+        /// The incarnation whose reports count.
         counts: u64,
     },
     /// The host has reported something else about the same period before.
     Conflict,
-    /// More hosts than are kept track of.
+    /// The cluster has more hosts than are kept track of.
     TooMany {
-        /// So many are.
+        /// Number of hosts that are kept track of ([`Config::max_members`]).
         max: usize,
     },
 }
@@ -151,36 +138,35 @@ pub enum Fault {
 /// Status of this host in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Status {
-    /// The newest view decides. `ramp`: how much of the way from the safe minimum to the share to take, 0 to 1; below 1
-    /// only after joining.
+    /// The newest view decides this host's share; it takes all of it, or a part for some periods after joining.
     Shared {
-        /// See above.
+        /// Part of the way from the safe minimum to the share, 0 to 1; below 1 only after joining.
         ramp: f64,
     },
     /// Our reports have not come back for a while; the last decision stays in force until the lease ends.
     Holding {
-        /// Periods without one.
+        /// Periods for which no own report has come back.
         missed: u64,
     },
-    /// The cluster is lost, or was never reached: safe minimum and control by what this host itself measures.
+    /// The cluster is lost, or was never reached: the host takes its safe minimum and goes by its own measurements.
     Lost,
 }
 
 /// A member in a view.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member<'a, C> {
-    /// Name.
+    /// The member's name.
     pub host: &'a str,
-    /// Periods since what it reported; 0 = it reported this period.
+    /// Age of the report in periods; 0 = it is about the view's period.
     pub age: u64,
-    /// Its report.
+    /// The member's newest report about the view's period or an earlier one.
     pub report: &'a Report<C>,
 }
 
 /// The state of one period: the same on every host that knows the same reports.
 #[derive(Clone, Debug, PartialEq)]
 pub struct View<'a, C> {
-    /// The period.
+    /// The period that the view is about.
     pub period: u64,
     /// Hosts whose reports count, by name.
     pub members: Vec<Member<'a, C>>,
@@ -188,26 +174,27 @@ pub struct View<'a, C> {
     pub expired: Vec<&'a str>,
 }
 
-/// A host as it is seen at the moment.
+/// How a host is seen at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It reports.
+    /// The host reports.
     Present,
-    /// It has not reported for so many periods.
+    /// The host has not reported for this many periods.
     Suspect(u64),
-    /// Its share has been given away, or will be at the next period.
+    /// The host has not reported for this many periods: its share has been given away, or will be at the next period.
     Expired(u64),
 }
 
-/// The state of a host.
+/// The reports and the state of a host.
 #[derive(Clone, Debug)]
 struct Host<C> {
     incarnation: u64,
-    /// By period; never empty.
+    /// Reports by period; never empty.
     reports: BTreeMap<u64, Report<C>>,
-    /// The last report that counts for the lease that has ended.
+    /// Period of the newest report when the host's lease ended; only later reports are covered by a new lease.
     ended_at: Option<u64>,
-    /// The last report before a period was decided without waiting longer: until another one comes no host waits for it.
+    /// Period of the host's newest report when a period was decided without waiting longer: the host is not waited for until
+    /// a newer report comes.
     given_up_at: Option<u64>,
 }
 
@@ -237,7 +224,8 @@ pub struct Membership<C> {
 }
 
 impl<C: PartialEq> Membership<C> {
-    /// Nothing known yet. `own` is the name of this host, `incarnation` which life of it this is.
+    /// A cluster of which nothing is known yet. `own` is the name of this host, `incarnation` that of its reports
+    /// ([`Report::incarnation`]).
     ///
     /// # Errors
     /// When a setting is out of range.
@@ -251,8 +239,8 @@ impl<C: PartialEq> Membership<C> {
         &self.config
     }
 
-    /// Takes a report in. Its own reports a host takes in too, but only when they have come back to it: that shows that
-    /// the others can know them. Order and repetition do not matter.
+    /// Takes a report in. A host takes its own reports in too, but only when they have come back: that shows that the other
+    /// hosts can know them. Order and repetition do not matter.
     ///
     /// # Errors
     /// Why the report was ignored; a repeated one is no error.
@@ -292,15 +280,15 @@ impl<C: PartialEq> Membership<C> {
         Ok(())
     }
 
-    /// The lease of a host has ended: no more is to come from it unless it comes back.
+    /// Notes that the lease of a host has ended: no more is to come from this host unless it comes back.
     pub fn lease_ended(&mut self, host: &str) {
         if let Some(host) = self.hosts.get_mut(host) {
             host.ended_at = Some(host.newest());
         }
     }
 
-    /// The next period that can be decided, each one once: all that report have reported it, or it is of no use to wait
-    /// longer. Ask after each report, and at [`Membership::deadline`].
+    /// The next period that can be decided; each period is returned once. All hosts that are waited for have reported it, or
+    /// waiting longer is of no use. Ask after each report, and at [`Membership::deadline`].
     pub fn poll(&mut self, now: Instant) -> Option<u64> {
         let current = self.config.period_at(now);
         self.forget(current);
@@ -322,12 +310,13 @@ impl<C: PartialEq> Membership<C> {
         Some(next)
     }
 
-    /// When to ask [`Membership::poll`] again even if no report comes: a host has not reported what is due.
+    /// When to ask [`Membership::poll`] again even if no report comes: until then it waits for a report that is due. Far in
+    /// the future if no period is to be decided.
     pub fn deadline(&self, now: Instant) -> Instant {
         self.pending(self.config.period_at(now)).map_or(Instant::FAR_FUTURE, |next| self.patience(next))
     }
 
-    /// The members of a period.
+    /// The view of a period by the reports that are known now.
     pub fn view(&self, period: u64) -> View<'_, C> {
         let mut view = View { period, members: Vec::new(), expired: Vec::new() };
         for (host, known) in &self.hosts {
@@ -360,7 +349,7 @@ impl<C: PartialEq> Membership<C> {
         }
     }
 
-    /// The last of our own reports that came back.
+    /// Period of the last own report that came back.
     pub fn last_own(&self) -> Option<u64> {
         self.own().map(Host::newest)
     }
@@ -375,17 +364,17 @@ impl<C: PartialEq> Membership<C> {
         self.last(host).map(|report| report.period)
     }
 
-    /// Hosts that are read no more are forgotten.
+    /// Forgets the hosts for which `keep` is false.
     fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.hosts.retain(|host, _| keep(host));
     }
 
-    /// We go by another name from now on.
+    /// Changes our own name.
     fn rename(&mut self, own: &str) {
         self.own.0 = own.to_owned();
     }
 
-    /// All hosts that are known, by name, with incarnation and presence.
+    /// All hosts that are known and have not left, by name, with incarnation and presence.
     pub fn known(&self, now: Instant) -> impl Iterator<Item = (&str, u64, Presence)> {
         let due = self.config.period_at(now).saturating_sub(1);
         self.hosts.iter().filter_map(move |(name, host)| {
@@ -401,13 +390,13 @@ impl<C: PartialEq> Membership<C> {
         })
     }
 
-    /// Ourselves, as we come back to us; another process with our name is another host.
+    /// Our own reports that came back; those of another process with our name do not count.
     fn own(&self) -> Option<&Host<C>> {
         let (name, incarnation) = &self.own;
         self.hosts.get(name).filter(|host| host.incarnation == *incarnation)
     }
 
-    /// Periods after its last report from which a member has expired.
+    /// Periods after its last report until a member has expired.
     fn expires_after(&self) -> u64 {
         self.config.lease.saturating_add(self.config.safe)
     }
@@ -424,15 +413,15 @@ impl<C: PartialEq> Membership<C> {
         self.hosts.values().filter_map(reported).min()
     }
 
-    /// True if all that are waited for have reported a period, or a later one: no host reports an earlier period after
-    /// a later one. We ourselves are waited for always.
+    /// True if all hosts that are waited for, we ourselves always among them, have reported this period or a later one: no
+    /// host reports an earlier period after a later one.
     fn complete(&self, period: u64) -> bool {
         let own = self.own().is_some_and(|own| own.newest() >= period);
         own && self.hosts.values().all(|host| host.newest() >= period || !self.expected(host, period))
     }
 
-    /// True if a host is waited for: it reported one of the periods before. Where its clock is behind ours by as much
-    /// as may be, our own report is back before that of the last one comes.
+    /// True if a host is waited for: it reported one of the two periods before. One would not be enough: our own report may
+    /// be back before the last report of a host whose clock is behind has come.
     fn expected(&self, host: &Host<C>, period: u64) -> bool {
         let before = period.saturating_sub(1 + SKEW_PERIODS)..period;
         let last = host.reports.range(before).next_back().map(|(_, report)| report);
@@ -441,7 +430,7 @@ impl<C: PartialEq> Membership<C> {
         })
     }
 
-    /// When waiting for reports of a period ends: by then one of a host whose clock is a period behind has come.
+    /// When waiting for reports of a period ends. By then the report of a host whose clock is a period behind has come.
     fn patience(&self, period: u64) -> Instant {
         let late = Duration::from_nanos((self.config.period.as_nanos() / 2).saturating_mul(self.config.late));
         self.config.due(period) + late
@@ -461,7 +450,7 @@ impl<C: PartialEq> Membership<C> {
         Ok(())
     }
 
-    /// Forgets the member that expired first; whether there was one.
+    /// Forgets the member that expired first; returns false if none has.
     fn forget_expired(&mut self, current: u64) -> bool {
         let over = self.expires_after();
         let oldest = self.hosts.iter().min_by_key(|(_, host)| host.newest());
@@ -472,7 +461,7 @@ impl<C: PartialEq> Membership<C> {
         self.hosts.remove(&name).is_some()
     }
 
-    /// Drops what cannot matter any more, and what the clock, set back, has left ahead.
+    /// Forgets hosts that cannot matter any more, and reports that lie ahead because the clock was set back.
     fn forget(&mut self, current: u64) {
         let remembered = self.config.lease.saturating_mul(REMEMBERED_LEASES);
         let over = self.expires_after();

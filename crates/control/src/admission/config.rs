@@ -4,9 +4,9 @@ pub use crate::invalid::InvalidConfig;
 
 use crate::time::Duration;
 
-/// Shorter intervals would only cost time; CoDel's square root never gets there from sensible settings.
+/// The shortest interval: shorter ones would only cost time, and CoDel's square root never gets there from sensible settings.
 pub(super) const MIN_INTERVAL: Duration = Duration::from_micros(1);
-/// More samples than this only slow the fit down.
+/// Largest history: more samples only slow the fit down.
 const MAX_HISTORY: u32 = 10_000;
 
 /// Settings of SlowFast CoDel. `Default` is the published form: constants of the authors' public implementation with
@@ -90,7 +90,7 @@ impl SlowFastConfig {
     /// The first setting that does not, and what would be right.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         let positive = |x: f64| x > 0.0 && x.is_finite();
-        let rules = [
+        InvalidConfig::check(&[
             (self.fast_interval >= MIN_INTERVAL, "fast_interval", "at least 1 us"),
             (self.slow_interval >= self.fast_interval, "slow_interval", "at least fast_interval"),
             (self.target_min >= MIN_INTERVAL, "target_min", "at least 1 us"),
@@ -122,11 +122,7 @@ impl SlowFastConfig {
                 "exploration_p99_factor",
                 "greater than 1",
             ),
-        ];
-        match rules.iter().find(|(ok, ..)| !ok) {
-            None => Ok(()),
-            Some(&(_, setting, must_be)) => Err(InvalidConfig { setting, must_be }),
-        }
+        ])
     }
 
     /// The same settings, moved into range where [`SlowFastConfig::validate`] would refuse them.

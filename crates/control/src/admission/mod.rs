@@ -94,7 +94,7 @@ impl Config {
         }
     }
 
-    /// True if it is one to compare with, for simulations alone.
+    /// True if the method is there to compare with, for simulations alone.
     pub const fn is_baseline(&self) -> bool {
         matches!(self, Self::Theta | Self::Wbt { .. } | Self::Vegas | Self::Gradient)
     }
@@ -104,8 +104,7 @@ impl Config {
     /// # Errors
     /// The first setting that does not, and what would be right.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
-        let positive =
-            |holds: bool, setting| holds.then_some(()).ok_or(InvalidConfig { setting, must_be: "greater than 0" });
+        let positive = |holds, setting| InvalidConfig::check(&[(holds, setting, "greater than 0")]);
         match self {
             Self::None | Self::Theta | Self::Vegas | Self::Gradient => Ok(()),
             Self::Fixed { budget_bytes } => positive(*budget_bytes > 0, "budget"),
@@ -130,7 +129,7 @@ pub enum Care {
     None,
     /// A reservation: what is in flight of others may not keep it waiting for long.
     Reservation,
-    /// A latency target, with or without reservations: each larger budget that is tried is felt.
+    /// A latency target, with or without reservations: latency shows each larger budget that is tried.
     Target,
 }
 
@@ -152,14 +151,14 @@ pub enum Reason {
     LatencyOverTarget {
         /// Smallest latency of the interval.
         min: Duration,
-        /// The target it is measured by.
+        /// The target for the smallest latency.
         target: Duration,
     },
     /// The target is met and the budget is in use, so it grows.
     LatencyUnderTarget {
         /// Smallest latency of the interval.
         min: Duration,
-        /// The target it is measured by.
+        /// The target for the smallest latency.
         target: Duration,
     },
     /// The target is met, but a larger budget would change nothing: less than the present one is in use.
@@ -200,7 +199,7 @@ pub enum Reason {
         /// Part of the larger budget's throughput that it gains.
         gain: f64,
     },
-    /// A larger budget brings no more than that: the budget is big enough.
+    /// A larger budget gains no more throughput than is tolerated to be lost: the budget is big enough.
     IncreaseFutile {
         /// Part of the larger budget's throughput that it gains.
         gain: f64,
@@ -217,7 +216,7 @@ pub enum Reason {
     },
     /// The budget is divided by latency · (gradient of latency + 1) / lowest latency, half of it at each completion.
     Power {
-        /// That divisor; 1 on an empty device.
+        /// The divisor; 1 on an empty device.
         power: f64,
     },
     /// The limit follows the estimated queue.
@@ -227,7 +226,7 @@ pub enum Reason {
     },
     /// The limit follows the ratio of long-term to present latency.
     LatencyGradient {
-        /// That ratio with its tolerance, 0.5 to 1.
+        /// The ratio times the tolerance of 1.5, bounded to 0.5 to 1.
         gradient: f64,
     },
 }
@@ -235,13 +234,13 @@ pub enum Reason {
 /// The controller's decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
-    /// When it was due.
+    /// When the decision was due.
     pub at: Instant,
     /// Bytes that may be in flight; `u64::MAX` = unbounded.
     pub budget_bytes: u64,
     /// Latency the controller aims at, if it has an aim.
     pub target: Option<Duration>,
-    /// Why.
+    /// Why the budget is what it is.
     pub reason: Reason,
     /// Why the target is what it is: the newest reason of the loop that sets it.
     pub target_reason: Reason,
@@ -255,7 +254,7 @@ impl Decision {
     }
 }
 
-/// The smallest budget of the baselines, in bytes: one request of any size still enters.
+/// The smallest budget of `elastic` and the baselines, in bytes: one request of any size still enters.
 const MIN_BUDGET: u64 = 4 << 10;
 /// The largest budget of the answers that have no setting for it, in bytes.
 const MAX_BUDGET: u64 = 1 << 30;
@@ -323,7 +322,7 @@ pub struct Admission {
     law: Law,
     next_tick: Instant,
     decision: Decision,
-    /// Decided since [`Admission::tick`] last reported.
+    /// True if there is a decision that [`Admission::tick`] has not reported.
     untold: bool,
     config: Config,
     seed: u64,
@@ -364,7 +363,7 @@ impl Admission {
         self.throttle.budget
     }
 
-    /// The budget apart from a smaller one that is being tried, in bytes; `u64::MAX` = unbounded.
+    /// The budget in force, or the settled one while a smaller one is being tried, in bytes; `u64::MAX` = unbounded.
     #[inline]
     pub fn settled_bytes(&self) -> u64 {
         match &self.law {
@@ -379,20 +378,21 @@ impl Admission {
         self.holding_back.get()
     }
 
-    /// True if the budget is found by trials, in whatever unit requests cost.
+    /// True if the budget is found by trials (`elastic`), so that the unit of cost may change.
     #[inline]
     pub(crate) fn is_elastic(&self) -> bool {
         matches!(self.law, Law::Elastic(_))
     }
 
-    /// Tells whether requests wait for room, where the back end has the throttle and [`Admission::fits`] is not asked.
+    /// Records whether requests wait for the budget, where [`Admission::fits`] is not asked: the back end has the throttle,
+    /// or requests wait for something else.
     #[inline]
     pub fn set_waiting(&self, waiting: bool) {
         self.holding_back.set(waiting);
     }
 
-    /// Tells what goes before throughput from now on: where anything does, an adaptive budget that nothing is known of begins
-    /// small, and grows by less.
+    /// Sets what goes before throughput from now on. Where anything does, the `elastic` budget begins small if nothing is
+    /// known of it, and grows by smaller steps.
     pub fn set_care(&mut self, now: Instant, care: Care) {
         if let Law::Elastic(law) = &mut self.law {
             law.set_care(now, care);
@@ -400,7 +400,7 @@ impl Admission {
         }
     }
 
-    /// Requests cost more or less from now on: an adaptive budget lets as many of them in.
+    /// Takes a change of the base cost: the `elastic` budget has room for as many requests as before.
     pub(crate) fn rescale(&mut self, now: Instant, change: Change) {
         if let Law::Elastic(law) = &mut self.law {
             law.rescale(now, change);
@@ -410,7 +410,7 @@ impl Admission {
         }
     }
 
-    /// Takes a request in.
+    /// Adds the cost of a request that enters the back end.
     #[inline]
     pub fn admit(&mut self, cost_bytes: u64) {
         self.throttle.admit(cost_bytes);
@@ -469,7 +469,7 @@ impl Admission {
         self.next_tick
     }
 
-    /// Runs what is due at `now`; the newest decision if something was decided since the last call.
+    /// Closes intervals that are over at `now`; returns the newest decision if something was decided since the last call.
     pub fn tick(&mut self, now: Instant) -> Option<Decision> {
         if now >= self.next_tick {
             self.close_intervals(now);

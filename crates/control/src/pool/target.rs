@@ -1,8 +1,8 @@
 //! A latency target for reads on one device: who waits, and who is to be throttled for it?
 //!
-//! The sensor of a [`response::Controller`] where the queue is ours. What counts is the latency as the pool sees
-//! it, from arrival to completion, of reads of tenants that are not noisy: a tenant that loads the device so much that
-//! it could be throttled waits behind itself, and taking that for a grievance would throttle it ever more.
+//! The sensor of a [`response::Controller`] where the queue is ours. The measured latency is that which the pool sees, from
+//! arrival to completion, of reads of tenants that are not noisy: a tenant that loads the device so much that it could be
+//! throttled waits behind its own requests, and throttling it for that would slow it ever more.
 //!
 //! The delay that the controller decides is acted on in `throttles`.
 
@@ -28,21 +28,21 @@ pub enum Statistic {
 /// The load that makes a tenant noisy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Load {
-    /// Its writes.
+    /// Payload bytes that it writes.
     #[default]
     Writes,
-    /// Its reads.
+    /// Payload bytes that it reads.
     Reads,
-    /// Both.
+    /// All payload bytes, read and written.
     All,
 }
 
 /// Settings of a latency target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// The controller's; loads are in payload bytes per second.
+    /// Settings of the controller; its loads are in payload bytes per second.
     pub response: response::Config,
-    /// Which figure the target is for.
+    /// The statistic that the target is for.
     pub statistic: Statistic,
     /// The load that makes a tenant noisy.
     pub load: Load,
@@ -54,14 +54,9 @@ impl Config {
     /// # Errors
     /// The first setting that does not, and what would be right.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
-        if let Statistic::Percentile(percentile) = self.statistic
-            && !(percentile > 0.0 && percentile < 100.0)
-        {
-            return Err(InvalidConfig {
-                setting: "statistic",
-                must_be: "the mean or a percentile above 0 and below 100",
-            });
-        }
+        let is_within =
+            !matches!(self.statistic, Statistic::Percentile(percentile) if !(percentile > 0.0 && percentile < 100.0));
+        InvalidConfig::check(&[(is_within, "statistic", "the mean or a percentile above 0 and below 100")])?;
         self.response.validate()
     }
 }
@@ -69,11 +64,11 @@ impl Config {
 /// A decision as it is remembered.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
-    /// Why.
+    /// Why the delays are what they are.
     pub reason: Reason,
-    /// Mean delay of those throttled, weighted by load.
+    /// Mean delay of the noisy tenants, weighted by load.
     pub mean_delay: Duration,
-    /// How many were throttled.
+    /// Number of throttled tenants.
     pub throttled: u32,
 }
 
@@ -90,7 +85,7 @@ impl Decided for Decision {
 /// State of a pool's latency target.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// Its settings.
+    /// The settings of the target.
     pub config: &'a Config,
     /// The newest figure that the controller observed; `None` before the first read that counted.
     pub measured: Option<Duration>,
@@ -133,7 +128,7 @@ impl Target {
         })
     }
 
-    /// Takes another target if that is all that differs; returns whether it was.
+    /// Takes over `config` if nothing but the target's value differs; false if it did not.
     pub(super) fn adopt(&mut self, config: &Config) -> bool {
         let mut same = *config;
         same.response.target = self.config.response.target;
@@ -152,7 +147,7 @@ impl Target {
         self.next_tick
     }
 
-    /// Something completed.
+    /// Notes that a request has completed.
     #[inline]
     pub(super) fn progress(&mut self) {
         self.moved = true;
@@ -166,10 +161,10 @@ impl Target {
         }
     }
 
-    /// Ends the interval if it has anything to say: its length.
+    /// Ends the interval and returns its length; `None` if the interval goes on.
     ///
-    /// An interval in which nothing came out of a device that holds requests is none: that is no idleness, for
-    /// which tenants would be released. It goes on, until the controller counts its signal as lost.
+    /// An interval in which nothing completed although requests are in flight goes on: that is not idleness, for which
+    /// tenants would be released. In the end the controller counts its signal as lost.
     pub(super) fn close_interval(&mut self, now: Instant, inside: u64) -> Option<Duration> {
         self.next_tick = now + self.config.response.interval;
         let length = now.since(self.began);
@@ -181,12 +176,14 @@ impl Target {
         Some(length)
     }
 
-    /// Where the caller puts what each tenant did in the interval that was closed, and its load were it not throttled.
+    /// Lists for the caller to fill: what each tenant did in the interval that was closed, and its load were it not
+    /// throttled.
     pub(super) fn samples(&mut self) -> (&mut Vec<ClientSample>, &mut Vec<f64>) {
         (&mut self.samples, &mut self.loads)
     }
 
-    /// Takes what is in [`Self::samples`], and empties it, and `reads` that counted and took `sum` together.
+    /// Passes the closed interval to the controller: the tenants in [`Self::samples`], which are cleared, and `reads` reads
+    /// that counted, whose latencies add up to `sum`.
     pub(super) fn observe(&mut self, now: Instant, reads: u64, sum: Duration) {
         let mean = (reads > 0).then(|| Duration::from_nanos(sum.as_nanos() / reads));
         let figure = mean.map(|mean| match self.config.statistic {
@@ -202,7 +199,8 @@ impl Target {
         self.samples.clear();
     }
 
-    /// Decides; [`Self::delay`] has the delay of each client. Returns the reason, and whether it is new.
+    /// Decides; [`Self::delay`] has the delay of each client. Returns the reason, and true if the decision is of another kind
+    /// than the one before.
     pub(super) fn decide(&mut self, now: Instant) -> (Reason, bool) {
         let decision = self.controller.tick(now);
         self.delays.clear();

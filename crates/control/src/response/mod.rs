@@ -78,7 +78,7 @@ pub struct ClientSample {
     pub throttle: Throttle,
     /// Load that the throttle slows, in bytes per second, 0 or more; what is not a number counts as 0.
     pub bytes_per_s: f64,
-    /// All load of the client, at least that.
+    /// All load of the client, in bytes per second; at least `bytes_per_s`.
     pub all_bytes_per_s: f64,
     /// Throughput of its tenant as a multiple of what higher rows of the policy owe it (a reservation, a throughput
     /// guarantee): no delay takes it below 1. Infinite if nothing is owed, or the tenant asks for nothing.
@@ -90,18 +90,18 @@ pub struct ClientSample {
 pub struct Sample<'a> {
     /// Mean latency of the reads that completed; `None` when none did.
     pub read_response: Option<Duration>,
-    /// How many completed. With a latency, 0 counts as 1.
+    /// Number of reads that completed; 0 counts as 1 if there is a latency.
     pub reads: u64,
-    /// The clients of the pool. Who is missing is gone; of several with one number the last counts.
+    /// The clients of the pool. A client that is missing is gone; of several with one number the last counts.
     pub clients: &'a [ClientSample],
 }
 
 /// How a delay is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Method {
-    /// The published controller.
+    /// The published controller, a one-sided PID.
     Pid(PidConfig),
-    /// Ours.
+    /// Ours: by the measured effect of delays, and each client's share of the load.
     Adaptive,
 }
 
@@ -118,8 +118,8 @@ pub struct Config {
     pub step: Duration,
     /// Largest delay (above zero, at most 10 s, at least one step).
     pub max_delay: Duration,
-    /// Load above which [`Method::Pid`] takes a client whose `throttle` is normal for a noisy one, in bytes per second. [`Method::Adaptive`]
-    /// goes by shares.
+    /// Load in bytes per second above which [`Method::Pid`] takes a client with a normal `throttle` for a noisy one.
+    /// [`Method::Adaptive`] goes by shares of the load.
     pub noisy_bytes_per_s: u64,
 }
 
@@ -147,7 +147,7 @@ impl Config {
     /// The first setting that does not, and what would be right.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         let within = |d: Duration, least: Duration, most: Duration| (least..=most).contains(&d);
-        let rules = [
+        InvalidConfig::check(&[
             (within(self.target, Duration::from_micros(10), Duration::from_secs(100)), "target", "from 10 us to 100 s"),
             (within(self.interval, Duration::from_millis(1), Duration::from_secs(10)), "interval", "from 1 ms to 10 s"),
             (
@@ -156,10 +156,7 @@ impl Config {
                 "above 0 and at most 10 s",
             ),
             (self.step <= self.max_delay, "step", "at most max_delay"),
-        ];
-        if let Some(&(_, setting, must_be)) = rules.iter().find(|(holds, ..)| !holds) {
-            return Err(InvalidConfig { setting, must_be });
-        }
+        ])?;
         match &self.method {
             Method::Pid(pid) => pid.validate(),
             Method::Adaptive => Ok(()),
@@ -182,7 +179,7 @@ pub enum Reason {
     /// No read has been seen yet: no client is known to wait.
     #[default]
     NotEnoughData,
-    /// No reads for a while: none waits, and no client is throttled. What held before is remembered.
+    /// No reads for a while: none waits, and no client is throttled. The delay that held the target is remembered.
     Idle,
     /// No samples for a while: no client is throttled on old news.
     SignalLost,
@@ -308,18 +305,18 @@ impl Reason {
 /// Why a client's delay is what it is.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ClientReason {
-    /// All noisy clients have the same.
+    /// All noisy clients have the same delay.
     SameForAll,
     /// By its share of the noisy clients' load.
     ShareOfLoad {
-        /// From 0 to 1.
+        /// The client's share, from 0 to 1.
         share: f32,
     },
-    /// With more a request would wait longer than allowed.
+    /// With a longer delay a request would wait longer than allowed.
     LongestWait,
-    /// With more its tenant would get less than its reservation or throughput guarantee, which win.
+    /// With a longer delay the client's tenant would get less than its reservation or throughput guarantee, which win.
     Owed,
-    /// More is not allowed.
+    /// The delay is the largest that is allowed.
     LargestDelay,
 }
 
@@ -330,18 +327,18 @@ pub struct ClientDelay {
     pub client: ClientId,
     /// How long what is sent to it is delayed; above zero, a multiple of the step, at most the maximum.
     pub delay: Duration,
-    /// Why so long.
+    /// Why the delay is so long.
     pub reason: ClientReason,
 }
 
-/// The decision until the next one.
+/// The delays until the next decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision<'a> {
-    /// Why.
+    /// Why the delays are what they are.
     pub reason: Reason,
     /// Mean delay of the noisy clients, weighted by their load.
     pub mean_delay: Duration,
-    /// The throttled clients in order; no other is throttled.
+    /// The throttled clients in order of number; no other client is throttled.
     pub delays: &'a [ClientDelay],
 }
 
@@ -428,8 +425,8 @@ impl Controller {
         }
     }
 
-    /// Delays are not to be longer than this from the next decision on: the configured maximum, or less while longer ones do
-    /// harm. Rounded down to a step, at least one.
+    /// Bounds delays from the next decision on: by the configured maximum, or by less while longer delays do harm. Rounded
+    /// down to a multiple of the step, at least one step.
     pub fn limit_delay(&mut self, most: Duration) {
         let most = self.config.largest_delay(most);
         match &mut self.inner {
@@ -446,10 +443,10 @@ impl Controller {
         }
     }
 
-    /// Another target, from the next decision on. What was learned stays.
+    /// Changes the target from the next decision on. State that was learned stays.
     ///
     /// # Errors
-    /// When the target makes no sense; the old one stays.
+    /// When the target makes no sense; the old target stays.
     pub fn set_target(&mut self, target: Duration) -> Result<(), InvalidConfig> {
         Config::adaptive(target).validate()?;
         match &mut self.inner {
@@ -471,7 +468,7 @@ fn whole(x: f64) -> f64 {
     x as i64 as f64
 }
 
-/// The whole number nearest to `x`, halves upwards; the same bounds.
+/// The whole number nearest to `x`, halves upwards; `x` is 0 or more and below 2^53.
 fn nearest(x: f64) -> f64 {
     let below = whole(x);
     if x - below >= 0.5 { below + 1.0 } else { below }

@@ -21,17 +21,17 @@ use super::gain::PRIOR;
 use super::{ClientDelay, ClientId, ClientReason, Config, Decision, InvalidConfig, Reason, Sample, Throttle, from_ms};
 use crate::time::{Duration, Instant};
 
-/// Distance of the delay classes in the paper.
+/// Distance between two delay classes in the paper.
 const PUBLISHED_STEP: Duration = Duration::from_micros(500);
 
 /// Constants of the published controller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PidConfig {
-    /// K_p, in classes per millisecond of error (0 to 1000).
+    /// Proportional gain K_p, in classes per millisecond of error (0 to 1000).
     pub gain_classes_per_ms: f64,
-    /// T_i (above zero, at most 1000 s).
+    /// Integral time T_i (above zero, at most 1000 s).
     pub integral_time: Duration,
-    /// T_d (at most 1000 s); zero for no derivative part.
+    /// Derivative time T_d (at most 1000 s); zero for no derivative part.
     pub derivative_time: Duration,
     /// Weight of the newest sample in the moving average of the latency (above 0, at most 1).
     pub newest_weight: f64,
@@ -40,7 +40,7 @@ pub struct PidConfig {
 }
 
 impl PidConfig {
-    /// Constants that held 20 ms within 4 s on a real target.
+    /// Constants with which a target of 20 ms was held within 4 s on a real storage target.
     pub const DEFAULT: Self = Self {
         gain_classes_per_ms: 0.3,
         integral_time: Duration::from_secs(1),
@@ -51,7 +51,7 @@ impl PidConfig {
 
     pub(super) fn validate(&self) -> Result<(), InvalidConfig> {
         let long = Duration::from_secs(1000);
-        let rules = [
+        InvalidConfig::check(&[
             ((0.0..=1000.0).contains(&self.gain_classes_per_ms), "gain_classes_per_ms", "from 0 to 1000"),
             (
                 self.integral_time > Duration::ZERO && self.integral_time <= long,
@@ -60,11 +60,7 @@ impl PidConfig {
             ),
             (self.derivative_time <= long, "derivative_time", "at most 1000 s"),
             (self.newest_weight > 0.0 && self.newest_weight <= 1.0, "newest_weight", "above 0 and at most 1"),
-        ];
-        match rules.iter().find(|(holds, ..)| !holds) {
-            None => Ok(()),
-            Some(&(_, setting, must_be)) => Err(InvalidConfig { setting, must_be }),
-        }
+        ])
     }
 }
 

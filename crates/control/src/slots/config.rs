@@ -46,24 +46,24 @@ impl Method {
 pub struct Config {
     /// How slots are shared out.
     pub method: Method,
-    /// How often (10 ms to 60 s).
+    /// Time between two decisions (10 ms to 60 s).
     pub period: Duration,
-    /// Mean latency of the device that the total aims at (10 us to 100 s). `None`: found ([`Method::Needs`]), or half of the
-    /// smallest target.
+    /// Mean latency of the device that the total aims at (10 us to 100 s). `None`: [`Method::Needs`] finds one, other methods
+    /// aim at half of the smallest target.
     pub latency: Option<Duration>,
-    /// All slots together: never fewer, and with how many to begin (1 to 1e6).
+    /// Fewest slots of all workloads together, and how many there are at first (1 to 1e6).
     pub least: f64,
-    /// All slots together: never more, and what methods with a fixed total have (at least `least`, at most 1e6).
+    /// Most slots of all workloads together, and how many methods with a fixed total have (at least `least`, at most 1e6).
     pub most: f64,
 }
 
 impl Config {
-    /// As published: periods of a second.
+    /// Settings as published: one decision a second.
     pub const fn published(method: Method, latency: Duration, most: f64) -> Self {
         Self { method, period: Duration::from_secs(1), latency: Some(latency), least: 4.0, most }
     }
 
-    /// Ours: ten times a second.
+    /// The defaults of [`Method::Needs`]: ten decisions a second.
     pub const NEEDS: Self =
         Self { method: Method::Needs, period: Duration::from_millis(100), latency: None, least: 4.0, most: 4096.0 };
 
@@ -79,7 +79,7 @@ impl Config {
     /// The first setting that does not, and what would be right.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         let within = |d: Duration, least: Duration, most: Duration| (least..=most).contains(&d);
-        let rules = [
+        InvalidConfig::check(&[
             (within(self.period, Duration::from_millis(10), Duration::from_secs(60)), "period", "from 10 ms to 60 s"),
             (
                 self.latency.is_none_or(|l| within(l, Duration::from_micros(10), Duration::from_secs(100))),
@@ -92,10 +92,6 @@ impl Config {
                 "most",
                 "at least `least`, at most 1,000,000",
             ),
-        ];
-        match rules.iter().find(|(holds, ..)| !holds) {
-            Some(&(_, setting, must_be)) => Err(InvalidConfig { setting, must_be }),
-            None => Ok(()),
-        }
+        ])
     }
 }

@@ -38,19 +38,20 @@ impl Method {
 pub struct Config {
     /// How limits are assigned.
     pub method: Method,
-    /// How often the caller observes and ticks (50 ms to 60 s). The published method decides once a second; ours holds the
-    /// guarantee in each [window](Self::window) if it may decide several times within one.
+    /// How often the caller observes and ticks (50 ms to 60 s). [`Method::Saat`] was published with 1 s; [`Method::Accurate`]
+    /// holds the guarantee in each [window](Self::window) if there are several intervals in one.
     pub interval: Duration,
-    /// Our method: over how long the guarantee is to hold (50 ms to 60 s); not shorter than an interval has an effect.
+    /// [`Method::Accurate`] holds the guarantee over each window of this length (50 ms to 60 s); one shorter than an interval
+    /// counts as an interval.
     pub window: Duration,
-    /// Bytes per second that the slow device gives, if that was measured (1 or more); estimated otherwise.
+    /// Bandwidth of the slow device in bytes per second, if it was measured (1 or more); `None`: it is estimated.
     pub slow_bytes_per_s: Option<u64>,
     /// An assigned limit is at most this many times the guarantee (1 to 100).
     pub max_raise: f64,
 }
 
 impl Config {
-    /// Our method once a second, the slow device estimated, limits at most four times the guarantee.
+    /// [`Method::Accurate`] once a second, the slow device's bandwidth estimated, limits at most four times the guarantee.
     pub const DEFAULT: Self = Self {
         method: Method::Accurate,
         interval: Duration::from_secs(1),
@@ -65,7 +66,7 @@ impl Config {
     /// The first setting that does not, and what would be right.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         let interval = Duration::from_millis(50)..=Duration::from_secs(60);
-        first_broken(&[
+        InvalidConfig::check(&[
             (interval.contains(&self.interval), "interval", "from 50 ms to 60 s"),
             (interval.contains(&self.window), "window", "from 50 ms to 60 s"),
             (self.slow_bytes_per_s != Some(0), "slow_bytes_per_s", "1 or more, or left out"),
@@ -83,16 +84,9 @@ impl Default for Config {
 pub(super) fn validate_guarantee(guarantee: &Guarantee) -> Result<(), InvalidConfig> {
     let bounds = || [guarantee.read, guarantee.write].into_iter().flatten();
     let above = |bounds: &Bounds| bounds.ceiling.is_none_or(|ceiling| ceiling >= bounds.guaranteed.value());
-    first_broken(&[
+    InvalidConfig::check(&[
         (bounds().all(|bounds| bounds.guaranteed.value() > 0), "guarantee", "above 0"),
         (bounds().all(|bounds| above(&bounds)), "ceiling", "at least the guarantee"),
         (guarantee.weight > 0.0 && guarantee.weight <= 1e6, "weight", "above 0 and at most 1000000"),
     ])
-}
-
-fn first_broken(rules: &[(bool, &'static str, &'static str)]) -> Result<(), InvalidConfig> {
-    match rules.iter().find(|(holds, ..)| !holds) {
-        None => Ok(()),
-        Some(&(_, setting, must_be)) => Err(InvalidConfig { setting, must_be }),
-    }
 }

@@ -23,17 +23,18 @@ mod meter;
 use evidence::{Evidence, Verdict};
 use meter::{Meter, Rate};
 
-/// The first budget that is tried, in bytes, and the step of the search. The step is three octaves: a throughput that hardly
-/// grows over eight times the budget has a knee below, hardly a plateau.
+/// The first budget that is tried, in bytes. [`STEP`]: the factor of a step of the search, three octaves: a throughput that
+/// hardly grows over eight times the budget has a knee below, hardly a plateau.
 const FIRST_BYTES: f64 = 8_388_608.0;
 const STEP: f64 = 8.0;
 /// The largest budget, in bytes.
 const MOST_BYTES: f64 = 1_099_511_627_776.0;
-/// Between a budget that is enough and one that is not, at the end of the search.
+/// Ratio of a budget that is enough to one that is not, at the end of the search.
 const FINEST: f64 = 2.0;
 /// Share of the time for settled questions upwards: too rare to show in a 99th percentile.
 const SHARE_UP: f64 = 0.004;
-/// Completions of an interval, comparisons of a question at most: the normal distribution is close to what they add up to.
+/// Fewest completions of an interval, and most comparisons of a question: the normal distribution is close to what they add
+/// up to.
 const SAMPLE: u32 = 32;
 
 /// Settings of [`Config::Elastic`](super::Config::Elastic).
@@ -60,8 +61,7 @@ impl ElasticConfig {
     /// The setting that is out of range.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
         let (least, most) = Self::RANGE;
-        let accepted = self.tolerance >= least && self.tolerance <= most;
-        accepted.then_some(()).ok_or(InvalidConfig { setting: "tolerance", must_be: "from 0.001 to 0.5" })
+        InvalidConfig::check(&[((least..=most).contains(&self.tolerance), "tolerance", "from 0.001 to 0.5")])
     }
 
     fn tolerance_in_range(&self) -> f64 {
@@ -77,7 +77,7 @@ enum Side {
     High,
 }
 
-/// Places of questions by direction.
+/// Array index of questions about a smaller budget; [`UP`]: about a larger one.
 const DOWN: usize = 0;
 const UP: usize = 1;
 
@@ -88,9 +88,9 @@ pub(super) struct Elastic {
     care: Care,
     /// The smallest budget known to be enough; infinite: no bound.
     enough: f64,
-    /// The largest one below it that is not; 0: none is known.
+    /// The largest budget known not to be enough, below `enough`; 0: none is known.
     costs: f64,
-    /// The most that was in flight when nothing bounded it.
+    /// The most that was in flight when nothing bounded it, in bytes.
     most: f64,
     /// The question: is `low` enough in place of `high`?
     low: f64,
@@ -99,14 +99,14 @@ pub(super) struct Elastic {
     side: Side,
     /// True if `enough` was taken without certainty, and not asked about since.
     unproven: bool,
-    /// How long an interval lasts at least, and how long the first one had to, in ns; 0: not known yet.
+    /// How long an interval lasts at least, in ns; `sample`: how long the first one had to. 0: not known yet.
     shortest: f64,
     sample: f64,
-    /// The throughputs before: of `high`, and of `low` after it.
+    /// The last throughput under `high`; `during`: that under `low` after it.
     before: Option<Rate>,
     during: Option<Rate>,
     evidence: Evidence,
-    /// Mean cost of a request since no question is asked, and whether that of the interval before differed from it.
+    /// Mean cost of a request when the last question ended; `differed`: true if that of the last interval was another.
     usual: Option<f64>,
     differed: bool,
     /// True if the load has filled the budget since the device last ran empty.
@@ -114,11 +114,11 @@ pub(super) struct Elastic {
     /// Mean cost of a request, and cost of the request that a byte belongs to.
     mean_cost: f64,
     cost: f64,
-    /// When the side came into force, and how long either side of the present question was.
+    /// When the side came into force; `spent`: how long either side of the present question was in force.
     since: Instant,
     spent: [Duration; 2],
-    /// When to ask again, by direction, and how long to wait next time, in units of what the question took: [`FINEST`] times
-    /// as long after each one that changes nothing. What a cache hid at first, or chance, is soon found.
+    /// When to ask again, by direction; `patience`: how long to wait next time, in units of what the question took,
+    /// [`FINEST`] times as long after each one that changes nothing. What a cache hid at first, or chance, is soon found.
     due: [Instant; 2],
     patience: [f64; 2],
     meter: Meter,
@@ -164,7 +164,7 @@ impl Elastic {
         self.tolerance = config.tolerance_in_range();
     }
 
-    /// From now on this goes before throughput.
+    /// Sets what goes before throughput from now on.
     pub(super) fn set_care(&mut self, now: Instant, care: Care) {
         let before = core::mem::replace(&mut self.care, care);
         match (before != Care::None, self.is_careful()) {
@@ -221,7 +221,7 @@ impl Elastic {
         }
     }
 
-    /// One completion; whether another budget comes into force or a reason changed.
+    /// Takes a completion; true if another budget comes into force or a reason changed.
     #[inline]
     pub(super) fn observe(&mut self, done: &Completion) -> bool {
         // A budget beyond what the load has in flight is no bound; the load still fills `low`.
@@ -427,7 +427,7 @@ impl Elastic {
         core::mem::replace(&mut self.differed, differs) && differs
     }
 
-    /// True if `low` is enough in place of the next larger budget in question.
+    /// Asks the question if `low` is enough in place of the next larger budget. Always true.
     fn ask(&mut self, now: Instant, low: f64) -> bool {
         self.low = low.max(MIN_BUDGET as f64);
         self.high = if self.low < self.enough { self.enough } else { self.larger() };
@@ -445,7 +445,7 @@ impl Elastic {
         self.since = now;
     }
 
-    /// Always true.
+    /// Puts the budget of a side in force from `now` on. Always true.
     fn put_in_force(&mut self, now: Instant, side: Side) -> bool {
         self.account(now);
         self.side = side;
