@@ -1,4 +1,4 @@
-//! The schedule: reports at the ends of periods, decisions when all have reported or it is too late.
+//! The schedule: a report at the end of each period, and a decision when all hosts have reported or it is too late.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ use crate::publish;
 use crate::settings::Settings;
 use crate::watcher::{self, Wanted};
 
-/// Changes that are queued for the driver; the sender waits when there are more.
+/// Changes that are queued for the driver; the sender of a further one waits.
 const EVENTS: usize = 1_024;
 /// How long leaving may take.
 const LEAVE_TIMEOUT: StdDuration = StdDuration::from_secs(2);
@@ -39,19 +39,19 @@ pub(crate) struct Driver<M> {
     cluster: Cluster<Pools>,
     state: Arc<Mutex<ClusterState>>,
     traffic: Arc<Traffic>,
-    /// Values that were ignored.
+    /// Counts of the values of other hosts that were ignored.
     pub(crate) faults: Faults,
-    /// The last period that was reported.
+    /// The last period that this host has reported.
     reported: u64,
-    /// The period in which we joined or came back.
+    /// The period in which this host joined, or came back after it had lost the cluster.
     joined: u64,
     status: Status,
-    /// The faults of the watch and of the writes.
+    /// The present faults of the watch and of the writes.
     troubles: [Option<String>; 2],
 }
 
 impl<M: Participant> Driver<M> {
-    /// A driver that knows nothing yet.
+    /// A driver that knows of no other host yet.
     ///
     /// # Errors
     /// When a setting is out of range.
@@ -75,7 +75,7 @@ impl<M: Participant> Driver<M> {
         })
     }
 
-    /// Reports and decides until it is stopped.
+    /// Reports and decides until stopped.
     pub(crate) async fn run(mut self, mut stopped: oneshot::Receiver<()>, mut resized: watch::Receiver<Sizes>) {
         let (events, mut happened) = mpsc::channel(EVENTS);
         let (outgoing, own) = watch::channel(None);
@@ -127,7 +127,7 @@ impl<M: Participant> Driver<M> {
         let _ = timeout(LEAVE_TIMEOUT, publisher).await;
     }
 
-    /// Our report of the period that has just ended, once.
+    /// This host's report of the period that has just ended, once for each period.
     fn report(&mut self, now: Instant) -> Option<publish::Outgoing> {
         let present = self.cluster.config().period_at(now);
         let ended = present.checked_sub(1)?;
@@ -162,7 +162,7 @@ impl<M: Participant> Driver<M> {
         record.text().map_err(|error| tracing::error!("cluster: {error}")).ok()
     }
 
-    /// Takes over what happened.
+    /// Handles an event of the tasks beside the driver.
     pub(crate) fn take_in(&mut self, event: Event) {
         match event {
             Event::Watching { endpoint, shard, all, sums } => {
@@ -195,7 +195,7 @@ impl<M: Participant> Driver<M> {
         }
     }
 
-    /// Logs a fault when it begins.
+    /// Notes a fault of the watch (0) or of the writes (1); logs it when it begins.
     fn trouble(&mut self, which: usize, why: String) {
         if self.troubles[which].is_none() {
             tracing::warn!("cluster: {why}");
@@ -218,7 +218,7 @@ impl<M: Participant> Driver<M> {
         }
     }
 
-    /// `kept`: it has been there for an unknown time.
+    /// Takes the published sum of a shard. `kept`: the value may have been there for long.
     fn summed(&mut self, name: &str, value: &[u8], kept: bool) {
         let now = (self.settings.clock)();
         let Ok(shard) = name.parse::<Shard>() else {
@@ -227,7 +227,7 @@ impl<M: Participant> Driver<M> {
         let Some(record) = self.read(now, name, value) else { return };
         let Record { period, leaving, bits, members, pools, .. } = record;
         if bits != shard.bits() {
-            return self.faults.note(now, name, "corrupt", "reports the sum of another shard");
+            return self.faults.note(now, name, "corrupt", "has the sum of another shard: remove its key");
         }
         let sum = Sum { shard, period, leaving, contribution: Contribution { bits, members, content: pools } };
         match self.cluster.observe_sum(now, sum) {
@@ -260,7 +260,7 @@ impl<M: Participant> Driver<M> {
         Some(record)
     }
 
-    /// Decides every period that is due.
+    /// Decides all periods that are due, and notes if the cluster was lost or is back.
     pub(crate) fn decide(&mut self, now: Instant) {
         loop {
             let status = self.cluster.status(now);

@@ -4,7 +4,7 @@ use std::io;
 
 use evenkeel_control::InvalidConfig;
 
-/// Reason why a host cannot take part. What goes wrong later is logged, and is in the state.
+/// Reason why a host cannot take part. Faults that come later are logged, and shown in the state.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -17,7 +17,7 @@ pub enum Error {
     /// The system refuses what the thread needs.
     #[error("cannot start the thread of the cluster")]
     Start(#[source] io::Error),
-    /// The system refuses what a question to etcd needs.
+    /// The system refuses what a request to etcd needs.
     #[error("cannot ask etcd")]
     Ask(#[source] io::Error),
 }

@@ -1,10 +1,10 @@
-//! Events beside those of the driver.
+//! Events that other tasks send to the driver.
 
 use evenkeel_control::cluster::shard::Shard;
 
-/// Events from the tasks beside the driver.
+/// Events from the watcher and the publisher to the driver.
 pub(crate) enum Event {
-    /// Changes come from this server from now on; these are all values at present, of the hosts of a shard and of shards.
+    /// This server is watched from now on; `all` are the values of the hosts of `shard`, and `sums` those of shards, at present.
     Watching { endpoint: String, shard: Shard, all: Vec<(String, Vec<u8>)>, sums: Vec<(String, Vec<u8>)> },
     /// A host reported.
     Reported { host: String, value: Vec<u8> },
@@ -12,10 +12,10 @@ pub(crate) enum Event {
     Summed { shard: String, value: Vec<u8> },
     /// The key of a host is gone: its lease has ended.
     Ended { host: String },
-    /// Changes do not come any more.
+    /// The watch has ended: no changes come any more.
     Unwatched { why: String },
-    /// Our value was written.
+    /// This host's value was written.
     Written,
-    /// Our value was not written.
+    /// This host's value was not written.
     Unwritten { why: String },
 }

@@ -1,4 +1,4 @@
-//! Values of other hosts that are ignored: counted, and logged, but not over and over.
+//! Values of other hosts that are ignored: counted each time, logged less often.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use evenkeel_control::cluster::Fault;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::figures::counted;
 
-/// The same about the same host is logged again after so long.
+/// How long a kind of fault of one host is not logged again.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Hosts and kinds that are remembered for that.
+/// Pairs of host and kind that are remembered for this; beyond them all are forgotten.
 const REMEMBERED: usize = 256;
 
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Counts, by kind.
+    /// The number of ignored values by kind.
     pub(crate) fn counts(&self) -> &BTreeMap<String, u64> {
         &self.counts
     }
@@ -33,11 +33,11 @@ impl Faults {
             self.logged.clear();
         }
         self.logged.insert(key, now);
-        tracing::warn!("cluster: ignored: host {host:?} {what}");
+        tracing::warn!("cluster: ignored: {host:?} {what}");
     }
 }
 
-/// Name and sentence of a fault.
+/// Kind of a fault, and a clause about the host.
 pub(crate) fn described(fault: &Fault) -> (&'static str, String) {
     match fault {
         Fault::Future { ahead } => {

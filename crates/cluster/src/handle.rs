@@ -25,12 +25,12 @@ impl Handle {
         lock(&self.state).clone()
     }
 
-    /// Divides the cluster by new sizes.
+    /// Sets new sizes of shards, by which the cluster is divided.
     pub fn resize(&self, sizes: Sizes) {
         self.sizes.send_replace(sizes);
     }
 
-    /// Leaves the cluster, so that the others take over the share of this host at once.
+    /// Leaves the cluster, so that the other hosts take over this host's share at once.
     pub fn stop(&self) {
         if let Some((stop, thread)) = lock(&self.stop).take() {
             let _ = stop.send(());

@@ -1,6 +1,6 @@
 //! Coordination of hosts through etcd, on a thread of its own: reports out, reports of all in, decisions.
 //!
-//! What it all means is decided in [`evenkeel_control::cluster`]; here are the clock, etcd, and the log.
+//! The meaning of reports and decisions is in [`evenkeel_control::cluster`]; here are the clock, etcd, and the log.
 //!
 //! | module | question |
 //! |---|---|

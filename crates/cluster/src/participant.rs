@@ -1,4 +1,4 @@
-//! The interface to a participant: whose statistics are reported, and by whom slots are decided.
+//! The interface to a participant, which reports statistics of its tenants and gets the view of all hosts to decide by.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,21 @@ use evenkeel_policy::cluster::{self, Pools};
 
 /// The pools of this host: they report and decide.
 pub trait Participant: Send + 'static {
-    /// The tenants' report since the last call.
+    /// The tenants' summaries since the last call, by pool.
     fn report(&mut self) -> Pools;
-    /// All members' reports of one period, or all shards' sums. `ramp`: how much of its share this host takes, 0 to 1.
+    /// Decides by all members' reports of one period, or all shards' sums. `ramp`: fraction of its share that this host
+    /// takes, 0 to 1.
     fn decide(&mut self, view: &View<'_, Contribution<Pools>>, ramp: f64);
-    /// The cluster is lost: this host is on its own until the next call of [`Participant::decide`].
+    /// The cluster is lost: this host decides on its own until the next call of [`Participant::decide`].
     fn alone(&mut self);
 }
 
-/// The sums of all members by pool, added up in the order of their names, so that they are the same everywhere.
+/// The sums of all members' reports by pool, added up in the order of the members' names, so that all hosts get the same.
 pub fn sums<'a>(view: &View<'a, Contribution<Pools>>) -> BTreeMap<&'a str, Summary> {
     cluster::together(view.members.iter().map(|member| &member.report.content.content))
 }
 
-/// The joint report of hosts or shards, as it is published.
+/// The sum of reports of hosts or shards, as it is published.
 pub(crate) fn together(parts: &mut dyn Iterator<Item = &Pools>) -> Pools {
     cluster::together(parts).into_iter().map(|(name, sum)| (name.to_owned(), sum)).collect()
 }

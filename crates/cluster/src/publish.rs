@@ -1,5 +1,5 @@
-//! This host's key, which lives as long as its lease, and which no second process of that name can write; and, in the
-//! name of its shard, the sum of a period that no host has published yet.
+//! Publishes this host's key, which lives as long as its lease, and which no second process of the same name can write; and,
+//! for its shard, the sum of a period that no host has published yet.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use crate::etcd::{Claim, Client, Error, Traffic};
 use crate::event::Event;
 use crate::settings::Settings;
 
-/// A value on its way.
+/// A value of this host that is to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
     pub(crate) text: String,
-    /// It is the last one.
+    /// True for the last value, when this host leaves.
     pub(crate) leaving: bool,
 }
 
-/// A shard's sum on its way.
+/// The sum of a shard that is to be written.
 #[derive(Clone, Debug)]
 pub(crate) struct OutgoingSum {
     pub(crate) shard: Shard,
@@ -28,18 +28,18 @@ pub(crate) struct OutgoingSum {
     pub(crate) text: String,
 }
 
-/// Values to publish.
+/// The newest values to publish.
 pub(crate) struct ToPublish {
     pub(crate) own: Receiver<Option<Outgoing>>,
     pub(crate) sum: Receiver<Option<OutgoingSum>>,
 }
 
-/// Times that a sum is tried again because another host was faster.
+/// Attempts to write a sum that another host may have written first.
 const ATTEMPTS: usize = 3;
-/// Periods by which a sum may be ahead of ours: clocks may be apart, and ours may be late.
+/// Periods by which a published sum may be ahead of this host's: clocks may differ, and this host may be late.
 const AHEAD: u64 = 8;
 
-/// Publishes whatever is newest until the last one.
+/// Publishes the newest values until the last one, with which this host leaves.
 pub(crate) async fn run(settings: Settings, traffic: Arc<Traffic>, events: Sender<Event>, to_publish: ToPublish) {
     let key = settings.member_key();
     let ToPublish { mut own, mut sum } = to_publish;
@@ -80,7 +80,7 @@ pub(crate) async fn run(settings: Settings, traffic: Arc<Traffic>, events: Sende
 
 enum Unwritten {
     Error(Error),
-    /// Another process has our key.
+    /// Another process has this host's key.
     Taken(String),
 }
 
@@ -94,28 +94,28 @@ struct Publisher {
     settings: Settings,
     key: String,
     traffic: Arc<Traffic>,
-    /// Which server is next.
+    /// Index of the server to ask next.
     endpoint: usize,
     client: Option<Client>,
     lease: Option<i64>,
-    /// When our key was made; `None`: it is not ours yet.
+    /// The revision at which this process made its key; `None`: the key is not this process's.
     made_at: Option<i64>,
-    /// The sum that we wrote or read last.
+    /// The sum that this process wrote or read last.
     summed: Option<Summed>,
 }
 
-/// The value of a shard's key.
+/// The state of a shard's key when it was last written or read.
 #[derive(Clone, Copy, Debug)]
 struct Summed {
     shard: Shard,
-    /// At which it was written.
+    /// The revision at which it was last written; 0: it does not exist.
     revision: i64,
-    /// Of which period it is, if it is a sum at all.
+    /// The period of its sum; `None` if its value is no sum.
     period: Option<u64>,
 }
 
 impl Publisher {
-    /// Writes our value; tries each server once.
+    /// Writes this host's value; tries each server once.
     async fn publish(&mut self, text: &str) -> Result<(), Unwritten> {
         let servers = self.settings.cluster.etcd.len();
         let mut last = None;
@@ -133,7 +133,7 @@ impl Publisher {
         last.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Writes our value with one server, taking the key first if it is not ours.
+    /// Writes this host's value with one server, and makes its key or lease anew if they have ended.
     async fn write(&mut self, text: &str) -> Result<(), Unwritten> {
         match self.try_to_write(text).await {
             // The lease has ended since we last looked, and the key with it: both anew.
@@ -177,7 +177,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// A key that is there although we did not know of it: ours, if only the answer was lost, or that of another process.
+    /// Handles a key that exists although this process has not made it: its own if only the answer was lost, else another's.
     async fn take_over(
         &mut self,
         client: &mut Client,
@@ -203,8 +203,8 @@ impl Publisher {
         )))
     }
 
-    /// Writes a sum, unless another host has for the same period or a later one. Only a host with a key of its own speaks
-    /// for its shard; the sum lives as long as that host's lease.
+    /// Writes a sum, unless one of the same period or a later one is published. Only a host that has its own key writes for
+    /// its shard; the sum lives as long as that host's lease.
     async fn publish_sum(&mut self, sum: &OutgoingSum) -> Result<(), Unwritten> {
         let (Some(lease), Some(_), Some(mut client)) = (self.lease, self.made_at, self.client.take()) else {
             return Ok(());
@@ -230,7 +230,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Gives our key up.
+    /// Ends the lease, and this host's key with it.
     async fn leave(&mut self) {
         if let (Some(mut client), Some(lease)) = (self.client.take(), self.lease.take()) {
             // If it fails, the lease ends by itself.

@@ -10,13 +10,13 @@ use crate::etcd::{Client, Keys, Traffic};
 use crate::settings::Settings;
 use crate::watcher::MEMBERS;
 
-/// Answer of an address: the number of members of the cluster, or why there is none.
+/// The answer of an address: the number of members of the cluster, or why it did not answer.
 pub type Answer = Result<u64, String>;
 
-/// Asks each address for the number of members of the cluster; its name, and its answer.
+/// Asks each address for the number of members of the cluster; returns each address with its answer.
 ///
 /// # Errors
-/// Where this host has no name for the cluster, or no address can be asked at all.
+/// When this host has no name for the cluster, or no address can be asked at all.
 pub fn reach(cluster: &config::Cluster) -> Result<Vec<(String, Answer)>, Error> {
     let settings = Settings::of_this_host(cluster)?;
     let (keys, patience) = (Keys::with(&format!("{}{MEMBERS}", settings.prefix())), settings.patience());

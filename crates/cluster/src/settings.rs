@@ -1,4 +1,4 @@
-//! How this host takes part.
+//! The settings by which this host takes part.
 
 use std::time::{Duration as StdDuration, SystemTime, UNIX_EPOCH};
 
@@ -7,23 +7,23 @@ use evenkeel_policy::config;
 
 use crate::error::Error;
 
-/// How this host takes part.
+/// The settings by which this host takes part.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub(crate) cluster: config::Cluster,
     /// Name of this host.
     pub(crate) host: String,
-    /// Which life of it: later starts have larger numbers.
+    /// Number of this start of the host's process; later starts have larger numbers.
     pub(crate) incarnation: u64,
-    /// Wall-clock time since 1970.
+    /// Returns the wall-clock time since 1970.
     pub(crate) clock: fn() -> Instant,
 }
 
 impl Settings {
-    /// Of this system.
+    /// The settings on this system.
     ///
     /// # Errors
-    /// When the system's host name is none that can be used and no other was given.
+    /// When the system's host name cannot be used and the configuration has no other.
     pub fn of_this_host(cluster: &config::Cluster) -> Result<Self, Error> {
         let host = match &cluster.host {
             Some(host) => host.clone(),
@@ -38,7 +38,7 @@ impl Settings {
         Ok(Self { cluster: cluster.clone(), host, incarnation: wall_clock().as_nanos(), clock: wall_clock })
     }
 
-    /// Where the cluster has its keys.
+    /// Prefix of all keys of the cluster.
     pub(crate) fn prefix(&self) -> String {
         format!("evenkeel/{}/", self.cluster.name)
     }
@@ -47,7 +47,7 @@ impl Settings {
         self.cluster.period.into()
     }
 
-    /// How long etcd may take for one request: a value that comes later than the next one is of no use.
+    /// How long etcd may take for one request: about a period (0.5 to 2 s), as a value is useless once the next is due.
     pub(crate) fn patience(&self) -> StdDuration {
         self.period().clamp(StdDuration::from_millis(500), StdDuration::from_secs(2))
     }

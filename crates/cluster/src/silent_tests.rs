@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::watcher::Wanted;
 
-/// A question: its path and what is asked, `None` when the client has hung up.
+/// The path and body of a request; `None` when the client has hung up.
 fn question(stream: &mut TcpStream) -> Option<(String, Value)> {
     let (mut text, mut part) = (Vec::new(), [0; 4096]);
     loop {
@@ -25,8 +25,8 @@ fn question(stream: &mut TcpStream) -> Option<(String, Value)> {
     }
 }
 
-/// Answers as etcd's gateway does. Streams of keys below `silent` have one change at most, of which the first stream of the
-/// others is followed by more and more.
+/// Answers as etcd's gateway does. A watch of keys below `silent` reports one change and then nothing; any other watch reports
+/// a change every 20 ms.
 fn serve(mut stream: TcpStream, silent: &str) -> Option<()> {
     loop {
         let (path, asked) = question(&mut stream)?;
@@ -51,7 +51,7 @@ fn serve(mut stream: TcpStream, silent: &str) -> Option<()> {
     }
 }
 
-/// Why a watch of a cluster that is halved so often ends, when keys below `silent` do not change.
+/// Why a watch ends if keys below `silent` do not change; the cluster is halved `bits` times.
 fn ends(bits: u8, silent: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));

@@ -34,16 +34,16 @@ mod silent;
 
 use port::Port;
 
-/// Short, so that the tests are; etcd's own shortest lease is two seconds.
+/// Period of the cluster, short to keep the tests short; [`LEASE`]: etcd's own shortest lease is two seconds.
 const PERIOD: Time = Time::from_millis(400);
 const LEASE: Time = Time::from_millis(1_600);
 /// How long anything may take; a bound for broken runs.
 const PATIENCE: StdDuration = StdDuration::from_secs(30);
 
-/// An etcd of its own, in a folder that disappears with it, on ports that are its own while it is started again, too.
+/// A separate etcd, in a folder that disappears with it. Its ports stay its own while it is started again.
 struct Etcd {
     folder: PathBuf,
-    /// For hosts, and for other servers.
+    /// Ports for hosts, and for other etcd servers.
     ports: [Port; 2],
     child: Child,
 }
@@ -102,13 +102,13 @@ impl Etcd {
         command
     }
 
-    /// What `etcdctl` prints, if it succeeds.
+    /// The output of `etcdctl`, if it succeeds.
     fn ctl(&self, arguments: &[&str]) -> Option<String> {
         let output = self.etcdctl(arguments).output().expect("etcdctl runs");
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Writes all in one transaction: a reader finds all of them or none.
+    /// Writes all values in one transaction: a reader finds all of them or none.
     fn put_together(&self, values: &[(String, &str)]) {
         let puts: String = values.iter().map(|(key, value)| format!("put {key:?} {value:?}\n")).collect();
         let file = self.folder.join("transaction");
@@ -145,7 +145,7 @@ impl Etcd {
         Self::host_with(self.settings(name, clock))
     }
 
-    /// A host of a cluster that is divided above so many hosts, into shards of at most so many in the mean.
+    /// A host of a cluster that is divided above `above` hosts, into shards of at most `most` hosts in the mean.
     fn host_in_shard(&self, name: &str, above: u64, most: u64) -> Host {
         let mut settings = self.settings(name, wall_clock);
         (settings.cluster.shards_above, settings.cluster.shard_size) = (above, Some(most));
@@ -178,18 +178,18 @@ impl Drop for Etcd {
     }
 }
 
-/// The members of a period, the age of their reports, and a figure of them.
+/// The members of a period: their names, the age of their reports in periods, and a figure out of each report.
 type Members = Vec<(String, u64, f64)>;
 
-/// The decisions of a host.
+/// Record of a host's decisions.
 #[derive(Debug, Default)]
 struct Seen {
     periods: BTreeMap<u64, Members>,
-    /// How many members a period had, one by one or in sums of shards.
+    /// Number of members in each period, counted one by one or in sums of shards.
     hosts: BTreeMap<u64, u64>,
-    /// It is on its own.
+    /// True while the host is on its own.
     alone: bool,
-    /// How much of its share it was to take, period by period.
+    /// The ramp of each decision: how much of its share the host was to take, 0 to 1.
     ramps: Vec<f64>,
 }
 
@@ -236,7 +236,7 @@ impl Host {
         lock(&self.seen).alone
     }
 
-    /// Names of those in the newest period.
+    /// Names of the members in the newest period.
     fn sees(&self) -> Vec<String> {
         let periods = self.periods();
         let newest = periods.last_key_value().map(|(_, members)| members.as_slice()).unwrap_or_default();
@@ -268,7 +268,7 @@ fn key_of(host: &str) -> String {
     format!("{MEMBERS}{:04x}/{host}", hash(host))
 }
 
-/// Waits until something holds; how long it took.
+/// Waits until something holds; returns how long that took.
 fn wait(what: &str, mut holds: impl FnMut() -> bool) -> StdDuration {
     let begun = StdInstant::now();
     while !holds() {
@@ -282,8 +282,8 @@ fn all_see(hosts: &[&Host], names: &[&str]) -> StdDuration {
     wait(&format!("all see {names:?}"), || hosts.iter().all(|host| !host.is_alone() && host.sees() == names))
 }
 
-/// Waits for periods in which all that take part reported, and which are then the same on all hosts. On a machine that is
-/// busy with other tests, a report may come late to one of them.
+/// Waits for periods in which all of `hosts` reported and which all of them saw alike. On a machine that is busy with other
+/// tests, a report may come late to one of them.
 fn wait_for_same_periods(hosts: &[&Host], since: u64) {
     let complete = |members: &Members| members.len() == hosts.len() && members.iter().all(|(_, age, _)| *age == 0);
     wait("they decide together", || {
@@ -407,7 +407,7 @@ fn useless() -> Vec<(String, &'static str)> {
     ]
 }
 
-/// The counts of [`useless`] values that were read so many times.
+/// The counts of ignored values after the [`useless`] ones were read `times` times.
 fn counts(times: u64) -> BTreeMap<String, u64> {
     [("corrupt", 3), ("version", 1), ("period", 1)].map(|(kind, keys)| (kind.to_owned(), keys * times)).into()
 }
@@ -506,7 +506,7 @@ fn a_clock_that_is_a_period_behind_changes_nothing_and_one_far_off_is_told() {
     wait("the others go on", || a.sees() == ["a", "b"]);
 }
 
-/// Waits for periods in which all hosts were counted, and which were the same for all of them.
+/// Waits for a period in which all hosts were counted, and which all of them saw alike.
 fn wait_for_all_in_shards(hosts: &[Host]) {
     let since = hosts.iter().map(Host::last_period).max().unwrap_or(0);
     wait("all decide from the same sums of all", || {

@@ -1,5 +1,5 @@
-//! The values of other hosts as they come: all of them, then every change, anew whenever the stream breaks or those of
-//! other hosts are wanted.
+//! The values of other hosts: first all of them, then every change. All are read anew whenever the stream breaks or the
+//! values of other hosts are wanted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use crate::etcd::{Change, Client, Error, Keys, Traffic};
 use crate::event::Event;
 use crate::settings::Settings;
 
-/// Before the next server is tried.
+/// Pause before the next server is tried.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The hosts whose values are wanted.
+/// The part of the cluster whose values are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// How often the cluster is halved; `None`: as often as the number of members asks for.
+    /// How often the cluster is halved to get this host's shard; `None`: as the number of members asks for.
     pub(crate) bits: Option<u8>,
     pub(crate) sizes: Sizes,
 }
@@ -57,9 +57,9 @@ pub(crate) async fn run(
 
 enum Stop {
     Error(Error),
-    /// No changes for so long, where at least those would have come.
+    /// No changes came for this time, in which at least the named ones would have come.
     Silent(Duration, &'static str),
-    /// Values of other hosts are wanted.
+    /// The values of other hosts are wanted, as the division of the cluster has changed.
     Others,
 }
 
@@ -69,7 +69,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// Follows one server; ends well only when the driver no longer listens.
+/// Follows one server; returns `Ok` only when the driver no longer listens.
 async fn follow(
     settings: &Settings,
     endpoint: &Endpoint,
@@ -143,9 +143,9 @@ async fn follow(
     }
 }
 
-/// Where members of a cluster have their keys, by hash.
+/// Part of the keys of members, which goes on with the hash of the host's name.
 pub(crate) const MEMBERS: &str = "members/";
-/// Where shards have theirs.
+/// Part of the keys of shards.
 const SHARDS: &str = "shards/";
 
 impl Settings {
@@ -160,7 +160,7 @@ impl Settings {
     }
 }
 
-/// Keys of the members of a shard: their hashes are next to each other. Of the whole cluster also those that are of no host.
+/// Keys of the members of a shard, whose hashes are adjacent. For the whole cluster also keys that belong to no host.
 fn keys_of(members: &str, shard: Shard) -> Keys {
     if shard == Shard::WHOLE {
         return Keys::with(members);
@@ -173,7 +173,7 @@ fn name(key: &str, prefix: &str) -> String {
     key.strip_prefix(prefix).unwrap_or(key).to_owned()
 }
 
-/// The host of a key; of a key where none belongs the key itself, which is no name of a host.
+/// The host that a key belongs to; for a misplaced key the key itself, which is no name of a host.
 pub(crate) fn host(key: &str, prefix: &str) -> String {
     let parts = key.strip_prefix(prefix).and_then(|rest| rest.split_once('/'));
     let host = parts.filter(|(at, host)| *at == format!("{:04x}", hash(host))).map(|(_, host)| host);

@@ -1,4 +1,4 @@
-//! `evenkeel check` as a program: what is enforced on this host, and what is not.
+//! `evenkeel check` run as a program: the settings that are enforced on this host, and those that are not.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::effective::{Checked, Presence, Row};
 
-/// A configuration file in a folder of its own, removed with the value.
+/// A folder with one configuration file, removed when the value is dropped.
 struct File(PathBuf);
 
 impl File {
@@ -38,7 +38,7 @@ fn text(output: &[u8]) -> String {
     String::from_utf8_lossy(output).into_owned()
 }
 
-/// One file for a server and for an agent, at all enforcement points.
+/// A configuration of a server and an agent with settings for all enforcement points.
 const ALL: &str = "\
 [server]
 data_dir = \"data\"
@@ -195,7 +195,7 @@ fn strict_passes_with_what_is_all_enforced_and_fails_with_a_mistyped_pool() {
     assert!(file.check(&["policy.toml"]).status.success());
     let strict = file.check(&["policy.toml", "--strict"]);
     assert!(!strict.status.success());
-    assert!(text(&strict.stdout).contains("policy.toml:15:8: pools.mian2: nothing to enforce here: it has neither devices nor a latency target; no volume of this file belongs to it"), "{strict:?}");
+    assert!(text(&strict.stdout).contains("policy.toml:15:8: pools.mian2: nothing to enforce here: it has neither devices nor a latency target; no volume of this file uses this key"), "{strict:?}");
     let file = File::new("agent", "[agent]\nstatus = \"off\"\n");
     assert_eq!(file.read().rows, [], "an agent without a policy");
     let file = File::new("elsewhere", "[pools.vg9]\nlatency.target = \"15ms\"\n");
@@ -345,7 +345,7 @@ fn without_a_file_the_kernel_is_checked() {
     assert!(shown.contains("purpose") && shown.contains("clients can be throttled: "), "{shown}");
 }
 
-/// One policy, unchanged, beside what four hosts say of themselves: each enforces its part of it.
+/// One unchanged policy file with the configurations of four hosts: each host enforces its part of the policy.
 #[test]
 fn one_policy_does_what_each_host_can_do() {
     const POLICY: &str = "[tenants.database]\nweight = 4\nreservation = { iops = 500 }\n\

@@ -37,7 +37,7 @@ impl Who {
         }
     }
 
-    /// True if it names certificates, which are known under TLS only.
+    /// True if the entry names a certificate, which clients show under TLS only.
     pub const fn needs_certificate(&self) -> bool {
         matches!(self, Self::Certificate(_))
     }
@@ -87,34 +87,34 @@ impl fmt::Display for Who {
 
 as_text!(Who, "addresses such as \"10.1.0.0/16\", \"uid:1000\", \"unix\" or \"certificate:db.example.org\"", None, { "type": "string" });
 
-/// A client, as far as it is known.
+/// The facts that are known about a client.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Caller<'a> {
-    /// Where it comes from, over TCP.
+    /// Its address, if it is connected over TCP.
     pub address: Option<IpAddr>,
-    /// The user who runs it, over a Unix socket.
+    /// Id of the user that runs it, if it is connected over a Unix socket.
     pub uid: Option<u32>,
     /// Names and SHA-256 of its certificate, once it has been verified.
     pub certificate: Option<(&'a [String], &'a [u8; 32])>,
 }
 
-/// Which list keeps a client out.
+/// The access list that keeps a client out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Barred {
-    /// `server.deny` names it.
+    /// `server.deny` names the client.
     ServerDeny,
-    /// `server.allow` does not name it.
+    /// `server.allow` does not name the client.
     ServerAllow,
-    /// `deny` of the volume names it.
+    /// `deny` of the volume names the client.
     VolumeDeny,
-    /// `allow` of the volume does not name it.
+    /// `allow` of the volume does not name the client.
     VolumeAllow,
-    /// An `allow` names certificates, and it has shown none: it can come again under TLS.
+    /// An `allow` list names certificates, and the client has shown none: it can connect again under TLS.
     NoCertificate,
 }
 
 impl Barred {
-    /// The same as a sentence about the client.
+    /// The reason in words, in which "it" is the client.
     pub const fn because(self) -> &'static str {
         match self {
             Self::ServerDeny => "server.deny names it",
@@ -126,7 +126,7 @@ impl Barred {
     }
 }
 
-/// One owner's lists, and what they say to clients that they keep out.
+/// The access lists of the server or of a volume, with the reasons for clients that they keep out.
 pub(crate) struct Lists<'a> {
     pub(crate) allow: Option<&'a [Who]>,
     pub(crate) deny: &'a [Who],

@@ -27,9 +27,9 @@ pub enum Change {
     PoolRemoved(String),
     /// A tenant appears.
     TenantAdded(String),
-    /// A tenant has other guarantees, addresses or certificates.
+    /// A tenant has other settings.
     TenantChanged(String),
-    /// A tenant disappears; its connections fall to the tenant that is now theirs.
+    /// A tenant disappears; each of its connections passes to the tenant that it now belongs to.
     TenantRemoved(String),
     /// A volume appears.
     VolumeAdded(String),
@@ -42,7 +42,7 @@ pub enum Change {
         /// Its new size.
         to: Bytes,
     },
-    /// A volume belongs to another tenant, is described otherwise, or needs TLS of others.
+    /// A volume has another tenant or description, other access lists, or needs TLS of other clients.
     VolumeChanged(String),
 }
 
@@ -65,7 +65,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// Differences that need a restart, each with its key and why.
+/// Differences that need a restart, each as its key, with the reason where one is needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeedsRestart(pub Vec<String>);
 

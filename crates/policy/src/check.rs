@@ -1,6 +1,6 @@
 //! TOML text to configuration: every error at once, each with file, line, key and cure.
 //!
-//! What [`Document`] reads is checked against the rules that no type expresses.
+//! [`Document`] reads the text; its values are then checked against the rules that no type expresses.
 
 use std::cmp::Reverse;
 use std::io;
@@ -16,18 +16,18 @@ pub use crate::problem::{Errors, Problem};
 use crate::rules::{self, Finding, Severity};
 use crate::source::{Source, Text};
 
-/// All there is to say about a text.
+/// The result of checking a configuration.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The configuration; complete only if there are no errors.
     pub config: Config,
-    /// Faults that keep it from being used.
+    /// Faults that keep the configuration from being used.
     pub errors: Vec<Problem>,
     /// Settings that can be used, and are probably a mistake.
     pub warnings: Vec<Problem>,
     /// Settings that another program enforces.
     pub elsewhere: Vec<Problem>,
-    /// True if the text has a table of volumes; if not, the default volume stands there.
+    /// True if the text has a table of volumes; otherwise `config` has the default volume.
     pub has_volumes: bool,
 }
 
@@ -54,14 +54,15 @@ impl Config {
         check(text, origin).into_result().map(|report| report.config)
     }
 
-    /// The values with which clients would seem to hang, each with the reason: warnings in a file, refused by a command
-    /// unless it is forced.
+    /// Values with which clients would seem to hang, each with the reason. In a file they are warnings; a command that sets
+    /// one is refused unless it is forced.
     pub fn hangs(&self, origin: &str) -> Vec<Problem> {
         let hangs = rules::findings(self).into_iter().filter(|finding| finding.severity == Severity::Hangs);
         hangs.map(|finding| unplaced(&finding, origin)).collect()
     }
 
-    /// Checks a configuration that was put together or changed by program; answers with warnings.
+    /// Checks a configuration that was put together or changed by program; returns warnings, and notes on settings that
+    /// another program enforces.
     ///
     /// # Errors
     /// All that is wrong with it.
@@ -76,7 +77,7 @@ impl Source {
     /// Reads a file ("-" is standard input), and the policy that it names, relative to its folder.
     ///
     /// # Errors
-    /// That one of them cannot be read. Their contents are not judged.
+    /// If one of the files cannot be read. Their contents are not checked here.
     pub fn read(path: &Path) -> Result<Self, Errors> {
         let stdin = path.as_os_str() == "-";
         let origin = if stdin { "<stdin>".to_owned() } else { path.display().to_string() };
@@ -99,7 +100,7 @@ impl Source {
     }
 }
 
-/// Reads a file and says all there is to say about it; a file that cannot be read is one error.
+/// Reads and checks a file with the policy that it names; a file that cannot be read is one error.
 pub fn check_file(path: &Path) -> Report {
     match Source::read(path) {
         Ok(source) => check_with(&source, |_| Vec::new()),
@@ -107,13 +108,13 @@ pub fn check_file(path: &Path) -> Report {
     }
 }
 
-/// Reads a text and says all there is to say about it.
+/// Reads and checks a text; `origin` names it in errors.
 pub fn check(text: &str, origin: &str) -> Report {
     check_with(&Source::of(text, origin), |_| Vec::new())
 }
 
-/// The same with what `more` finds, for example about the machine. It may complete the configuration by what is kept
-/// elsewhere, before the rules judge all of it.
+/// Reads and checks a configuration, with the findings of `more`, for example about the machine. `more` may add to the
+/// configuration what is kept elsewhere, before the rules judge all of it.
 pub fn check_with(source: &Source, more: impl FnOnce(&mut Config) -> Vec<Finding>) -> Report {
     let (document, mut errors) = Document::of(source);
     let (config, mut unread) = document.read::<Config>();
@@ -141,12 +142,13 @@ pub fn check_with(source: &Source, more: impl FnOnce(&mut Config) -> Vec<Finding
 
 /// Stands for any name in the path of a table.
 const ANY_NAME: &str = "NAME";
-/// No table is deeper.
+/// Most levels of tables in the schema that are searched.
 const MAX_DEPTH: usize = 6;
 
 static SCHEMA: LazyLock<Value> = LazyLock::new(crate::schema);
 
-/// Adds to an unknown key which table has one of that name; of several the one most alike in its place.
+/// Adds to the message about an unknown key which table has a key of that name; of several tables, the one whose path is most
+/// alike.
 fn name_its_table(problem: &mut Problem) {
     let path: Vec<&str> = problem.key.split('.').collect();
     let Some((key, table)) = path.split_last().filter(|_| problem.message.starts_with("unknown key ")) else { return };
@@ -188,7 +190,8 @@ fn tables_with(key: &str, node: &'static Value, path: &[&'static str], found: &m
     }
 }
 
-/// Errors, warnings, and what another program enforces; `place` finds the key in the text.
+/// Divides findings into errors, warnings, and settings that another program enforces; `place` finds a finding's key in the
+/// text.
 fn judge(
     findings: impl IntoIterator<Item = Finding>,
     place: impl Fn(&Finding) -> Problem,

@@ -18,14 +18,15 @@ pub use record::{
     VERSION, received_bytes, together,
 };
 
-/// No etcd cluster has more members that serve clients.
+/// Most addresses of etcd: no etcd cluster has more members that serve clients.
 const MAX_ENDPOINTS: usize = 16;
-/// Shorter periods measure nothing but noise and keep etcd's disk busy; longer ones decide too late.
+/// Shortest and longest period. Shorter ones measure nothing but noise and keep etcd's disk busy; longer ones decide too
+/// late.
 const PERIOD_RANGE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
-/// A host without a report for longer is not coming back soon.
+/// Longest lease, in periods: a host without a report for longer is not coming back soon.
 const MAX_LEASE_PERIODS: u64 = 600;
-/// Hosts that read each other one by one: more than these, with some to spare where a shard has more than the mean, are
-/// not kept track of.
+/// Upper bound on the hosts that read each other's reports one by one (`shards_above`, `shard_size`). It leaves some to spare
+/// for shards above the mean size, because a host keeps track of a limited number of others.
 const MAX_TOGETHER: u64 = 200;
 
 /// The cluster of hosts whose pools are one device.
@@ -65,23 +66,23 @@ impl Default for Cluster {
 }
 
 impl Cluster {
-    /// The settings in whole periods; what is left of the lease beyond them does not count.
+    /// The settings for the controller; the lease is rounded down to whole periods.
     pub fn control(&self) -> control::Config {
         let lease = self.lease.as_nanos() / self.period.as_nanos().max(1);
         control::Config { lease, ..control::Config::new(self.period) }
     }
 
-    /// The sizes at which the cluster is divided, and into which.
+    /// The number of members above which the cluster is divided, and the size of its shards.
     pub fn sizes(&self) -> Sizes {
         Sizes { above: self.shards_above, most: self.shard_size }
     }
 
-    /// The lease in etcd: whole seconds, not shorter than our own, at least the two that etcd grants.
+    /// The lease in etcd, in whole seconds: `lease` rounded up, but at least the 2 s that etcd grants.
     pub fn lease_seconds(&self) -> u64 {
         self.lease.as_nanos().div_ceil(1_000_000_000).max(2)
     }
 
-    /// The faults: keys of `[cluster]`, and what would be right.
+    /// The faults of the settings: each with its key in `[cluster]` and what would be right.
     pub fn faults(&self) -> Vec<(&'static str, String)> {
         let mut faults = Vec::new();
         if self.etcd.len() > MAX_ENDPOINTS {

@@ -149,7 +149,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// As the controller wants it.
+    /// The same choice as the controller's configuration.
     pub const fn control(self) -> evenkeel_control::placement::Config {
         use evenkeel_control::placement::{Config, Moving};
         match self {
@@ -197,7 +197,7 @@ pub enum Workers {
 }
 
 impl Workers {
-    /// More threads than any machine this serves has cores.
+    /// Most worker threads: more than any machine that runs this has cores.
     pub const MAX: u32 = 1024;
 }
 
@@ -355,7 +355,7 @@ impl Backend {
         }
     }
 
-    /// True if the back end has the size it has, so that the configuration says none.
+    /// True if the device, image or export already has a size, so that the configuration gives none.
     pub const fn has_its_size(self) -> bool {
         matches!(self, Self::Block | Self::Nbd | Self::Rbd)
     }
@@ -391,19 +391,19 @@ pub enum Cache {
     Buffered,
 }
 
-/// The owners of volumes, unless a client brings a tenant of its own.
+/// Maps volumes to the tenants that own them; a client may bring a tenant of its own instead.
 #[derive(Clone, Debug)]
 pub struct Owners<'a> {
     config: &'a Config,
-    /// Tenants whose entries name a volume in full, by that name. These are more specific than any pattern.
+    /// Tenants by the full names of volumes in their entries. Such an entry is more specific than any pattern.
     named: HashMap<&'a str, &'a str>,
     /// Patterns of volumes, the most specific first.
     patterns: Vec<(&'a Match, &'a str)>,
 }
 
 impl<'a> Owners<'a> {
-    /// The volume's own tenant, the one that names the volume, the one that is named like it, or else the default. Takes
-    /// time that grows with the number of patterns.
+    /// The tenant of a volume: the one in the volume's own settings, or else the one with an entry for the volume, or else
+    /// the one that has the volume's name, or else the default. Takes time that grows with the number of patterns.
     pub fn of<'b>(&self, name: &'b str, volume: &'b Volume) -> &'b str
     where
         'a: 'b,
@@ -422,7 +422,8 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// The tenants that name clients, by themselves: a server keeps them, and asks for each connection.
+/// Maps clients to the tenants that name them. It does not borrow the configuration, so that a server can keep it and ask it
+/// for each connection.
 #[derive(Clone, Debug, Default)]
 pub struct Clients(Vec<(Match, String)>);
 
@@ -521,7 +522,7 @@ impl Server {
         self.control.clone().unwrap_or_else(|| self.data_dir.join("control.sock"))
     }
 
-    /// On what terms the status page, metrics and API are served.
+    /// Encryption and client certificates for the status page, metrics and API.
     pub fn terms(&self) -> Terms {
         Terms { table: "server", http: self.http, files: self.tls.as_ref().map(Tls::files) }
     }
@@ -570,20 +571,20 @@ impl Config {
         self.tenants.iter().flat_map(|(name, tenant)| tenant.matches.iter().map(move |entry| (entry, name.as_str())))
     }
 
-    /// True if clients of a volume must use TLS that come over TCP, or else over a Unix socket.
+    /// True if clients of a volume must use TLS: those over TCP if `tcp`, else those over Unix sockets.
     pub fn needs_tls(&self, volume: &Volume, tcp: bool) -> bool {
         let need = volume.tls.or(self.server.tls.as_ref().map(|tls| tls.required));
         need.is_some_and(|need| need.applies(tcp))
     }
 
-    /// True if no volume is served without TLS to clients that come over TCP, or else over a Unix socket.
+    /// True if neither the server nor any volume is open without TLS, to clients over TCP if `tcp`, else to those over Unix
+    /// sockets.
     pub fn all_need_tls(&self, tcp: bool) -> bool {
         self.volumes.values().all(|volume| self.needs_tls(volume, tcp))
             && self.server.tls.as_ref().is_some_and(|tls| tls.required.applies(tcp))
     }
 
-    /// The danger of a client on another machine at an address that is reachable from there, if there is any; as a
-    /// sentence.
+    /// The danger, as a sentence, of serving NBD at an address that other machines reach; `None` if there is none.
     pub fn danger_from_afar(&self) -> Option<String> {
         let Some(tls) = &self.server.tls else {
             return Some(
@@ -601,33 +602,33 @@ impl Config {
         })
     }
 
-    /// Checks that the lists of the server let a client open anything.
+    /// Checks that the access lists of the server admit a client at all.
     ///
     /// # Errors
-    /// The list that keeps it out.
+    /// The list that keeps the client out.
     pub fn admits(&self, caller: &Caller<'_>) -> Result<(), Barred> {
         let Self { server, .. } = self;
         let (denied, not_allowed) = (Barred::ServerDeny, Barred::ServerAllow);
         Lists { allow: server.allow.as_deref(), deny: &server.deny, denied, not_allowed }.judge(caller)
     }
 
-    /// Checks that the lists of the server and of a volume let a client open it. O(length of the lists).
+    /// Checks that the access lists of the server and of a volume admit a client to the volume. O(length of the lists).
     ///
     /// # Errors
-    /// The list that keeps it out.
+    /// The list that keeps the client out.
     pub fn admits_to(&self, volume: &Volume, caller: &Caller<'_>) -> Result<(), Barred> {
         self.admits(caller)?;
         let (denied, not_allowed) = (Barred::VolumeDeny, Barred::VolumeAllow);
         Lists { allow: volume.allow.as_deref(), deny: &volume.deny, denied, not_allowed }.judge(caller)
     }
 
-    /// A pool as its state machine wants it.
+    /// A pool's settings as the configuration of its state machine.
     pub fn control(&self, pool: &Pool) -> evenkeel_control::pool::Config {
         let period = (!self.cluster.etcd.is_empty()).then_some(self.cluster.period);
         evenkeel_control::pool::Config { slots: pool.slots(period), ..pool.into() }
     }
 
-    /// The volume that a client gets which names none.
+    /// Name of the volume for clients that name none.
     pub fn default_export(&self) -> Option<&str> {
         if let Some(name) = &self.server.default_export {
             return Some(name);

@@ -49,7 +49,7 @@ impl Unit {
         }
     }
 
-    /// The figure as people read it.
+    /// The figure with its unit, as people read it.
     pub fn text(self, figure: f64) -> String {
         match self {
             Self::Ms => format!("{} ms", three(figure)),
@@ -158,7 +158,7 @@ impl fmt::Display for DecisionRecord {
     }
 }
 
-/// The newest `count` of these, newest first.
+/// The newest `count` of `records`, newest first.
 pub fn newest(mut records: Vec<DecisionRecord>, count: usize) -> Vec<DecisionRecord> {
     records.sort_by(|a, b| b.until_s.total_cmp(&a.until_s).then_with(|| b.from_s.total_cmp(&a.from_s)));
     records.truncate(count);

@@ -14,9 +14,9 @@ use crate::names::closest;
 use crate::problem::Problem;
 use crate::source::{POLICY, Source, Text};
 
-/// A larger text is a mistake; the bound keeps reading it cheap.
+/// Largest text that is read, in bytes. A larger one is a mistake; the bound keeps reading cheap.
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
-/// More errors than these do not help.
+/// Most errors that are reported: more do not help.
 pub(crate) const MAX_ERRORS: usize = 100;
 
 /// A parsed text that knows where each of its values was written.
@@ -27,16 +27,17 @@ pub struct Document<'t> {
     text: &'t str,
     origin: &'t str,
     root: Spanned<DeTable<'t>>,
-    /// The policy beside it, whose spans begin at [`BESIDE`].
+    /// The policy file that belongs to the text; its spans begin at [`BESIDE`].
     policy: Option<&'t Text>,
-    /// Assignments made later. The spans of their values begin behind the text, at its length plus one plus the place.
+    /// Assignments made after parsing. The span of an assigned value is at the text's length plus one plus the assignment's
+    /// index here.
     assigned: Vec<&'t str>,
 }
 
-/// Where the spans of the second text begin, behind those of the first and of assignments.
+/// Offset of spans in the policy file, behind those of the text and of assignments.
 const BESIDE: usize = 1 << 40;
 
-/// Names of entries that say what their table is: the entries of another kind would not fit.
+/// Keys that say what kind their table is of; entries of another kind's table would not fit.
 pub const SELF_NAMING: [&str; 2] = ["kind", "preset"];
 
 fn lay_over<'t>(below: &mut DeTable<'t>, above: &DeTable<'t>) {
@@ -78,7 +79,7 @@ impl<'t> Document<'t> {
         (document, problems)
     }
 
-    /// The same with the policy that stands beside it.
+    /// Parses a text as [`Document::parse`], together with the policy file that it names.
     pub fn of(source: &'t Source) -> (Self, Vec<Problem>) {
         let (mut document, mut problems) = Self::parse(&source.host.text, &source.host.origin);
         let Some(policy) = &source.policy else {
@@ -119,9 +120,9 @@ impl<'t> Document<'t> {
         (document, problems)
     }
 
-    /// Puts a value over what the text says: `pool.tuning.admission="none"`, `client.0.workload.queue_depth=32`.
+    /// Replaces or adds a value: `pool.tuning.admission="none"`, `client.0.workload.queue_depth=32`.
     ///
-    /// A value that is no TOML stands for itself as a string, so that `duration=5s` needs no quotes.
+    /// A value that is not TOML is taken as a string, so that `duration=5s` needs no quotes.
     ///
     /// # Errors
     /// Says what is wrong with the assignment and what would be right.
@@ -152,13 +153,15 @@ impl<'t> Document<'t> {
     /// Reads the whole document as a `T`.
     ///
     /// # Errors
-    /// All that keeps it from being one, with what could be read of it (`None` if that is nothing).
+    /// Everything in the document that does not fit a `T`; beside it the value read without that, `None` if none could be
+    /// read.
     pub fn read<T: DeserializeOwned>(&self) -> (Option<T>, Vec<Problem>) {
         self.read_table(self.root.clone(), &[])
     }
 
-    /// Reads tables laid over each other as one `T`: an entry of a later one takes the place of the same one before. Tables
-    /// within them are laid over each other likewise, unless the later one says what it is (`kind`, `preset`).
+    /// Reads tables laid over each other as one `T`: an entry of a later table replaces the same entry of an earlier one.
+    /// Tables inside of them are laid over each other in the same way, unless the later one says what kind it is of (`kind`,
+    /// `preset`).
     ///
     /// # Errors
     /// As [`Document::read`]; keys are given as those of the last table.
@@ -174,7 +177,7 @@ impl<'t> Document<'t> {
         self.problem(self.span(path), dotted(path), message.into())
     }
 
-    /// The text that an outermost key has.
+    /// The string value of a key outside of all tables, if it has one.
     pub(crate) fn text_of(&self, key: &str) -> Option<&str> {
         self.root.get_ref().get(key)?.get_ref().as_str()
     }
@@ -291,7 +294,7 @@ fn path_of(key: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Gives a value and all in it other places.
+/// Replaces the span of a value, and of everything in it, by `place` of that span.
 fn mark(value: &mut Spanned<DeValue<'_>>, place: &impl Fn(Range<usize>) -> Range<usize>) {
     match value.get_mut() {
         DeValue::Array(array) => array.iter_mut().for_each(|element| mark(element, place)),
@@ -406,8 +409,8 @@ fn locate(table: &DeTable<'_>, span: &Range<usize>) -> Option<Vec<String>> {
     best.map(|(_, path)| path)
 }
 
-/// The key that a message names, with what is wrong with it. A table that was read as a whole has one place for all of its
-/// errors, so that they begin with the key.
+/// The key that a message of serde names, and the fault. All errors in a table that was read as a whole have the span of the
+/// table; their messages begin with the key.
 fn named(message: &str) -> Option<(&str, &str)> {
     match message.strip_prefix("unknown field `") {
         Some(rest) => rest.split_once('`').map(|(key, _)| (key, message)),
@@ -415,7 +418,7 @@ fn named(message: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// Where the table at a path has a key, and its value.
+/// The spans of a key and of its value in the table at a path.
 fn within(table: &DeTable<'_>, path: &[String], key: &str) -> Option<(Range<usize>, Range<usize>)> {
     match path.split_first() {
         Some((first, rest)) => within(table.get(first.as_str())?.get_ref().as_table()?, rest, key),
@@ -472,7 +475,7 @@ fn one_line(message: &str) -> String {
     message.lines().map(str::trim).collect::<Vec<_>>().join("; ")
 }
 
-/// Adds to what serde says what would be right.
+/// A message of serde, with what would be right.
 pub fn explain(message: &str) -> String {
     let message = one_line(message);
     if message == "invalid socket address syntax" {
@@ -496,7 +499,7 @@ pub fn explain(message: &str) -> String {
     }
 }
 
-/// A value of another type than its key has, in the words of the text instead of the program's.
+/// The message about a value of the wrong type, in terms of TOML instead of Rust; `None` for other messages.
 fn of_other_type(message: &str) -> Option<String> {
     let said = ["invalid type: ", "invalid value: "].into_iter().find_map(|says| Some((message.find(says)?, says)));
     let (begin, says) = said?;

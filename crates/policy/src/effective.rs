@@ -31,7 +31,7 @@ pub enum Precedence {
 }
 
 impl Precedence {
-    /// The whole list, the first wins.
+    /// All settings in the order of precedence, the one that wins first.
     pub const ALL: [Self; 6] =
         [Self::PoolLimit, Self::Reservation, Self::TenantLimit, Self::Guarantee, Self::Latency, Self::Weight];
 
@@ -47,17 +47,17 @@ impl Precedence {
         }
     }
 
-    /// Its place in the list, from 1.
+    /// Its place in the order of precedence; 1 wins over all others.
     pub const fn rank(self) -> usize {
         self as usize + 1
     }
 
-    /// The name of the one that wins of two.
+    /// Name of the one of two settings that wins.
     pub fn winner(self, other: Self) -> &'static str {
         self.min(other).name()
     }
 
-    /// The list in words.
+    /// The order of precedence in words.
     pub fn in_words() -> String {
         let note = |entry| if entry == Self::TenantLimit { " (never below its reservation)" } else { "" };
         Self::ALL.map(|entry| format!("{} {}{}", entry.rank(), entry.name(), note(entry))).join(", ")
@@ -105,13 +105,13 @@ impl Row {
         }
     }
 
-    /// The same with what is measured and what is throttled.
+    /// The row with the requests that are measured and those that are throttled.
     #[must_use]
     pub fn by(self, measured: impl Into<String>, throttled: impl Into<String>) -> Self {
         Self { measured: measured.into(), throttled: throttled.into(), ..self }
     }
 
-    /// True if it is about a pool, device or control group.
+    /// True if the row is about this pool, device or control group.
     pub fn is_about(&self, name: &str) -> bool {
         self.pool.as_deref() == Some(name) || self.on.iter().any(|on| on == name)
     }
@@ -120,20 +120,20 @@ impl Row {
 /// The policy that one program enforces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Enforced {
-    /// Each setting.
+    /// One row for each setting.
     pub rows: Vec<Row>,
     /// Tenants of which something is measured or throttled.
     pub tenants: BTreeSet<String>,
 }
 
 impl Enforced {
-    /// Adds the row of a pool's setting for a tenant.
+    /// Adds a row for a setting of a tenant.
     pub fn push(&mut self, tenant: &str, row: Row) {
         self.tenants.insert(tenant.to_owned());
         self.rows.push(Row { tenant: Some(tenant.to_owned()), ..row });
     }
 
-    /// Those of another program's notes that are about pools and tenants of which it enforces nothing.
+    /// Of another program's notes, those about pools and tenants of which this program enforces nothing.
     fn uncovered(&self, mut notes: Vec<Problem>) -> Vec<Problem> {
         let pools = self.rows.iter().filter_map(|row| Some(dotted(&["pools", row.pool.as_deref()?])));
         let covered: BTreeSet<String> =
@@ -183,11 +183,12 @@ impl From<Problem> for Missing {
     }
 }
 
-/// The settings that neither program enforces: each has noted what it leaves to the other.
+/// The settings that neither program enforces. Each program gives the policy that it enforces, and its notes on settings that
+/// it leaves to the other.
 pub fn unenforced(serve: (&Enforced, Vec<Problem>), guard: (&Enforced, Vec<Problem>)) -> Vec<Missing> {
     let mut notes = serve.0.uncovered(guard.1);
     if !serve.0.rows.is_empty() {
-        notes.iter_mut().for_each(|note| note.message += "; no volume of this file belongs to it");
+        notes.iter_mut().for_each(|note| note.message += "; no volume of this file uses this key");
     }
     let known: BTreeSet<String> = notes.iter().map(|note| note.key.clone()).collect();
     let is_new = |note: &Problem| !known.contains(&note.key) && !known.contains(owner(&note.key));
@@ -266,7 +267,7 @@ pub struct Checked {
     pub host: Preflight,
 }
 
-/// Up to three entries of a list that may be long.
+/// The first three entries of a list, and how many more there are.
 pub fn listed(entries: &[impl AsRef<str>]) -> String {
     let (named, more) = entries.split_at(entries.len().min(3));
     let named: Vec<&str> = named.iter().map(AsRef::as_ref).collect();
@@ -274,7 +275,7 @@ pub fn listed(entries: &[impl AsRef<str>]) -> String {
     format!("{}{more}", named.join(", "))
 }
 
-/// A latency target as a setting. `of`: what is measured where it stands.
+/// A latency target in words. `of`: the requests whose latency is measured.
 pub fn latency(latency: Latency, of: Of) -> String {
     let of = match of {
         Of::Reads => "reads",
@@ -284,7 +285,7 @@ pub fn latency(latency: Latency, of: Of) -> String {
     format!("latency {} of {of} < {}", latency.percentile, latency.target)
 }
 
-/// The tenants throttled for the latency target of a pool: their requests, or packets to clients.
+/// The tenants that are throttled for a pool's latency target, in words. `what`: the requests or packets that are delayed.
 pub fn throttled<'n>(what: &str, tenants: impl Iterator<Item = (&'n str, Throttle)> + Clone) -> String {
     let how = [(Throttle::Normal, "when noisy"), (Throttle::Always, "always"), (Throttle::Last, "last")];
     let how = how.into_iter().chain([(Throttle::Never, "never")]).filter_map(|(throttle, how)| {
@@ -294,7 +295,7 @@ pub fn throttled<'n>(what: &str, tenants: impl Iterator<Item = (&'n str, Throttl
     format!("{what} {}", how.collect::<Vec<_>>().join("; "))
 }
 
-/// The settings of a tenant.
+/// The settings of a tenant in words, each with its precedence.
 pub fn settings(tenant: &Tenant) -> Vec<(Precedence, String)> {
     let rates = [
         (Precedence::Reservation, "reservation", tenant.reservation),

@@ -55,23 +55,23 @@ fn percent(part: f64) -> String {
     format!("{} %", three(100.0 * part.abs()))
 }
 
-/// A gain as a part of the larger budget's throughput, as a part of the smaller one's: 0.5 is a doubling. Infinite where the
-/// smaller budget brings nothing.
+/// Converts a gain from a fraction of the larger budget's throughput, where 0.5 is a doubling, to a fraction of the smaller
+/// one's. Infinite where the smaller budget brings nothing.
 fn of_the_smaller(gain: f64) -> f64 {
     if gain < 1.0 { gain / (1.0 - gain) } else { f64::INFINITY }
 }
 
-/// A gain of throughput, in words where it is no longer an addition.
+/// A gain of throughput (1 = twice as much) in words: in percent, or "more than ten times".
 fn more_throughput(part: f64) -> String {
     if part <= 9.0 { format!("{} more throughput", percent(part)) } else { "more than ten times the throughput".into() }
 }
 
-/// A gain or loss of throughput, unless it would be shown as 0 %.
+/// A gain or loss of throughput in percent; `None` if that would be shown as 0 %.
 fn noticeable(part: f64) -> Option<String> {
     (part.abs() >= 0.0005).then(|| percent(part))
 }
 
-/// Why a latency target has the decision that it has.
+/// Why the decision for a pool's latency target is what it is.
 pub fn latency(reason: &response::Reason, throttles: Throttles) -> String {
     use response::Reason;
     let one = throttles.one();
@@ -247,7 +247,7 @@ pub fn throttled(reason: &ClientReason) -> String {
     }
 }
 
-/// A rate as people read it.
+/// A rate with its unit, as people read it; an infinite one is no limit.
 pub fn rate(unit: Rate, value: f64) -> String {
     if value.is_finite() { Unit::from(unit).text(value) } else { "no limit".into() }
 }
@@ -290,7 +290,7 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
             three(owed / guaranteed.max(f64::MIN_POSITIVE))
         ),
         Reason::GivingBack { measured, guaranteed, .. } => format!(
-            "it got {} of {} guaranteed and has had more than was due: the limit of {assigned} takes that back",
+            "it got {} of {} guaranteed, after a surplus that the limit of {assigned} takes back",
             rate(measured),
             rate(guaranteed)
         ),
@@ -382,7 +382,7 @@ pub fn slots(reason: &slots::Reason, has_target: bool) -> String {
         Reason::Unachievable { achievable_at: None } => {
             "its target cannot be met beside the others, not even if all were ten times as large: move load away".into()
         }
-        Reason::ByLatency => "it follows the latency of the device".into(),
+        Reason::ByLatency => "set by the latency of the device".into(),
     }
 }
 
@@ -411,12 +411,12 @@ pub fn owner_name(owner: &str) -> &str {
     }
 }
 
-/// Why requests wait that no limit throttles: the budget, and the newest `decision` about it.
+/// Why requests wait although no limit throttles them: the budget, and the newest `decision` about it.
 pub fn at_budget(budget: &str, decision: &str) -> String {
     format!("the budget of {budget} binds: {decision}")
 }
 
-/// Why a tenant waits that nothing throttles by name. `because`: what throttles its pool, if anything does.
+/// Why a tenant's requests wait if nothing throttles the tenant itself. `because`: the throttle of its pool, if there is one.
 pub fn queued(requests: u64, because: Option<&str>) -> String {
     let because = because.unwrap_or("no limit and no budget binds");
     let verb = if requests == 1 { "is" } else { "are" };
@@ -435,8 +435,9 @@ pub fn throttled_for_target(slots_owner: &str, because: &str) -> String {
     format!("throttled for the pool's latency target{slots}: {because}")
 }
 
-/// The state of a pool: the limit that it is at, the newest decision for its latency target with the tenants `throttled` for
-/// it, that of admission. Admission does not count at a limit: what waits there waits for the limit.
+/// The state of a pool as a sentence: the newest decision for its latency target, with the tenants `throttled` for it, and
+/// the limit that it is at or else the newest decision of admission. At a limit, requests wait for the limit and not for
+/// admission.
 pub fn pool(limit: Option<&str>, target: Option<&str>, throttled: &[&str], admission: &str) -> String {
     let names = if throttled.is_empty() { String::new() } else { format!(" (throttled: {})", listed(throttled)) };
     let target = target.map(|because| format!("latency target: {because}{names}"));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-/// A count or rate in at most six: `0`, `3.2`, `840`, `12.5k`, `1.20M`.
+/// A count or rate in at most six characters: `0`, `3.2`, `840`, `12.5k`, `1.20M`.
 pub fn count(value: f64) -> String {
     match value {
         v if v < 0.05 => "0".into(),
@@ -14,7 +14,8 @@ pub fn count(value: f64) -> String {
     }
 }
 
-/// A figure of a sentence, with three digits where that many count: `0`, `0.25`, `12.5`, `10`, `346`, `20000`.
+/// A figure for a sentence, to three significant digits where it is not a larger whole number: `0`, `0.25`, `12.5`, `10`,
+/// `346`, `20000`.
 pub fn three(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         // Not the sign of a negative zero.
@@ -28,7 +29,7 @@ pub fn three(value: f64) -> String {
     if text == "-0" { "0".into() } else { text.to_owned() }
 }
 
-/// So many things that are counted: `1 slot`, `64 slots`, `2 addresses`.
+/// A number of things, with the plural where needed: `1 slot`, `64 slots`, `2 addresses`.
 pub fn counted(number: u64, thing: &str) -> String {
     let ending = match number {
         1 => "",
@@ -38,13 +39,13 @@ pub fn counted(number: u64, thing: &str) -> String {
     format!("{number} {thing}{ending}")
 }
 
-/// A mean of things that are counted, with three digits: `1 slot`, `3.8 slots`.
+/// A mean number of things, to three digits: `1 slot`, `3.8 slots`.
 pub fn counted_figure(number: f64, thing: &str) -> String {
     let number = three(number);
     format!("{number} {thing}{}", if number == "1" { "" } else { "s" })
 }
 
-/// Bytes per second as MB/s, in at most six.
+/// Bytes per second as MB/s, in at most six characters.
 pub fn megabytes(bytes_per_s: f64) -> String {
     match bytes_per_s / 1e6 {
         v if v < 0.005 => "0".into(),
@@ -54,7 +55,7 @@ pub fn megabytes(bytes_per_s: f64) -> String {
     }
 }
 
-/// Milliseconds, to three digits, in at most six.
+/// Milliseconds, to three digits, in at most six characters.
 pub fn ms(value: f64) -> String {
     match value {
         v if v < 0.0005 => "0".into(),
@@ -91,7 +92,7 @@ pub fn bytes(value: u64) -> String {
     }
 }
 
-/// A time of running: `42 s`, `3 min`, `5 h 12 min`, `2 d 3 h`.
+/// A running time: `42 s`, `3 min`, `5 h 12 min`, `2 d 3 h`.
 pub fn uptime(seconds: f64) -> String {
     let minutes = (seconds / 60.0) as u64;
     match minutes {
@@ -102,7 +103,7 @@ pub fn uptime(seconds: f64) -> String {
     }
 }
 
-/// A rate that was set: requests, bytes or both.
+/// A limit or reservation in words: IOPS, MB/s, both or none.
 pub fn rates(iops: Option<u64>, bytes_per_s: Option<u64>) -> String {
     let iops = iops.map(|iops| format!("{} IOPS", count(iops as f64)));
     let bytes = bytes_per_s.map(|rate| format!("{} MB/s", megabytes(rate as f64)));
@@ -113,7 +114,8 @@ pub fn rates(iops: Option<u64>, bytes_per_s: Option<u64>) -> String {
     }
 }
 
-/// Columns as wide as their widest cell; the first `left` of them to the left, and cut if a line would be longer than `most`.
+/// A table with columns as wide as their widest cell. The first `left` columns are aligned to the left, and cut if a line
+/// would be longer than `most` characters; the others are aligned to the right.
 pub fn aligned(table: &[Vec<String>], left: usize, most: usize) -> String {
     let columns = table.first().map_or(0, Vec::len);
     let width = |cell: &String| cell.chars().count();

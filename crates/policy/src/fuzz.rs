@@ -9,8 +9,8 @@ use crate::check::check;
 use crate::cluster::Record;
 use crate::http::is_this_machine;
 
-/// A configuration of the server: every problem has a sentence; what has none is valid, and the same after it was
-/// written as JSON, as commands and the API do.
+/// Reads the bytes as a configuration of the server. Every problem must have a message. A configuration without problems must
+/// be valid, and stay the same when it is written as JSON, as commands and the API do, and read again.
 pub fn config(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     match check(text, "fuzz").into_result() {
@@ -25,7 +25,7 @@ pub fn config(data: &[u8]) {
     }
 }
 
-/// A record of another host: what is taken can be written again, and is taken again.
+/// Reads the bytes as a record of another host: an accepted record must be accepted again after it was written.
 pub fn record(data: &[u8]) {
     let Ok(record) = Record::parse(data) else { return };
     let Ok(text) = record.text() else { return };
@@ -33,7 +33,7 @@ pub fn record(data: &[u8]) {
     assert_eq!(again.text().ok(), Some(text), "rounded twice");
 }
 
-/// A `Host` header: what names a loopback address passes, what names another does not.
+/// Reads the bytes as a `Host` header: it must pass if it names a loopback address, and must not if it names another address.
 pub fn host(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     let passes = is_this_machine(text);

@@ -49,7 +49,7 @@ impl Default for GuaranteeTuning {
 }
 
 impl GuaranteeTuning {
-    /// How often is decided: the published equations and fixed limits are for whole periods.
+    /// Time between decisions: the interval for the method "accurate"; the other methods decide once in a period.
     pub fn every(&self) -> Duration {
         let often = self.method == Method::Accurate && self.interval < self.period;
         if often { self.interval } else { self.period }
@@ -66,7 +66,8 @@ impl GuaranteeTuning {
         }
     }
 
-    /// The fault of it or of the rate of the slow device: keys of a pool's `tuning`, and what would be right.
+    /// The fault of these settings or of the slow device's rate: keys in a pool's `tuning`, and what would be right. `None`
+    /// if there is none.
     pub(crate) fn fault(&self, slow_bytes_per_s: Option<Bytes>) -> Option<([&'static str; 2], String)> {
         let invalid = throughput::Controller::new(&self.control(slow_bytes_per_s)).err()?;
         let keys = match invalid.setting {
@@ -90,7 +91,7 @@ impl Direction {
         self.rates().is_unset()
     }
 
-    /// In the controller's words: bytes go before requests, as nothing can be guaranteed in both.
+    /// The guarantee as the controller's type. Bytes count if they are set, otherwise requests: both cannot be guaranteed.
     pub fn control(self) -> Option<throughput::Bounds> {
         let guaranteed = rate(self.rates())?;
         Some(throughput::Bounds { guaranteed, ceiling: self.ceiling.map(|ceiling| ceiling.0) })
@@ -103,7 +104,7 @@ impl From<Rates> for Direction {
     }
 }
 
-/// Bytes go before requests.
+/// The guaranteed rate: bytes if they are set, otherwise requests; `None` if neither is.
 fn rate(guarantee: Rates) -> Option<Rate> {
     match (guarantee.bytes_per_s.0, guarantee.iops) {
         (0, 0) => None,
@@ -113,12 +114,12 @@ fn rate(guarantee: Rates) -> Option<Rate> {
 }
 
 impl Guarantee {
-    /// Of reads and writes together.
+    /// The rates that are guaranteed for reads and writes together.
     pub const fn together(&self) -> Rates {
         Rates { iops: self.iops, bytes_per_s: self.bytes_per_s }
     }
 
-    /// All that was guaranteed, whatever it is about.
+    /// The sum of all guaranteed rates: of all requests, of reads and of writes.
     pub fn sum(&self) -> Rates {
         [self.read.rates(), self.write.rates()].into_iter().fold(self.together(), |sum, one| Rates {
             iops: sum.iops.saturating_add(one.iops),
@@ -126,7 +127,7 @@ impl Guarantee {
         })
     }
 
-    /// In the controller's words: bytes go before requests, as nothing can be guaranteed in both.
+    /// The guarantees as the controller's type. Bytes count if they are set, otherwise requests: both cannot be guaranteed.
     pub fn control(&self) -> Throughputs {
         Throughputs { all: rate(self.together()), read: rate(self.read.rates()), write: rate(self.write.rates()) }
     }

@@ -31,7 +31,7 @@ pub enum Where {
 }
 
 impl Where {
-    /// True if HTTP is encrypted at an address of this machine alone, or else at any other.
+    /// True if HTTP is encrypted: at loopback addresses if `loopback`, else at all others.
     pub const fn applies(self, loopback: bool) -> bool {
         match self {
             Self::Remote => !loopback,
@@ -52,24 +52,25 @@ pub enum Asked {
     Optional,
 }
 
-/// On what terms a status address is served: what the tables `http` and `tls` of a server or an agent say.
+/// Encryption and client certificates at a status address: the tables `http` and `tls` of a server or an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The table that they are in, `server` or `guard`: for messages.
+    /// Name of the table that has these tables, `server` or `agent`: for messages.
     pub table: &'static str,
-    /// Its table `http`.
+    /// The table `http`.
     pub http: Http,
-    /// The files of its table `tls`, if it has one.
+    /// The files in the table `tls`, if there is one.
     pub files: Option<Files>,
 }
 
 impl Terms {
-    /// True if it is HTTPS at this address.
+    /// True if HTTPS is served at this status address.
     pub fn is_https(&self, address: SocketAddr) -> bool {
         self.files.is_some() && self.http.tls.applies(address.ip().is_loopback())
     }
 
-    /// The danger of a client in the network at this address, if it is more than was said to be meant; as a sentence.
+    /// The danger of this status address to be read by any client in the network, as a sentence; `None` if there is none, or
+    /// the configuration says that it is meant.
     pub fn danger(&self, address: SocketAddr) -> Option<String> {
         let Self { table, http, files } = self;
         if address.ip().is_loopback() || http.tls == Where::No {
@@ -87,7 +88,7 @@ impl Terms {
         Some(format!("every client that reaches {address} can read all names and loads, {why}"))
     }
 
-    /// Keys below the table that make no sense together, each with what is wrong and what would be right.
+    /// Keys in the two tables that do not fit together, each with what is wrong and what would be right.
     pub fn faults(&self) -> Vec<([&'static str; 2], String)> {
         let mut faults = Vec::new();
         if self.files.as_ref().is_some_and(|files| files.revoked.is_some() && files.clients.is_none()) {

@@ -18,7 +18,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// As text shows it: what is missed in capitals, to be found without colour.
+    /// The verdict as text shows it; a missed target in capitals, to be found without colour.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Missed => "MISSED",

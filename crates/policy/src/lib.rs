@@ -17,9 +17,9 @@
 //! | [`cluster`] | the cluster of hosts: settings, and the reports of its members |
 //! | [`http`] | HTTP beyond this machine |
 //! | [`rbd`] | images of a Ceph cluster |
-//! | [`uri`] | NBD servers and their exports, likewise |
+//! | [`uri`] | addresses of NBD servers and their exports, as URIs |
 //! | [`units`] | bytes, durations, rates and address blocks as people write them |
-//! | [`workload`] | sizes, patterns and bursts of requests, likewise |
+//! | [`workload`] | sizes, patterns and bursts of requests as people write them |
 //! | [`state`] | the records behind `/api/v1/state` |
 
 pub mod access;

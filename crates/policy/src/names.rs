@@ -10,7 +10,7 @@ pub fn is_name(name: &str) -> bool {
     starts_well && name.len() <= MAX_NAME && name.chars().all(allowed)
 }
 
-/// Why `name` can be none, and which names can.
+/// Why `name` cannot be used as a name, and which names can.
 pub fn unusable_name(name: &str) -> String {
     format!(
         "{name:?} is not a usable name; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', a letter or digit first"

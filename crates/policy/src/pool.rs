@@ -14,9 +14,10 @@ use crate::target::{Method, Noisy, default_noisy_above};
 use crate::tenant::{Latency, Limit};
 use crate::units::{Bytes, Duration};
 
-/// How often a pool's target is measured and decided, at most.
+/// Shortest interval at which a pool's latency target is measured and decided.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
-/// An interval in targets: what is measured in one should have begun in it.
+/// Length of an interval as a multiple of the latency target, so that requests measured in an interval should have begun in
+/// it.
 const INTERVAL_TARGETS: u64 = 2;
 
 /// A shared device that saturates: one scheduler and one admission control in front of it.
@@ -161,7 +162,7 @@ impl Default for Tuning {
 }
 
 impl Pool {
-    /// The target of a pool, if it has one.
+    /// The controller's configuration for the pool's latency target, if it has one.
     pub(crate) fn target(&self) -> Option<target::Config> {
         let (latency, tuning) = (self.latency?, &self.tuning);
         let target = latency.target;
@@ -181,7 +182,8 @@ impl Pool {
         })
     }
 
-    /// Its slots, if tenants have bounds. `period`: how often other hosts report, if there are any.
+    /// The controller's configuration for the pool's slots; `None` if its tenants have no bounds. `period`: the reporting
+    /// period of the cluster, if there is one.
     pub(crate) fn slots(&self, period: Option<Duration>) -> Option<slots::Config> {
         let tuning = &self.tuning;
         if tuning.slots == Slots::None {

@@ -20,7 +20,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// That a file cannot be read.
+    /// The problem that a file cannot be read.
     pub fn unreadable(origin: &str, error: &io::Error) -> Self {
         let message = format!("cannot read the configuration: {error}");
         Self { origin: origin.into(), position: None, key: String::new(), message }

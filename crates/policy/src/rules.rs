@@ -26,36 +26,38 @@ pub use hangs::{budget_that_hangs, rate_that_hangs};
 
 /// The longest path of a Unix socket, in bytes, without the closing zero.
 const MAX_SOCKET_PATH: usize = 107;
-/// No wake-up takes longer.
+/// Longest polling of a busy worker: no wake-up takes longer.
 const MAX_BUSY_POLL: Duration = Duration::from_millis(1);
-/// The kernel counts the seconds after which it asks whether a peer is there, and the milliseconds it then waits.
+/// Shortest and longest `peer_timeout`. The kernel counts the seconds after which it probes a peer, and the milliseconds that
+/// it then waits.
 const PEER_TIMEOUT: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
-/// A place in every worker's table of connections takes memory whether or not it is used.
+/// Most connections: each takes a place in every worker's table, which needs memory whether or not it is used.
 const MAX_CONNECTIONS: u32 = 1 << 20;
-/// The request size that clients may use on every server that says nothing else.
+/// Smallest `max_request`: clients may send this size to any server that names no limit.
 const MIN_MAX_REQUEST: Bytes = Bytes(32 << 20);
-/// A read is in memory as a whole before it is answered.
+/// Largest `max_request`: a read is in memory as a whole before it is answered.
 const MAX_MAX_REQUEST: Bytes = Bytes(1 << 30);
 /// The longest string that the protocol carries, in bytes.
 const MAX_DESCRIPTION: usize = 4096;
-/// Room for one request of the largest payload that clients may send.
+/// Smallest `buffer_memory`: room for one request of the largest payload that clients may send.
 const MIN_BUFFER_MEMORY: Bytes = Bytes(32 << 20);
-/// As with `evenkeel guard`: less is measured in no time, and decided by chance.
+/// Shortest control interval of slots, as in `evenkeel guard`: a shorter one measures too little, and decides by chance.
 const MIN_SLOTS_PERIOD: Duration = Duration::from_millis(100);
-/// Weights and cost percentages stay within what the scheduler computes exactly.
+/// Largest weight. Weights and cost percentages stay within what the scheduler computes exactly.
 const MAX_WEIGHT: u32 = 1_000_000;
 const MAX_COST_PERCENT: u32 = 10_000;
 
-/// The severity of a finding: it keeps the configuration from being used, or not.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
-    /// It does.
+    /// The configuration cannot be used.
     Error,
-    /// It does not in a file. A command that brings it about is refused unless it is forced: clients would seem to hang.
+    /// Clients would seem to hang. In a file this is a warning; a command that brings it about is refused unless it is
+    /// forced.
     Hangs,
-    /// It does not.
+    /// The configuration can be used, and is probably a mistake.
     Warning,
-    /// It does not: another program enforces it.
+    /// The configuration can be used; another program enforces the setting.
     Elsewhere,
 }
 
@@ -97,7 +99,7 @@ impl Findings {
     }
 }
 
-/// Everything wrong or doubtful in what a simulation runs, baselines included, in the order of its tables.
+/// Everything wrong or doubtful in a configuration that a simulation runs, in the order of its tables. Baselines are allowed.
 pub fn simulated(config: &Config) -> Vec<Finding> {
     let mut out = Findings(Vec::new());
     server(config, &config.server, &mut out);
@@ -155,7 +157,7 @@ fn tenants(tenants: &BTreeMap<String, Tenant>, pools: &BTreeMap<String, Pool>, o
     matches(tenants, out);
 }
 
-/// The same of a pool, which may have the name of a target.
+/// True if `name` can be the name of a pool: as for other names, and also with ':' and '+', as a target's name has them.
 pub fn is_pool_name(name: &str) -> bool {
     is_name(&name.replace([':', '+'], "_"))
 }
@@ -274,7 +276,7 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
     );
 }
 
-/// Settings of a pool that are right or wrong by themselves.
+/// Checks the settings of a pool that are right or wrong by themselves.
 fn settings_of_pool(name: &str, pool: &Pool, out: &mut Findings) {
     let at = |key: &'static str| ["pools", name, "tuning", key];
     let tuning = &pool.tuning;
@@ -321,7 +323,7 @@ fn pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut
     guarantees(config, owners, name, pool, out);
 }
 
-/// Slots that can be given, and latency targets that are aimed at.
+/// Checks a pool's settings for slots, and warns of latency targets of tenants that have no effect without slots.
 fn slots(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut Findings) {
     let at = |key: &'static str| ["pools", name, "tuning", key];
     let Some(control) = config.control(pool).slots else {
@@ -358,7 +360,7 @@ fn slots(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mu
     }
 }
 
-/// A tenant with a latency target on a pool of ours that has no slots, in words.
+/// A tenant with a latency target on a pool of this server's volumes, in words. For a pool without slots.
 fn unmet_target(config: &Config, owners: &Owners<'_>, pool: &str) -> Option<String> {
     let has_target = |tenant: &Tenant| tenant.on(pool).latency.is_some();
     let mut ours = config.volumes.iter().filter(|(_, volume)| volume.pool == pool).peekable();
@@ -381,7 +383,7 @@ fn brings_clients(tenant: &Tenant) -> bool {
     tenant.matches.iter().any(|entry| matches!(entry, Match::Client(_)))
 }
 
-/// A latency target that can be aimed at, and a tenant to throttle for it.
+/// Checks that a pool's latency target can be aimed at, and that there is a tenant to throttle for it.
 fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out: &mut Findings) {
     let Some(target) = pool.target() else { return };
     if let Err(invalid) = target.validate() {
@@ -413,7 +415,7 @@ fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool
     }
 }
 
-/// The latency that is measured where the target stands.
+/// Checks a latency target. `measured`: the requests whose latency is measured where the target is set.
 fn latency_of(latency: Latency, measured: Of, at: &[&str], out: &mut Findings) {
     let path = |key: &'static str| [at, &[key]].concat();
     out.error_if(latency.target.is_zero(), &path("target"), "must be more than 0s; use for example \"50ms\"");
@@ -462,7 +464,7 @@ fn guarantees(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool, out
     }
 }
 
-/// The rates that a scheduler keeps for a tenant: the first that is set, by name.
+/// The first rate that is set of those that only the scheduler keeps for a tenant, by name.
 fn rates_of(tenant: &Tenant) -> Option<&'static str> {
     let set = [
         ("throughput guarantee", tenant.guarantee.sum()),
@@ -477,7 +479,7 @@ fn exceeds(rate: u64, limit: u64) -> bool {
     limit > 0 && rate > limit
 }
 
-/// The settings of a tenant, where `says` of a key: on all pools, or those that differ on one.
+/// Checks the settings of a tenant: all, or those that differ on one pool. `says` is true for the keys that are checked.
 fn tenant(at: &[&str], tenant: &Tenant, says: impl Fn(&str) -> bool, out: &mut Findings) {
     let path = |key: &'static str| [at, &[key]].concat();
     out.error_if(
@@ -506,7 +508,7 @@ fn tenant(at: &[&str], tenant: &Tenant, says: impl Fn(&str) -> bool, out: &mut F
     }
 }
 
-/// A guarantee that can be kept, and has an effect.
+/// Checks that a guarantee can be kept and has an effect.
 fn guarantee(tenant: &Tenant, out: &mut Findings, at: &[&str]) {
     let (guarantee, reserved, limit) = (tenant.guarantee, tenant.reservation, tenant.limit.rates());
     let exceeding = |rates: Rates, bound: Rates| {
@@ -543,13 +545,13 @@ fn guarantee(tenant: &Tenant, out: &mut Findings, at: &[&str]) {
     }
 }
 
-/// True if the guarantees of reads and writes add up.
+/// True if reads and writes are guaranteed in the same unit, so that the guarantees add up.
 fn both_in_one_unit(guarantee: &Guarantee) -> bool {
     let (read, write) = (guarantee.read, guarantee.write);
     (read.iops > 0 && write.iops > 0) || (read.bytes_per_s.0 > 0 && write.bytes_per_s.0 > 0)
 }
 
-/// Certificates need a server that asks for them.
+/// Checks that the server asks for certificates if a tenant names one.
 fn certificates(config: &Config, out: &mut Findings) {
     if config.server.tls.as_ref().is_some_and(|tls| tls.clients.is_some()) {
         return;
@@ -565,7 +567,8 @@ fn certificates(config: &Config, out: &mut Findings) {
     }
 }
 
-/// An entry may belong to one tenant only; a block of addresses inside another is fine, because the most specific decides.
+/// Checks that no entry of `match` belongs to two tenants. A block of addresses inside another is fine, because the most
+/// specific decides.
 fn matches(tenants: &BTreeMap<String, Tenant>, out: &mut Findings) {
     let mut owners = BTreeMap::new();
     for (name, tenant) in tenants {
@@ -660,7 +663,7 @@ fn volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     }
 }
 
-/// No two volumes on one file or device, and no socket in the place of one.
+/// Checks that no two volumes have the same file, device, export or image, and that none has the path of a socket.
 fn shared_paths(config: &Config, out: &mut Findings) {
     let (sockets, control) = (config.server.unix_paths(), config.server.control_path());
     let mut owners: BTreeMap<PathBuf, &str> = BTreeMap::new();
@@ -699,10 +702,10 @@ fn shared_paths(config: &Config, out: &mut Findings) {
     }
 }
 
-/// Names that a message lists: there may be thousands.
+/// Most names that a message lists: there may be thousands.
 const MAX_NAMED: usize = 20;
 
-/// "No pool "fats"; did you mean ...": for a reference to something that is not there.
+/// The message about a reference to something that does not exist: there is no pool "fats"; did you mean "fast"?
 pub fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     match closest(name, known) {
         Some(close) => format!("there is no {what} {name:?}; did you mean {close:?}?"),
@@ -715,7 +718,7 @@ pub fn unknown(what: &str, name: &str, known: &[&str]) -> String {
     }
 }
 
-/// The same for a key that may be left out, among the names of a table.
+/// As [`unknown`], for a key that may be left out. `known`: the names in a table.
 fn unknown_name<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a String>) -> String {
     let known: Vec<&str> = known.map(String::as_str).collect();
     let cure = if known.is_empty() {

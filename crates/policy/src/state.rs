@@ -469,7 +469,7 @@ impl GuaranteeState {
 }
 
 impl GuaranteeState {
-    /// The requests that it is about, to be put behind a rate: nothing where that is all.
+    /// The requests that the guarantee is about, as a suffix of a rate; empty for all requests.
     pub fn of_what(&self) -> &'static str {
         match self.of.as_str() {
             "read" => " of reads",
@@ -713,7 +713,7 @@ impl From<&evenkeel_control::admission::Reason> for ReasonData {
     }
 }
 
-/// A rate as shown: 0 stands for not set.
+/// A rate as shown; `None` for 0, which stands for not set.
 fn set(rate: u64) -> Option<u64> {
     (rate > 0).then_some(rate)
 }

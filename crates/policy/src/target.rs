@@ -27,7 +27,7 @@ impl Method {
         }
     }
 
-    /// The controller's settings for a target, as published.
+    /// The published settings of the controller that has this method, for a target.
     pub const fn published(self, target: Duration) -> response::Config {
         match self {
             Self::Adaptive => response::Config::adaptive(target),
@@ -64,8 +64,8 @@ pub const fn default_noisy_above() -> Bytes {
     Bytes(256 << 10)
 }
 
-/// True if a latency target is missed: all is done for it, or nothing can be. `None`: the controller works on it, or there is
-/// too little margin to call a missed target met again.
+/// True if a latency target is missed although all is done for it, or nothing can be. `None`: the controller works on it, or
+/// there is too little margin to call a missed target met again.
 pub const fn is_missed(reason: &Reason) -> Option<bool> {
     match reason {
         Reason::NoNoisy { .. } | Reason::Unachievable { .. } | Reason::Ineffective { .. } => Some(true),

@@ -83,7 +83,7 @@ pub struct OnPool {
 }
 
 impl OnPool {
-    /// True if a key of the tenant differs.
+    /// True if this key of the tenant has another value on the pool.
     pub fn says(&self, key: &str) -> bool {
         match key {
             "weight" => self.weight.is_some(),
@@ -117,14 +117,14 @@ impl Default for Tenant {
 }
 
 impl Tenant {
-    /// True if it has a reservation, a guarantee or a latency target, on some pool at least.
+    /// True if the tenant has a reservation, a guarantee or a latency target on any pool.
     pub fn is_owed_something(&self) -> bool {
         let own = |own: &OnPool| own.reservation.is_some() || own.guarantee.is_some() || own.latency.is_some();
         let everywhere = self.reservation != Rates::default() || self.guarantee != Guarantee::default();
         everywhere || self.latency.is_some() || self.pools.values().any(own)
     }
 
-    /// The tenant with what differs on a pool.
+    /// The tenant with the settings that it has on a pool.
     pub fn on(&self, pool: &str) -> Self {
         let base = self.clone();
         let Some(own) = self.pools.get(pool) else { return Self { pools: BTreeMap::new(), ..base } };
@@ -142,7 +142,7 @@ impl Tenant {
         }
     }
 
-    /// Its latency target as a pool wants it.
+    /// The tenant's latency target as the pool's type.
     pub fn latency_target(&self) -> Option<LatencyTarget> {
         let latency = self.latency?;
         Some(LatencyTarget { time: latency.target, statistic: latency.percentile.into() })
@@ -389,12 +389,12 @@ const CGROUP: &str = "cgroup:";
 const DEVICE: &str = "device:";
 
 impl Match {
-    /// True if a client is meant.
+    /// True if the entry names this client.
     pub fn names(&self, caller: &Caller<'_>) -> bool {
         matches!(self, Self::Client(who) if who.names(caller))
     }
 
-    /// True if a volume is meant.
+    /// True if the entry names this volume.
     pub fn names_volume(&self, name: &str) -> bool {
         matches!(self, Self::Volume(pattern) if fits(pattern, name))
     }
@@ -408,7 +408,8 @@ impl Match {
         }
     }
 
-    /// Sorts by how exactly an entry says whom it means; the greatest decides.
+    /// How exactly the entry names its clients, volumes or groups, for comparison: of several entries that fit, the one with
+    /// the greatest value decides.
     pub fn specificity(&self) -> (u8, usize) {
         // Letters that are given; one without wildcards comes last.
         let given = |pattern: &str| {
@@ -486,8 +487,8 @@ impl fmt::Display for Match {
 
 as_text!(Match, "volumes or clients such as \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\" or \"certificate:db.example.org\"", None, { "type": "string" });
 
-/// True if a pattern stands for a name: `*` for any letters, `?` for one. Takes as many steps as both have letters,
-/// multiplied; a name that begins otherwise takes few.
+/// True if a name fits a pattern, in which `*` stands for any letters and `?` for one. O(letters of the pattern × letters of
+/// the name); names with another beginning take few steps.
 pub fn fits(pattern: &str, name: &str) -> bool {
     let given = pattern.find(['*', '?']).unwrap_or(pattern.len());
     if !name.starts_with(&pattern[..given]) {

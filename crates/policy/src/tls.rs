@@ -49,7 +49,7 @@ pub struct Files {
 }
 
 impl Tls {
-    /// The files alone.
+    /// The paths of the files, without the other settings.
     pub fn files(&self) -> Files {
         let Self { certificate, key, clients, revoked, .. } = self.clone();
         Files { certificate, key, clients, revoked }
@@ -70,7 +70,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// True if a client over TCP, or else over a Unix socket, must use TLS.
+    /// True if a client must use TLS: one over TCP if `tcp`, else one over a Unix socket.
     pub const fn applies(self, tcp: bool) -> bool {
         match self {
             Self::No => false,

@@ -70,7 +70,7 @@ fn bits(address: IpAddr) -> u128 {
 }
 
 impl Cidr {
-    /// The bits of the prefix, counted from the top of [`bits`].
+    /// Length of the prefix in the 128 bits of [`bits`].
     fn prefix_of_128(self) -> u32 {
         u32::from(self.prefix) + if self.address.is_ipv4() { 96 } else { 0 }
     }

@@ -81,7 +81,7 @@ as_text!(Target, "an NBD URI such as \"nbd://192.0.2.1:10809/disk0\"", None, {
     "pattern": "^nbd(\\+unix)?://"
 });
 
-/// Text with everything encoded that would end its part of a URI.
+/// Prints a text for a URI, with every character encoded that could end its part of the URI.
 struct Encoded<'a>(&'a str);
 
 impl fmt::Display for Encoded<'_> {

@@ -10,12 +10,12 @@ use crate::figures::{bytes, count, counted, counted_figure, megabytes, ms, rates
 pub use crate::lately::{Cause, Kind, Lately, Target, ThrottledBy, Verdict};
 use crate::state::{LatencyTargetState, LimitState, PoolState, TenantSlotsState, TenantState};
 
-/// A rate of so much of its limit is at the limit: counts of a window are never exact.
+/// Fraction of its limit from which a rate counts as at the limit: counts in a window are never exact.
 pub const AT_LIMIT: f64 = 0.95;
-/// So much of a guarantee or reservation meets it, for the same reason.
+/// Fraction of a guarantee or reservation from which it counts as met: counts in a window are never exact.
 pub const AS_GUARANTEED: f64 = 0.98;
-/// Requests of a tenant that are queued in the mean when it asks for more than it gets. A client that sends one request after
-/// another has at most one; from a half on it waits longer for its turn than for the device.
+/// Mean number of queued requests from which a tenant asks for more than it gets. A client that sends one request after the
+/// other has at most one queued; from one half on it waits longer for its turn than for the device.
 const BACKLOG: f64 = 0.5;
 
 /// Counters of a tenant at one moment, or what they have grown by.
@@ -31,19 +31,19 @@ pub struct Counts {
     pub by_weight: u64,
     /// Requests that the device failed.
     pub errors: u64,
-    /// Latencies in the sums below.
+    /// Number of latencies in `latency_s`, `queue_s` and `device_s`.
     pub latencies: u64,
-    /// Sum of latencies.
+    /// Sum of latencies, in seconds.
     pub latency_s: f64,
-    /// The part of it in the queue.
+    /// Part of `latency_s` in the queue.
     pub queue_s: f64,
-    /// The part of it in the device.
+    /// Part of `latency_s` in the device.
     pub device_s: f64,
-    /// Seconds in which its latency target was judged.
+    /// Seconds in which the tenant's latency target was judged.
     pub windows: u64,
-    /// Of those, seconds that violated it.
+    /// Seconds of `windows` in which the target was violated.
     pub violated: u64,
-    /// Requests queued; of a window the fewer of those at its two ends.
+    /// Requests queued at the moment; of a window the smaller number of its two ends.
     pub queued: u64,
 }
 
@@ -68,7 +68,7 @@ impl From<&TenantView<'_>> for Counts {
 }
 
 impl Counts {
-    /// The counts since `was`. A counter that began anew has not grown.
+    /// By how much the counts have grown since `was`; 0 for a counter that was reset.
     #[must_use]
     pub fn since(&self, was: &Self) -> Self {
         let mut grown = self.with(was, u64::saturating_sub, |is, was| (is - was).max(0.0));
@@ -132,8 +132,8 @@ pub fn latency_target(target: &LatencyTargetState) -> Verdict {
     latency(target.target_ms, target.measured_ms, reason)
 }
 
-/// A latency target that is judged second by second, by the seconds within a window; where none ended, by the figure as last
-/// measured. `None` without a target.
+/// A latency target that is judged second by second, with the verdict. `seconds` and `violated`: the seconds judged in a
+/// window, and those that missed the target; if there are none, `measured_ms` decides. `None` without a target.
 pub fn by_seconds(slots: &TenantSlotsState, seconds: u64, violated: u64, measured_ms: Option<f64>) -> Option<Target> {
     let target_ms = slots.target_ms?;
     let verdict = match (seconds, violated) {
@@ -146,7 +146,8 @@ pub fn by_seconds(slots: &TenantSlotsState, seconds: u64, violated: u64, measure
     Some(Target { what: format!("{statistic} < {} ms", short(target_ms)), kind: Kind::Latency, verdict })
 }
 
-/// Verdict on a throughput guarantee, likewise. Less than guaranteed is idle if the tenant asked for no more.
+/// Verdict on a throughput guarantee, from the last measured rate and the name of the newest decision's reason. Less than
+/// guaranteed is idle if the tenant asked for no more.
 pub fn guarantee(guaranteed: f64, measured: Option<f64>, reason: &str) -> Verdict {
     match (measured, reason) {
         (None, _) | (_, "idle" | "app_limited" | "not_enough_data" | "counters_reset" | "signal_lost") => Verdict::Idle,
@@ -156,8 +157,8 @@ pub fn guarantee(guaranteed: f64, measured: Option<f64>, reason: &str) -> Verdic
     }
 }
 
-/// Fills in [`PoolState::lately`] and [`TenantState::lately`]. `work`: what each tenant did within the window, in their order;
-/// `None` for a tenant that is newer.
+/// Fills in [`PoolState::lately`] and [`TenantState::lately`]. `work`: counts of each tenant in the window, in the order of
+/// the pool's tenants; `None` for a tenant that is newer than the window.
 pub fn judge(pool: &mut PoolState, work: &[Option<Counts>], window_s: f64) {
     let sum = work.iter().flatten().fold(Counts::default(), |sum, one| sum.plus(one));
     let mut lately = sum.lately(window_s);
@@ -193,7 +194,7 @@ pub fn judge(pool: &mut PoolState, work: &[Option<Counts>], window_s: f64) {
     pool.lately = Some(lately);
 }
 
-/// `whole`: what its pool's requests wait for, if they wait.
+/// Figures and verdicts of a tenant. `whole`: the throttle of its pool, which requests of the tenant wait for if any wait.
 fn of_tenant(tenant: &TenantState, work: &Counts, window_s: f64, whole: Option<&ThrottledBy>) -> Lately {
     let lately = work.lately(window_s);
     let targets = targets(tenant, work, &lately);
@@ -234,7 +235,7 @@ fn targets(tenant: &TenantState, work: &Counts, lately: &Lately) -> Vec<Target> 
     targets
 }
 
-/// The throttle of a tenant for its pool's latency target.
+/// The throttle of a tenant for its pool's latency target, if it is throttled for that.
 pub fn for_target(tenant: &TenantState) -> Option<ThrottledBy> {
     let throttled = tenant.throttled.as_ref()?;
     let by = throttled.slots_owner.clone();
@@ -243,7 +244,7 @@ pub fn for_target(tenant: &TenantState) -> Option<ThrottledBy> {
     Some(ThrottledBy { by, cause: Cause::LatencyTarget, how, because })
 }
 
-/// The throttle of a tenant by name; the strictest first.
+/// The throttle of the tenant itself, the strictest first: latency target of the pool, limit, slots.
 fn throttled_by(tenant: &TenantState, lately: &Lately) -> Option<ThrottledBy> {
     if let Some(by) = for_target(tenant) {
         return Some(by);
@@ -260,7 +261,7 @@ fn throttled_by(tenant: &TenantState, lately: &Lately) -> Option<ThrottledBy> {
     Some(ThrottledBy { by, cause: Cause::Slots, how, because })
 }
 
-/// The limit that the rate has come up to: its owner and how much it is.
+/// Owner and amount of a limit that the rate has come up to.
 fn at_limit(limit: &LimitState, lately: &Lately) -> Option<(String, String)> {
     let is_at = |limit: Option<u64>, rate: f64| limit.is_some_and(|limit| rate >= AT_LIMIT * limit as f64);
     let owner = |owner: &Option<String>| owner.clone().unwrap_or_else(|| "operator".into());

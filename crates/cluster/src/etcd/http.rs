@@ -10,21 +10,21 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The longest answer, and the longest line of a stream: the values of all hosts at their longest.
+/// Bytes of the longest answer, and of the longest line of a stream: the values of all hosts at their longest.
 const MAX_ANSWER_BYTES: usize = 48 << 20;
-/// etcd's name for a key or lease that is not there.
+/// etcd's code for a key or lease that does not exist.
 const NOT_FOUND: i64 = 5;
 
 /// Why etcd did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// No answer.
+    /// No answer came.
     #[error("{endpoint}: {cause}")]
     Http { endpoint: Endpoint, cause: http::Error },
-    /// It says no.
+    /// etcd refused the request.
     #[error("{endpoint} refuses: {message}{}", cure(message))]
     Refused { endpoint: Endpoint, code: i64, message: String },
-    /// It says something that etcd does not say.
+    /// The answer is none that etcd gives.
     #[error("{endpoint} does not answer like etcd ({why}); is it one, of version 3.4 or later?")]
     Answer { endpoint: Endpoint, why: String },
     /// The wanted revision has been compacted away.
@@ -32,7 +32,7 @@ pub(crate) enum Error {
     Compacted { endpoint: Endpoint, revision: i64 },
 }
 
-/// The cure for a refusal that repeats until an operator acts.
+/// The cure, for a message, for refusals that repeat until an operator acts; else empty.
 fn cure(message: &str) -> &'static str {
     let says = |parts: &[&str]| parts.iter().any(|part| message.contains(part));
     if says(&["database space exceeded"]) {
@@ -46,13 +46,13 @@ fn cure(message: &str) -> &'static str {
 }
 
 impl Error {
-    /// True if a lease or key is not there.
+    /// True if the refusal says that a lease or key does not exist.
     pub(crate) fn is_not_found(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if *code == NOT_FOUND)
     }
 }
 
-/// Payload bytes to and from etcd.
+/// Payload bytes sent to and received from etcd.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     pub(crate) sent: AtomicU64,
@@ -60,14 +60,14 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Counts bytes that have come, and passes their number on.
+    /// Counts received bytes, and returns their number.
     fn count(&self, received: usize) -> usize {
         self.received.fetch_add(received as u64, Ordering::Relaxed);
         received
     }
 }
 
-/// A refusal of etcd's gateway.
+/// A refusal as etcd's gateway writes it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Refusal {
@@ -92,7 +92,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects; this, and every request that follows, takes `patience` at most.
+    /// Connects; the connecting, and each later request, takes `patience` at most.
     pub(super) async fn open(endpoint: &Endpoint, patience: Duration, traffic: &Arc<Traffic>) -> Result<Self, Error> {
         let place = Place::Plain(endpoint.host().to_owned(), endpoint.port());
         let opened = within(patience, http::Connection::open(&place, patience)).await;
@@ -104,7 +104,7 @@ impl Connection {
         &self.endpoint
     }
 
-    /// Asks and waits for the whole answer.
+    /// Sends a request and waits for the whole answer.
     pub(super) async fn call<A: DeserializeOwned>(&mut self, path: &'static str, question: &Value) -> Result<A, Error> {
         let (mut answer, traffic, patience) = (Vec::new(), Arc::clone(&self.traffic), self.patience);
         let asked = async {
@@ -117,7 +117,7 @@ impl Connection {
         serde_json::from_slice(&answer).map_err(|error| unlike(&self.endpoint, &error))
     }
 
-    /// Asks; the answer comes line by line, for as long as it takes.
+    /// Sends a request whose answer comes line by line, for as long as it takes.
     pub(super) async fn stream(mut self, path: &'static str, question: &Value) -> Result<Lines, Error> {
         let asked = within(self.patience, self.ask(path, question)).await;
         let (status, body) = asked.map_err(|cause| self.failed(cause))?;
@@ -143,7 +143,7 @@ pub(super) struct Lines {
     connection: Connection,
     body: Body,
     buffer: Vec<u8>,
-    /// So much of it has no end of line.
+    /// Bytes at the beginning of `buffer` that are known to have no end of line.
     searched: usize,
 }
 
@@ -152,7 +152,7 @@ impl Lines {
         self.connection.endpoint()
     }
 
-    /// The next line; waits for as long as it takes. Loses nothing when it is dropped while it waits.
+    /// The next line; waits for as long as it takes. No bytes are lost if the future is dropped while it waits.
     pub(super) async fn next<A: DeserializeOwned>(&mut self) -> Result<A, Error> {
         loop {
             if let Some(end) = self.buffer[self.searched..].iter().position(|&byte| byte == b'\n') {

@@ -1,4 +1,4 @@
-//! etcd by its own JSON gateway: the few calls that the cluster needs.
+//! etcd through its JSON gateway: the few calls that the cluster needs.
 //!
 //! A client with gRPC would bring a protocol compiler or generated code and an HTTP/2 stack for six calls. The gateway is
 //! part of every etcd since 3.4 under `/v3/`, and HTTP/1.1 is in the program already, for its own API.
@@ -16,7 +16,7 @@ mod http;
 use http::{Connection, Lines, Refusal, unlike};
 pub(crate) use http::{Error, Traffic};
 
-/// Keys of one snapshot; a cluster that is not divided is far smaller.
+/// Upper bound on the keys of one snapshot; a cluster that is not divided is far smaller.
 const MAX_KEYS: u32 = 1_024;
 
 /// A connection to one etcd server.
@@ -25,13 +25,13 @@ pub(crate) struct Client(Connection);
 /// Result of a claim.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// The key is ours; the revision at which it was made distinguishes it from later ones.
+    /// The key is this host's; the revision at which it was made distinguishes it from later keys of the same name.
     Ours(i64),
-    /// Another process made it, at that revision, and holds that.
+    /// Another process made the key, at this revision, and it has this value.
     Taken(i64, Vec<u8>),
 }
 
-/// Keys from one, and up to one that is no longer meant.
+/// A range of keys: from `from` on, up to but not including `to`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Keys {
     from: Vec<u8>,
@@ -39,32 +39,32 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// All that begin with `prefix`.
+    /// All keys that begin with `prefix`.
     pub(crate) fn with(prefix: &str) -> Self {
         Self::between(prefix, prefix)
     }
 
-    /// All that begin with `first` or `last` or come between.
+    /// All keys that begin with `first` or `last`, or lie between.
     pub(crate) fn between(first: &str, last: &str) -> Self {
         Self { from: first.as_bytes().to_vec(), to: after(last) }
     }
 }
 
-/// Which revision of a key was read.
+/// The revision of a key that a write depends on.
 #[derive(Clone, Copy, Debug)]
 enum Since {
-    /// At which it was made; 0: it is not there.
+    /// The revision at which the key was made; 0: it does not exist.
     Made(i64),
-    /// At which it was last written; 0: it is not there.
+    /// The revision at which the key was last written; 0: it does not exist.
     Written(i64),
 }
 
 /// Change of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// It has this value now.
+    /// The key has this value now.
     Put(String, Vec<u8>),
-    /// It is gone.
+    /// The key is gone.
     Deleted(String),
 }
 
@@ -110,7 +110,7 @@ struct Transaction {
 }
 
 impl Transaction {
-    /// The value of a key that was not as expected.
+    /// The key that kept the transaction from writing, if it exists.
     fn found(&self) -> Option<&Pair> {
         self.responses
             .iter()
@@ -129,7 +129,7 @@ struct Lease {
     ttl: i64,
 }
 
-/// An answer of a stream.
+/// An answer in a stream: a result or an error.
 #[derive(Debug, Deserialize)]
 struct Streamed<T> {
     result: Option<T>,
@@ -160,12 +160,12 @@ struct Watched {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Event {
-    /// Left out for PUT.
+    /// Empty for PUT, for which etcd leaves it out.
     r#type: String,
     kv: Pair,
 }
 
-/// etcd writes 64-bit numbers as text.
+/// Reads a 64-bit number, which etcd writes as text.
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -180,12 +180,12 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
 }
 
 impl Client {
-    /// Connects. This and every request takes `patience` at most.
+    /// Connects. The connecting and every later request takes `patience` at most.
     pub(crate) async fn open(endpoint: &Endpoint, patience: Duration, traffic: &Arc<Traffic>) -> Result<Self, Error> {
         Connection::open(endpoint, patience, traffic).await.map(Self)
     }
 
-    /// A lease that ends `seconds` after it was last kept alive; its number.
+    /// Makes a lease that ends `seconds` after it was last kept alive; returns its number.
     pub(crate) async fn grant(&mut self, seconds: u64) -> Result<i64, Error> {
         let lease: Lease = self.0.call("/v3/lease/grant", &json!({ "TTL": seconds.to_string() })).await?;
         if lease.id == 0 {
@@ -194,7 +194,7 @@ impl Client {
         Ok(lease.id)
     }
 
-    /// Keeps a lease alive; whether it still was.
+    /// Keeps a lease alive; false if it had ended.
     pub(crate) async fn keep_alive(&mut self, lease: i64) -> Result<bool, Error> {
         let kept: Streamed<Lease> = self.0.call("/v3/lease/keepalive", &json!({ "ID": lease.to_string() })).await?;
         Ok(kept.result(self.0.endpoint())?.ttl > 0)
@@ -205,7 +205,7 @@ impl Client {
         self.0.call("/v3/lease/revoke", &json!({ "ID": lease.to_string() })).await.map(|_: serde_json::Value| ())
     }
 
-    /// Makes a key if there is none.
+    /// Makes a key if it does not exist.
     pub(crate) async fn claim(&mut self, key: &str, value: &[u8], lease: i64) -> Result<Claim, Error> {
         let made = self.put_if(key, value, lease, Since::Made(0)).await?;
         if made.succeeded {
@@ -215,8 +215,8 @@ impl Client {
         Ok(Claim::Taken(holder.create_revision, self.bytes(&holder.value)?))
     }
 
-    /// Writes a key that was last written at `revision`, 0 if it is not there; the revision of what it holds then, and what
-    /// that is if it is not ours.
+    /// Writes a key if it was last written at `revision` (0: it does not exist). Returns the revision at which the key was
+    /// last written now, and its value if another process wrote that.
     pub(crate) async fn renew(
         &mut self,
         key: &str,
@@ -233,7 +233,7 @@ impl Client {
         Ok((holder.mod_revision, Some(self.bytes(&holder.value)?)))
     }
 
-    /// How many keys there are.
+    /// Number of these keys that exist.
     pub(crate) async fn count(&mut self, keys: &Keys) -> Result<u64, Error> {
         let (from, to) = (BASE64.encode(&keys.from), BASE64.encode(&keys.to));
         let question = json!({ "key": from, "range_end": to, "count_only": true });
@@ -241,7 +241,7 @@ impl Client {
         Ok(u64::try_from(range.count).unwrap_or(0))
     }
 
-    /// Writes a key that was made at `revision`; whether it is still that one.
+    /// Writes a key if it is the one that was made at `revision`; false if it is not.
     pub(crate) async fn replace(&mut self, key: &str, value: &[u8], lease: i64, revision: i64) -> Result<bool, Error> {
         self.put_if(key, value, lease, Since::Made(revision)).await.map(|done| done.succeeded)
     }
@@ -260,7 +260,7 @@ impl Client {
         self.0.call("/v3/kv/txn", &question).await
     }
 
-    /// All keys, and then every change to them.
+    /// Reads all of these keys; returns them and a watch of every later change.
     pub(crate) async fn follow(mut self, keys: &Keys) -> Result<(Vec<(String, Vec<u8>)>, Watch), Error> {
         let (from, to) = (BASE64.encode(&keys.from), BASE64.encode(&keys.to));
         let question = json!({ "key": from, "range_end": to, "limit": MAX_KEYS.to_string() });
@@ -284,15 +284,15 @@ impl Client {
     }
 }
 
-/// Changes as they happen.
+/// A watch: changes as they happen.
 pub(crate) struct Watch {
     lines: Lines,
-    /// The revision from which changes are wanted.
+    /// The revision from which on changes have not been returned.
     next: i64,
 }
 
 impl Watch {
-    /// The next changes; waits for as long as it takes. Loses nothing when it is dropped while it waits.
+    /// The next changes; waits for as long as it takes. No changes are lost if the future is dropped while it waits.
     pub(crate) async fn next(&mut self) -> Result<Vec<Change>, Error> {
         loop {
             let streamed: Streamed<Watched> = self.lines.next().await?;
@@ -302,7 +302,7 @@ impl Watch {
                 return Err(Error::Compacted { endpoint: endpoint.clone(), revision: self.next });
             }
             if watched.canceled {
-                let message = format!("it no longer watches for us ({})", watched.cancel_reason);
+                let message = format!("etcd cancelled the watch ({})", watched.cancel_reason);
                 return Err(Error::Refused { endpoint: endpoint.clone(), code: 0, message });
             }
             if watched.created && watched.events.is_empty() {
@@ -329,7 +329,7 @@ fn text_of(endpoint: &Endpoint, text: &str) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&bytes(endpoint, text)?).into_owned())
 }
 
-/// The first key behind all that begin with `prefix`.
+/// The first key after all keys that begin with `prefix`.
 fn after(prefix: &str) -> Vec<u8> {
     let mut key = prefix.as_bytes().to_vec();
     while let Some(last) = key.pop() {

@@ -7,7 +7,8 @@
 //! | `devices`, no slots | tenants with control groups (`cgroup:`) and a guarantee | `cgroup` |
 //! | `latency`, neither slots nor OSDs | tenants that name clients (`initiator:`, `address:`) | `packets` |
 //!
-//! `enforce` restricts this. What remains is a note, not an error: the policy may be that of many hosts.
+//! A pool's `enforce` restricts these points. A setting that this host does not enforce becomes a note, not an error: many
+//! hosts may share the policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,17 +33,17 @@ use crate::actuator;
 use crate::config::ClientTerms;
 use crate::loops::owed::Owed;
 
-/// More pools, or devices of one, than a host has; each costs work at every tick.
+/// Most pools, and most devices of one pool; each costs work at every tick.
 const MAX_ENTRIES: usize = 1_000;
 /// The prefix of an OSD's name in a pool's devices.
 const OSD: &str = "osd:";
 
-/// The result of lowering a file.
+/// The result of lowering a configuration file to settings of the loops.
 pub(super) struct Lowered {
     pub(super) config: Config,
     /// The faults that keep the file from being used.
     pub(super) faults: Vec<Problem>,
-    /// The doubts.
+    /// Warnings, with which the file can be used.
     pub(super) doubts: Vec<Problem>,
 }
 
@@ -79,13 +80,13 @@ pub(super) fn lower(file: File, document: &Document<'_>, abilities: Abilities) -
 struct Lowering<'f, 'd> {
     pools: &'f BTreeMap<String, Pool>,
     tenants: &'f BTreeMap<String, Tenant>,
-    /// Those that name clients of targets.
+    /// Tenants that name clients of targets.
     clients: Vec<(&'f String, &'f Tenant)>,
     /// Pools that volumes of `evenkeel serve` are on.
     served: BTreeSet<String>,
     document: &'d Document<'d>,
     lowered: Lowered,
-    /// Those of pools for which no tenant has others.
+    /// How clients may be throttled on pools for which no tenant has settings of its own.
     throttles: Throttles,
     /// Tenants with control groups that are limited here.
     grouped: BTreeSet<&'f str>,
@@ -97,20 +98,20 @@ fn allows(pool: &Pool, point: Enforcement) -> bool {
     pool.enforce.as_ref().is_none_or(|points| points.contains(&point))
 }
 
-/// The part that no throttle of this host takes from a tenant.
+/// The tenant's reservation and guarantees, below which no throttle of this host takes it.
 fn owed(tenant: &Tenant) -> impl Iterator<Item = (Precedence, String)> + use<> {
     let owed = |(of, _): &(Precedence, String)| matches!(of, Precedence::Reservation | Precedence::Guarantee);
     settings_of(tenant).into_iter().filter(owed)
 }
 
-/// Names of OSDs and block devices of a pool.
+/// Devices of a pool, as names of OSDs (without the prefix) and block devices.
 fn devices_of(pool: &Pool) -> (Vec<&str>, Vec<&str>) {
     let (osds, devices): (Vec<&str>, Vec<&str>) =
         pool.devices.iter().map(String::as_str).partition(|device| device.starts_with(OSD));
     (osds.into_iter().map(|osd| &osd[OSD.len()..]).collect(), devices)
 }
 
-/// True if the queues of a pool's devices are kept short here, if a tenant names them.
+/// True if this host bounds the queues of those devices of the pool that a tenant names.
 fn has_slots(pool: &Pool) -> bool {
     let said = || pool.enforce.as_ref().is_some_and(|points| points.contains(&Enforcement::QueueDepth));
     (pool.tuning.slots != Slots::None || said()) && allows(pool, Enforcement::QueueDepth)
@@ -121,7 +122,7 @@ const fn is_client(entry: &Match) -> bool {
     matches!(entry, Match::Initiator(_) | Match::Client(Who::Address(_)))
 }
 
-/// The tenants of clients, on one pool or on those for which no tenant has other settings.
+/// How clients may be throttled on `pool`, or without one on every pool for which no tenant has settings of its own.
 fn throttles(tenants: &BTreeMap<String, Tenant>, pool: Option<&str>) -> Throttles {
     let on = |tenant: &Tenant| {
         let there = pool.map_or_else(|| tenant.clone(), |pool| tenant.on(pool));
@@ -141,7 +142,8 @@ fn throttles(tenants: &BTreeMap<String, Tenant>, pool: Option<&str>) -> Throttle
     Throttles { by_entry: Arc::new(by_entry), tenants: Arc::new(terms) }
 }
 
-/// The name of the `n`-th thing of a kind: the owner's if there is one such thing only, else with the last part of its path.
+/// A name for the thing at `path` that is not `known` yet: the owner's name if this is its only thing (`alone`), else with
+/// the last part of the path or the whole path behind it.
 fn name_of<V>(known: &BTreeMap<String, V>, owner: &str, path: &str, alone: bool) -> String {
     if alone && !known.contains_key(owner) {
         return owner.to_owned();
@@ -164,13 +166,14 @@ impl<'f> Lowering<'f, '_> {
         self.lowered.config.notes.push(self.document.complain(path, message));
     }
 
-    /// Where a setting of a tenant for a pool was said.
+    /// Path of the key that sets `key` of a tenant for a pool: in the tenant's table for the pool, or in the tenant's own
+    /// table.
     fn said<'p>(&self, tenant: &'p str, pool: &'p str, key: &'p str) -> Vec<&'p str> {
         let own = ["tenants", tenant, "pools", pool, key];
         if self.document.has(&own) { own.to_vec() } else { vec!["tenants", tenant, key] }
     }
 
-    /// Finds faults of the policy wherever it is enforced.
+    /// Finds the faults of the policy that do not depend on where it is enforced.
     fn policy(&mut self) {
         if self.pools.len() > MAX_ENTRIES {
             self.fault(&["pools"], format!("are more than {MAX_ENTRIES}; name those that matter"));
@@ -281,7 +284,7 @@ impl<'f> Lowering<'f, '_> {
         self.lowered.config.ceph = Some(CephConfig::new(&self.lowered.config.agent.ceph, admission, only));
     }
 
-    /// The devices of a pool that tenants name, each with the tenant that names it best.
+    /// The devices of a pool that tenants name, each with the tenant whose entry names it most exactly.
     fn volumes(&mut self, name: &str, pool: &Pool) -> Vec<(String, &'f str)> {
         let entries = |(tenant, settings): (&'f String, &'f Tenant)| {
             let devices = settings.matches.iter().filter_map(|entry| match entry {
@@ -367,7 +370,7 @@ impl<'f> Lowering<'f, '_> {
         self.lowered.config.arrays.insert(name.to_owned(), array);
     }
 
-    /// Rows for settings of a tenant on its devices or control groups.
+    /// Adds to the effective policy a copy of `row` for each of the tenant's `settings`.
     fn rows(&mut self, tenant: &str, settings: impl Iterator<Item = (Precedence, String)>, row: &Row) {
         for (precedence, setting) in settings {
             self.lowered.config.enforced.push(tenant, Row { precedence: Some(precedence), setting, ..row.clone() });
@@ -534,7 +537,7 @@ impl<'f> Lowering<'f, '_> {
         self.lowered.config.packets.insert(name.to_owned(), packets);
     }
 
-    /// True if a pool is that of volumes of `evenkeel serve`, and nothing says that it is more.
+    /// True if a pool is only for volumes of `evenkeel serve`: it has no devices and no `enforce`.
     fn is_served(&self, name: &str, pool: &Pool) -> bool {
         pool.devices.is_empty() && pool.enforce.is_none() && self.served.contains(name)
     }
@@ -619,7 +622,7 @@ impl<'f> Lowering<'f, '_> {
         let spared = rows
             .iter()
             .any(|row| row.tenant.as_deref() == Some(name) && row.precedence == Some(Precedence::Reservation));
-        let taken = "cannot be given here, where requests are not reordered; no throttle of this host goes below it";
+        let taken = "sets only a floor for the throttles of this host, which does not reorder requests";
         let mut keys: Vec<(&str, &str)> =
             vec![("reservation", if spared { taken } else { by }), ("limit", by), ("priority", by)];
         if !grouped && !tenant.guarantee.sum().is_unset() {

@@ -38,7 +38,7 @@ fn judge_volume(part: String, device: &str, roots: &Roots) -> Finding {
     }
 }
 
-/// The length of a queue now, and between what it is kept: never more than it was found with.
+/// The present length of a queue, and the range within which it is kept, of which that is the upper end; as text.
 fn length(queue: &Queue) -> Result<String, String> {
     let text = roots::text(&queue.path).map_err(|why| format!("make {} readable: {why}", queue.path.display()))?;
     let now: u32 = text.trim().parse().map_err(|_| {

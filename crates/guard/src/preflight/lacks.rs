@@ -1,5 +1,4 @@
-//! The lacks that keep this host from enforcing the policy, or take something from it: matched to the rows of the
-//! policy.
+//! Lacks of this host that keep it from enforcing the policy, or impair that; matched to the rows of the policy.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,11 +13,12 @@ use crate::discovery::{Map, Roots};
 use crate::sensor::cache::Cached;
 use crate::sensor::cgroup;
 
-/// A lack: at which point, for which pool, device or group (all if none), and how much can be lost by it.
+/// A lack: the enforcement point; the pool, device or group concerned (`None`: all); the worst state that the lack can cause
+/// there; and the finding.
 type Lack = (Enforcement, Option<String>, Presence, Finding);
 
-/// The lacks for the rows of `config`, which are marked by them. `host`: with what [`super::arrays`] and [`super::osd`]
-/// found; `map`: with OSDs; `groups`: where control groups are; `complain`: [`Document::complain`].
+/// The lacks that concern rows of `config`; these rows are marked. `host`: the findings, with those of [`super::arrays`] and
+/// [`super::osd`]; `map`: with OSDs; `groups`: where cgroup v2 is mounted; `complain`: [`Document::complain`].
 ///
 /// [`Document::complain`]: evenkeel_policy::document::Document::complain
 pub fn lacks(

@@ -1,4 +1,4 @@
-//! The kernel's features, those that are missing, and what is lost by it: as data.
+//! The kernel's features, those that are missing, and the loss without them: as data.
 //!
 //! [`Evidence::read`] reads, [`judge`] concludes; the second is pure. Nothing is loaded, set or tried.
 
@@ -19,12 +19,12 @@ pub use evenkeel_policy::effective::{Finding, Preflight, Presence};
 pub use lacks::lacks;
 pub use parts::judge;
 
-/// The evidence, before anything is concluded from it.
+/// Facts about the kernel and this process, before anything is concluded from them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// Those symbols that show a part and that the running kernel has, built in or as a loaded module.
+    /// Symbols of the running kernel, built in or in a loaded module: only those by which a part is recognised.
     pub symbols: BTreeSet<String>,
-    /// Modules that are loaded, or built in with something to set.
+    /// Modules that are loaded, or built in and have parameters.
     pub loaded: BTreeSet<String>,
     /// Modules that are installed for the running kernel.
     pub installed: BTreeSet<String>,
@@ -32,9 +32,9 @@ pub struct Evidence {
     pub diskstats: bool,
     /// True if configfs is mounted at its place.
     pub configfs: bool,
-    /// True if the block layer's tracepoints are there for this process.
+    /// True if this process can see the block layer's tracepoints.
     pub tracepoints: bool,
-    /// Effective capabilities of this process, as bits.
+    /// Effective capabilities of this process, as bits; `None` if they cannot be read.
     pub capabilities: Option<u64>,
     /// The largest receive window of TCP sockets in bytes.
     pub tcp_rmem_max: Option<u64>,
@@ -78,7 +78,7 @@ impl Evidence {
     }
 }
 
-/// The symbols of interest among those of the kernel, which are many: read line by line.
+/// The symbols of [`parts::SYMBOLS`] that the kernel has. Reads line by line, because the kernel has many symbols.
 fn symbols(mut text: impl BufRead) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut line = Vec::new();

@@ -1,39 +1,41 @@
-//! Judges the scheduler of an OSD: a shorter queue in its store takes effect, or not.
+//! Judges by the scheduler of an OSD whether a shorter queue in its store takes effect.
 //!
-//! A throttle leaves requests where the scheduler can still choose between them. That is of use only if it does choose: if
-//! reservations are not over-committed, and if not many threads have taken their request out before they wait.
+//! A throttle leaves requests where the scheduler can still choose between them. That helps only if the scheduler does
+//! choose: reservations must not be over-committed, and not many threads may take a request out of it before they wait at the
+//! throttle.
 
 use super::{Finding, Presence};
 use crate::admin_socket::{AdminSocket, Error};
 
-/// The scheduler of an OSD. Options that a version does not have are `None`.
+/// Options of an OSD that concern its scheduler. Options that a version does not have are `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Scheduling {
     /// `mclock_scheduler`, `wpq` or another.
     pub queue: String,
     /// Name of the mClock profile.
     pub profile: Option<String>,
-    /// Shards and threads of each, of hard disks and of the rest; the same where they are set as such.
+    /// Number of shards, for hard disks and for other media; the same if one option sets both.
     pub shards: [u64; 2],
-    /// Threads of each shard, likewise.
+    /// Threads of each shard, for hard disks and for other media; the same if one option sets both.
     pub threads: [u64; 2],
-    /// Sum of the reservations of clients, recovery and best effort.
+    /// Sum of the reservations of clients, recovery and best effort: shares of the capacity (Ceph 17 or later), or requests
+    /// per second.
     pub reserved: Option<f64>,
-    /// Requests per second that the OSD is taken to give, of hard disks and of the rest.
+    /// Requests per second that the OSD is assumed to be capable of, for hard disks and for other media.
     pub capacity_iops: [Option<f64>; 2],
 }
 
-/// Reservations, each for one class.
+/// Options for reservations, each of one class.
 const RESERVATIONS: [&str; 3] = [
     "osd_mclock_scheduler_client_res",
     "osd_mclock_scheduler_background_recovery_res",
     "osd_mclock_scheduler_background_best_effort_res",
 ];
-/// Options end so where they differ by medium.
+/// Suffixes of options that differ by medium.
 const MEDIA: [&str; 2] = ["hdd", "ssd"];
 
 impl Scheduling {
-    /// Asks an OSD.
+    /// Asks an OSD for these options.
     ///
     /// # Errors
     /// When it gives no answer. Options that it does not know are left out.
@@ -67,7 +69,7 @@ impl Scheduling {
         })
     }
 
-    /// The obstacles that hide the effect, each with what to do.
+    /// Obstacles that keep a shorter queue from taking effect, each with a cure.
     fn obstacles(&self) -> Vec<(String, String)> {
         let mut obstacles = Vec::new();
         if self.queue != "mclock_scheduler" {

@@ -75,19 +75,20 @@ pub(super) const SYMBOLS: [&str; PARTS.len()] = {
     symbols
 };
 
-/// Parts without which no client can be throttled, beside one of the ways to show packets to the program.
+/// Names of parts without which no client can be throttled. One of the ways to attach the program is needed besides.
 pub(super) const TO_ACT: [&str; 3] = ["fq", "htb", "net_admin"];
 
-/// The loss without one of them.
+/// The loss without a part that delays need.
 const NO_DELAY: &str = "no client can be throttled; only --dry-run works";
 
-/// The bits of capabilities (`linux/capability.h`).
+/// Numbers of capabilities (`linux/capability.h`), which are their bits in a set.
 const NET_ADMIN: u32 = 12;
 const SYS_ADMIN: u32 = 21;
 const PERFMON: u32 = 38;
 const BPF: u32 = 39;
 
-/// A receive window up to this makes a writer wait for acknowledgements: in trials 32 KiB did, megabytes did not.
+/// Largest receive window, in bytes, that is taken to make a writer wait for acknowledgements: in trials 32 KiB did,
+/// megabytes did not.
 const CAPPED_WINDOW_BYTES: u64 = 128 << 10;
 
 /// Concludes what the agent can do from what was read.
@@ -123,13 +124,13 @@ fn kernel_part(part: &Part, evidence: &Evidence) -> Finding {
     Finding { part: part.name.into(), purpose: part.purpose.into(), presence, evidence: from, lost: lost.into(), cure }
 }
 
-/// True if a part is there, or would be if it were needed.
+/// True if a part is there, or would be loaded when it is needed.
 pub(super) fn is_usable(finding: &Finding) -> bool {
     matches!(finding.presence, Presence::Present | Presence::Loadable)
 }
 
-/// The program of departure times is shown packets by links or by filters: what the lack of one of them means depends on
-/// the other. Tells whether there is either.
+/// The program of departure times is attached by links or by filters, of which one is enough: corrects the loss in the
+/// findings of the other. True if one of them is usable.
 fn one_way_is_enough(findings: &mut [Finding]) -> bool {
     let usable = |name: &str| findings.iter().any(|finding| finding.part == name && is_usable(finding));
     let (links, filters) = (usable("tcx"), usable("clsact") && usable("cls_bpf"));
@@ -147,7 +148,7 @@ fn one_way_is_enough(findings: &mut [Finding]) -> bool {
     links || filters
 }
 
-/// A part that is there or not, whose absence needs words of its own.
+/// The finding of a part that is there or not; `lost` and `cure` are for when it is missing.
 fn simple(part: &str, purpose: &str, there: bool, evidence: &str, lost: &str, cure: &str) -> Finding {
     let presence = if there { Presence::Present } else { Presence::Missing };
     let when_missing = |text: &str| if there { String::new() } else { text.to_owned() };
@@ -192,7 +193,7 @@ fn files(evidence: &Evidence) -> [Finding; 4] {
             "percentiles of the latency",
             evidence.tracepoints,
             "/sys/kernel/tracing/events/block",
-            "targets are for means only",
+            "no percentile targets",
             "mount -t tracefs none /sys/kernel/tracing, on a kernel with CONFIG_EVENT_TRACING; and run as root",
         ),
     ]
@@ -217,7 +218,7 @@ fn tracing(evidence: &Evidence) -> Finding {
         "percentiles of the latency",
         has(SYS_ADMIN) || has(PERFMON) && has(BPF),
         "CapEff in /proc/self/status",
-        "targets are for means only",
+        "no percentile targets",
         "run as root, or give the service AmbientCapabilities=CAP_PERFMON CAP_BPF",
     )
 }

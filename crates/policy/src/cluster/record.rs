@@ -6,53 +6,53 @@ use evenkeel_control::cluster::shard::MAX_BITS;
 use evenkeel_control::slots::Summary;
 use serde::{Deserialize, Serialize};
 
-/// The format written and read here; a change of a field's name or meaning counts it up. A reader ignores all others, because what
-/// it does not know would count as nothing asked.
+/// Number of the record's format, which is raised when the name or meaning of a field changes. A reader ignores records of
+/// other formats, because fields that it does not know would count as no demand.
 pub const VERSION: u32 = 3;
-/// Pools of one host. A pool is a device that is shared; no host is known to have more than some tens.
+/// Most pools in the record of one host. A pool is a device that is shared; no host is known to have more than some tens.
 pub const MAX_POOLS: usize = 32;
-/// A longer text is no record: [`MAX_POOLS`] pools with every figure at its longest are shorter.
+/// Longest record of one host, in bytes: [`MAX_POOLS`] pools with every figure at its longest are shorter.
 pub const MAX_RECORD_BYTES: usize = 80 << 10;
-/// Pools of all members of a shard: they may be on different ones.
+/// Most pools in the record of a shard, whose members may be on different pools.
 pub const MAX_SUM_POOLS: usize = 4 * MAX_POOLS;
-/// The same as [`MAX_RECORD_BYTES`] of a shard's sum; in base64 well below the 1.5 MiB that etcd takes.
+/// Longest record of a shard, in bytes; in base64 it is well below the 1.5 MiB that etcd takes.
 pub const MAX_SUM_BYTES: usize = 4 * MAX_RECORD_BYTES;
-/// No shard has more members.
+/// Most members that a record can speak for.
 pub const MAX_MEMBERS: u64 = 1_000_000;
-/// The bytes that etcd writes around a value in the change that it reports: numbers of etcd's cluster, revisions, the key.
+/// Bytes that etcd writes around a value when it reports a change: numbers of etcd's cluster, revisions, the key.
 const AROUND_VALUE_BYTES: usize = 400;
-/// The bytes that it answers to a host each period.
+/// Bytes of etcd's answers to a host's own writes in a period.
 const ANSWERS_BYTES: usize = 800;
-/// Nothing that is counted here is larger.
+/// Largest figure in a record.
 const MAX_FIGURE: f64 = 1e15;
 /// The longest name, as in the configuration.
 const MAX_NAME: usize = 64;
 /// Significant decimal digits of a figure in a record: far finer than anything is measured.
 const DIGITS: usize = 5;
 
-/// One host's report about one period. It does not grow with the number of its tenants.
+/// One host's report about one period. Its size does not depend on the number of the host's tenants.
 ///
-/// Figures are sums, so that what several hosts say adds up to what a host with all their tenants would say: the sum of a
-/// whole shard is the same record.
+/// Figures are sums, so that the reports of several hosts add up to that of one host with all their tenants: the sum of a
+/// whole shard is a record as well.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Record {
     /// [`VERSION`].
     pub v: u32,
-    /// Which life of the host: nanoseconds since 1970 at its start.
+    /// Distinguishes restarts of the host's program: nanoseconds from 1970 to its start.
     pub incarnation: u64,
-    /// The period's number: wall-clock time by `period_us`, rounded down.
+    /// The period's number: wall-clock time divided by `period_us`, rounded down.
     pub period: u64,
     /// The period in which the host joined or came back.
     pub joined: u64,
     /// Length of a period; has to be the same for all hosts.
     pub period_us: u64,
-    /// The host leaves the cluster.
+    /// True if the host leaves the cluster.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
-    /// How often the members that it speaks for halve their cluster: into 2^bits shards.
+    /// How often the members that this record speaks for have halved the cluster: it has 2^`bits` shards.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bits: u8,
-    /// How many members it speaks for.
+    /// Number of members that this record speaks for: 1, or those of a shard.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub members: u64,
     /// The figures by pool.
@@ -60,7 +60,7 @@ pub struct Record {
     pub pools: Pools,
 }
 
-/// By pool the sum over its tenants on one host, and their need.
+/// By pool, the sums over its tenants on one host or on the hosts of a shard, and their need.
 pub type Pools = BTreeMap<String, Summary>;
 
 fn is_zero(bits: &u8) -> bool {
@@ -75,7 +75,7 @@ fn is_one(members: &u64) -> bool {
     *members == 1
 }
 
-/// The sum of several hosts, added up in the order in which they come.
+/// The sums of several hosts by pool, added up in the order in which the hosts come.
 pub fn together<'a>(parts: impl Iterator<Item = &'a Pools>) -> BTreeMap<&'a str, Summary> {
     let mut sums: BTreeMap<&str, Summary> = BTreeMap::new();
     for (name, summary) in parts.flatten() {
@@ -84,8 +84,8 @@ pub fn together<'a>(parts: impl Iterator<Item = &'a Pools>) -> BTreeMap<&'a str,
     sums
 }
 
-/// Bytes that a host receives from etcd in a period in which values of these lengths are written, at most: they come in
-/// base64, each with something around it, and so do the answers to what the host writes itself.
+/// Most bytes that a host receives from etcd in a period in which values of these lengths are written. Values come in base64,
+/// each with some bytes around it; the answers to the host's own writes are added.
 pub fn received_bytes(values: impl IntoIterator<Item = usize>) -> usize {
     ANSWERS_BYTES + values.into_iter().map(|length| 4 * length.div_ceil(3) + AROUND_VALUE_BYTES).sum::<usize>()
 }
@@ -96,7 +96,7 @@ pub fn received_bytes(values: impl IntoIterator<Item = usize>) -> usize {
     "{pools} pools are more than the {most} that a host may report; set slots = \"none\" for those that are not shared"
 )]
 pub struct TooLarge {
-    /// So many.
+    /// Number of pools.
     pub pools: usize,
     /// [`MAX_POOLS`] for a host, [`MAX_SUM_POOLS`] for a shard.
     pub most: usize,
@@ -105,23 +105,23 @@ pub struct TooLarge {
 /// Why a text is no record.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// It is longer than any record.
+    /// The text is longer than any record.
     #[error("is {bytes} bytes long, more than the {most} of any such record")]
     TooLong {
-        /// So long.
+        /// Length of the text, in bytes.
         bytes: usize,
         /// [`MAX_RECORD_BYTES`] for a host, [`MAX_SUM_BYTES`] for a shard.
         most: usize,
     },
-    /// It is from another version of the program.
+    /// The record is from another version of the program.
     #[error(
         "is in format {version}, and this host reads format {VERSION}; run the same version of Evenkeel on all hosts"
     )]
     OtherVersion {
-        /// The version.
+        /// The record's format.
         version: u32,
     },
-    /// It makes no sense.
+    /// The text is no record, for this reason.
     #[error("is no record: {0}")]
     Corrupt(String),
 }
@@ -132,9 +132,9 @@ struct Version {
 }
 
 impl Record {
-    /// The record as text, at most [`MAX_RECORD_BYTES`] long, [`MAX_SUM_BYTES`] where it speaks for several hosts. Figures are
-    /// rounded to five digits; each host decides from what was reported, its own part included, so that all decide from the
-    /// same.
+    /// The record as text, at most [`MAX_RECORD_BYTES`] long, or [`MAX_SUM_BYTES`] if it speaks for several hosts. Figures
+    /// are rounded to five digits; each host decides from the rounded records, its own included, so that all decide from the
+    /// same figures.
     ///
     /// # Errors
     /// When there are too many pools.
@@ -153,7 +153,7 @@ impl Record {
     /// Reads a record.
     ///
     /// # Errors
-    /// Why it is none. Nothing of it is to be used then.
+    /// Why the text is no record. Nothing of it is to be used then.
     pub fn parse(text: &[u8]) -> Result<Self, Unreadable> {
         let too_long = |most: usize| Unreadable::TooLong { bytes: text.len(), most };
         if text.len() > MAX_SUM_BYTES {
@@ -175,7 +175,7 @@ impl Record {
         }
     }
 
-    /// Pools and bytes that it may have.
+    /// Most pools and bytes that this record may have.
     fn most(&self) -> (usize, usize) {
         if self.members > 1 { (MAX_SUM_POOLS, MAX_SUM_BYTES) } else { (MAX_POOLS, MAX_RECORD_BYTES) }
     }
@@ -202,12 +202,12 @@ impl Record {
                 return Some(format!("a pool's name has {} bytes", name.len()));
             }
             let wrong = pool.clone().figures().find(|figure| !(0.0..=MAX_FIGURE).contains(*figure)).copied();
-            wrong.map(|figure| format!("pool {name:?}: {figure} is out of range"))
+            wrong.map(|figure| format!("pool {name:?}: {figure} is not from 0 to {MAX_FIGURE:e}"))
         })
     }
 }
 
-/// To [`DIGITS`] digits; what cannot be written becomes the nearest that can.
+/// Rounds a figure to [`DIGITS`] digits, within 0 and [`MAX_FIGURE`]; NaN becomes 0.
 fn rounded(figure: f64) -> f64 {
     let bounded = if figure.is_nan() { 0.0 } else { figure.clamp(0.0, MAX_FIGURE) };
     format!("{bounded:.*e}", DIGITS - 1).parse().unwrap_or(bounded)

@@ -3,20 +3,20 @@
 use super::Findings;
 use crate::config::{Config, Volume, Who};
 
-/// The lists of the server.
+/// Checks the access lists of the server.
 pub(super) fn of_server(config: &Config, out: &mut Findings) {
     let server = &config.server;
     let tls_is_sure = !server.deny.iter().any(Who::needs_certificate) || config.all_need_tls(true);
     lists(config, &["server"], server.allow.as_deref(), &server.deny, tls_is_sure, out);
 }
 
-/// The lists of a volume.
+/// Checks the access lists of a volume.
 pub(super) fn of_volume(config: &Config, name: &str, volume: &Volume, out: &mut Findings) {
     let tls_is_sure = config.needs_tls(volume, true);
     lists(config, &["volumes", name], volume.allow.as_deref(), &volume.deny, tls_is_sure, out);
 }
 
-/// `tls_is_sure`: no client that comes over TCP can leave TLS out.
+/// Checks the access lists of the server or of a volume. `tls_is_sure`: all clients over TCP must use TLS.
 fn lists(config: &Config, owner: &[&str], allow: Option<&[Who]>, deny: &[Who], tls_is_sure: bool, out: &mut Findings) {
     let at = |key: &'static str| [owner, &[key]].concat();
     out.error_if(
@@ -34,7 +34,7 @@ fn lists(config: &Config, owner: &[&str], allow: Option<&[Who]>, deny: &[Who], t
     if let Some(who) = deny.iter().find(|who| who.needs_certificate() && asked_for && !tls_is_sure) {
         let cure = if owner == ["server"] { "for every volume" } else { "for this volume" };
         let why = format!(
-            "a client that leaves TLS out shows no certificate, and {who} would keep no client out; require TLS {cure} (tls = \"tcp\", or required in [server.tls])"
+            "a client without TLS shows no certificate, so {who} would exclude no client; require TLS {cure} (tls = \"tcp\", or required in [server.tls])"
         );
         out.error(&at("deny"), why);
     }

@@ -1,4 +1,4 @@
-//! Methods to compare with: a simulation runs them, an operator does not.
+//! Baselines: methods for comparisons, which only simulations may use.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub fn findings(config: &Config) -> Vec<Finding> {
     out.0
 }
 
-/// The baselines of pools.
+/// Reports baselines in the settings of pools.
 pub(super) fn of_pools(pools: &BTreeMap<String, Pool>, out: &mut Findings) {
     for (name, pool) in pools {
         let mut only_simulated = |key, value: &str, known: &str| {

@@ -4,7 +4,7 @@ use super::{Findings, Severity};
 use crate::config::{CachedDevice, Config, Direction, Enforcement, GuaranteeTuning, Match, Pool, Tenant};
 use crate::effective::listed;
 
-/// Keys that other programs enforce.
+/// Notes the keys that other programs enforce.
 pub(super) fn keys(config: &Config, out: &mut Findings) {
     for (name, settings) in &config.pools {
         pool(config, name, settings, out);

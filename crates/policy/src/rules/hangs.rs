@@ -6,11 +6,11 @@ use super::Findings;
 use crate::config::{Guarantee, Limit, Pool, Tenant};
 use crate::units::{Bytes, Duration};
 
-/// The request that most clients send, in bytes: the page of a file system. What lets less than one of them through in a
+/// Size of the requests that most clients send, in bytes: the page of a file system. A limit below one such request per
 /// second keeps every client waiting for seconds.
 const USUAL_REQUEST: Bytes = Bytes(4096);
 
-/// Rates, times and budgets of a pool.
+/// Checks rates, times and budgets of a pool.
 pub(super) fn of_pool(name: &str, pool: &Pool, out: &mut Findings) {
     rate(pool.limit.bytes_per_s, &["pools", name, "limit", "bytes_per_s"], out);
     if let Some(emulate) = &pool.emulate {
@@ -29,7 +29,7 @@ pub(super) fn of_pool(name: &str, pool: &Pool, out: &mut Findings) {
     }
 }
 
-/// Rates of a tenant, on all pools and where they differ.
+/// Checks rates of a tenant, on all pools and where they differ.
 pub(super) fn of_tenant(name: &str, tenant: &Tenant, out: &mut Findings) {
     // A guarantee is kept by a limit.
     rates(Some(tenant.limit), Some(tenant.guarantee), &["tenants", name], out);
@@ -63,7 +63,8 @@ fn rate(rate: Bytes, path: &[&str], out: &mut Findings) {
     }
 }
 
-/// The fault of a limit in bytes a second that keeps clients waiting for seconds; 0 is no limit.
+/// The fault of a limit in bytes a second that keeps clients waiting for seconds; `None` for a usable one, and for 0, which
+/// is no limit.
 pub fn rate_that_hangs(rate: Bytes) -> Option<String> {
     if rate.0 == 0 || rate >= USUAL_REQUEST {
         return None;
@@ -76,7 +77,7 @@ pub fn rate_that_hangs(rate: Bytes) -> Option<String> {
     ))
 }
 
-/// The same of a time that a device takes for each request.
+/// Checks a time that an emulated device takes for each request.
 fn latency(time: Duration, path: &[&str], out: &mut Findings) {
     let second = Duration::from_secs(1);
     if time > second {

@@ -6,12 +6,12 @@ use std::collections::HashSet;
 use super::{Findings, closest};
 use crate::config::{Config, DEFAULT_POOL, DEFAULT_TENANT, DEFAULT_VOLUME, Owners, Pool, Tenant};
 
-/// The shortest name of which one letter is not much.
+/// Shortest name, in letters, that is taken for a mistyped one: in a shorter one a single letter is too much.
 const MIN_LETTERS: usize = 3;
-/// Pairs of names that are compared at most, some milliseconds.
+/// Most pairs of names that are compared, which takes some milliseconds.
 const MAX_PAIRS: usize = 10_000;
 
-/// Names that nothing belongs to, and beside which there is one without settings of its own.
+/// Warns of names that nothing belongs to, if a similar name is in use that has no settings of its own.
 pub(super) fn names(config: &Config, owners: &Owners<'_>, out: &mut Findings) {
     let owners: Vec<(&str, &str)> =
         config.volumes.iter().map(|(name, volume)| (name.as_str(), owners.of(name, volume))).collect();

@@ -8,9 +8,10 @@ use crate::config::{Backend, Cache, Server, Unflushed, Volume};
 use crate::units::Duration;
 use crate::uri::Address;
 
-/// More connections to one server than bring anything.
+/// Most connections to one server: more bring nothing.
 const MAX_REMOTE_CONNECTIONS: u32 = 64;
-/// How long requests may wait for a remote server: TCP also counts it as gone when it has acknowledged nothing for so long.
+/// Shortest and longest time that requests wait for a remote server. TCP also counts a server as gone that has acknowledged
+/// nothing for this time.
 const RECONNECT_TIMEOUT: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3600)];
 
 /// True if a server listens at an address, as far as its settings say.
@@ -83,7 +84,7 @@ pub(super) fn export(server: &Server, name: &str, volume: &Volume, out: &mut Fin
     );
 }
 
-/// A cache needs data on this host, or a client of Ceph that has one.
+/// Checks that a volume with a cache has data on this host or is an RBD image, whose client has a cache.
 pub(super) fn cache(name: &str, volume: &Volume, out: &mut Findings) {
     let cached = matches!(volume.backend, Backend::File | Backend::Block | Backend::Rbd);
     let why = format!("backend {:?} has no cache; remove it, or use backend = \"file\"", volume.backend.name());

@@ -3,7 +3,7 @@
 use super::Findings;
 use crate::config::{Config, Match};
 
-/// Settings that make sense together.
+/// Checks that the settings for TLS fit together.
 pub(super) fn settings(config: &Config, out: &mut Findings) {
     let Some(tls) = config.server.tls.as_ref().filter(|tls| tls.named_only) else { return };
     let at = ["server", "tls", "named_only"];
