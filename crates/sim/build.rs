@@ -9,7 +9,7 @@ mod source;
 use std::io;
 use std::path::Path;
 
-/// Reads all files of a folder and of those in it.
+/// Reads all files of a folder and of its subfolders.
 #[expect(clippy::disallowed_methods, reason = "a build script has files to read")]
 fn read(folder: &Path, name: &str, files: &mut Vec<(String, String)>) -> io::Result<()> {
     for entry in std::fs::read_dir(folder)? {

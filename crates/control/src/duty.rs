@@ -1,40 +1,43 @@
 //! How much processor time may an activity take that clients cause, and whose turn is it?
 //!
-//! A storm of something that is cheap to ask for (connections, handshakes, status, reloads) takes a share of one
-//! processor and no more, however fast it comes. Ordinary use is never delayed: the time that it may take at once lasts
-//! for far more than a client asks in earnest.
+//! A storm of something that is cheap to ask for (connections, handshakes, status, reloads) takes a share of one processor
+//! and no more, however fast it comes. Ordinary use is never delayed: the burst of processor time that may be taken at once
+//! covers far more than an honest client asks for.
 //!
-//! The time left over is one account, which fills at the share and holds [`Config::burst`]. Each client has an account of
-//! its own, a small part of that, which fills at an even part of half the share. Who asks when the common account is at
+//! The unused processor time is kept in one common account, which fills at the share and holds at most [`Config::burst`].
+//! Each client has an account of its own, which holds a small part of the burst and fills at an equal part of half the share.
+//! While the common account is at this level, these clients get a turn:
 //!
-//! | level | goes |
+//! | level | get a turn |
 //! |---|---|
 //! | above a half | every client |
 //! | above a quarter | newcomers of whom nothing is known ([`Duty::newcomer`]), and clients within their own account |
 //! | above zero | clients within their own account |
 //!
-//! A client that storms is beyond its own account, so the lower half is there for the others. What something costs is
-//! known only afterwards: accounts go below zero, and the debt is paid off before the next turn.
+//! A storming client has overdrawn its own account, so the lower half of the common account is left to the other clients. The
+//! cost of a piece of work is known only afterwards, so accounts may go below zero; the debt is paid off before the next
+//! turn.
 //!
-//! **Bounds.** In any window of time `t` the activity takes at most `t / one_in + burst`, plus what was under way in
-//! parallel and what could not wait ([`Duty::spent_anyway`]). A client within its account never waits while no more than some ten others storm.
+//! **Bounds.** In any window of time `t` the activity takes at most `t / one_in + burst`, plus work that was under way in
+//! parallel and work that could not wait ([`Duty::spent_anyway`]). A client within its account never waits while no more than
+//! some ten others storm.
 
 use alloc::collections::BTreeMap;
 
 use crate::time::{Duration, Instant};
 
-/// The part of the burst that a client may take before it counts as storming: a tenth of the lower quarter is left to
-/// newcomers who have one such part each.
+/// A client's own account holds the burst divided by this; a client that takes more counts as storming. The lower quarter of
+/// the common account holds as much as 16 such accounts.
 const OWN_PART: u64 = 64;
-/// The part of the burst that must come in, beyond the least, until waiting clients are called: a turn for each request
-/// would cost more than the request.
+/// Waiting clients are called again only when the burst divided by this has come in beyond their threshold: a wake-up for
+/// each request would cost more than the request.
 const QUANTUM_PART: u64 = 128;
-/// Clients with an account; full ones are forgotten. Further clients have none, and count as within theirs.
+/// Most clients with an account. Full accounts are dropped; further clients have none and count as within theirs.
 const MAX_CLIENTS: usize = 4_096;
-/// How often full accounts are looked for.
+/// Interval at which full accounts are looked for and dropped.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// How much time there is.
+/// The processor time that an activity may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The share of one processor, as its inverse: 10 for a tenth. At least 1.
@@ -43,34 +46,34 @@ pub struct Config {
     pub burst: Duration,
 }
 
-/// Shorter bursts have no parts.
+/// Smallest [`Config::burst`]: the parts of a smaller one would round to almost nothing.
 const SHORTEST_BURST: Duration = Duration::from_micros(1);
 
 impl Config {
-    /// The bound on a storm at a storage server: a tenth of a processor, of which a third is for what no clock of a
-    /// thread shows as its own (waking threads, interrupts, caches that others find cold): a third to a half of what is
-    /// shown, with options of NBD one by one. At once, what a host asks for that starts a hundred machines.
+    /// The bound on a storm at a storage server: a tenth of one processor. A 15th of a processor is accounted as thread time;
+    /// the rest allows for work that no thread's clock shows (wake-ups, interrupts, cold caches), which was a third to a half
+    /// of the accounted time with NBD options one by one. The burst covers a host that starts a hundred machines.
     pub const STORM: Self = Self { one_in: 15, burst: Duration::from_secs(1) };
 }
 
 /// A client's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// It is within its own account.
+    /// The client goes now: it is within its own account.
     Own,
-    /// It is not, and there is time left over. Those that wait already go first.
+    /// The client goes now with its own account used up: the common one is above a half. Clients that wait go first.
     Spare,
-    /// Neither.
+    /// The client has to wait.
     Wait {
         /// When to ask again.
         until: Instant,
-        /// True if it is within its own account, and nothing is left of the common one: those who are go before those
-        /// who are not.
+        /// True if the client is within its own account, and only the common account is empty. Such clients go before those
+        /// whose own account is used up.
         own: bool,
     },
 }
 
-/// Time that comes in at a rate and is saved up to a bound.
+/// Processor time that comes in at a rate and is saved up to a bound; negative while in debt.
 #[derive(Clone, Copy, Debug)]
 struct Account {
     left_ns: i64,
@@ -78,7 +81,7 @@ struct Account {
 }
 
 impl Account {
-    /// Takes note of what has come in: a nanosecond for each `one_in`, up to `most`.
+    /// Adds what has come in since the last call: a nanosecond for each `one_in` that passed, up to a balance of `most` ns.
     fn fill(&mut self, now: Instant, one_in: u64, most: i64) {
         let came = now.since(self.at).as_nanos() / one_in;
         // What the division leaves over counts the next time.
@@ -86,13 +89,13 @@ impl Account {
         self.left_ns = self.left_ns.saturating_add_unsigned(came).min(most);
     }
 
-    /// When there will be so much.
+    /// When the balance reaches `level` ns if nothing is spent.
     fn reaches(&self, level: i64, one_in: u64) -> Instant {
         let missing = u64::try_from(level.saturating_sub(self.left_ns)).unwrap_or(0);
         self.at + Duration::from_nanos(missing.saturating_mul(one_in))
     }
 
-    /// Scales the balance as the bound grows.
+    /// Scales a positive balance by `burst / before`; a debt stays.
     fn scale(&mut self, burst: Duration, before: Duration) {
         if self.left_ns > 0 {
             let left = i128::from(self.left_ns) * i128::from(burst.as_nanos()) / i128::from(before.as_nanos());
@@ -105,7 +108,7 @@ impl Account {
     }
 }
 
-/// The processor time of one activity.
+/// Divides the processor time of one activity among its clients.
 #[derive(Clone, Debug)]
 pub struct Duty<C> {
     config: Config,
@@ -115,15 +118,15 @@ pub struct Duty<C> {
 }
 
 impl<C: Ord + Copy> Duty<C> {
-    /// All accounts are full.
+    /// Starts with full accounts.
     pub fn new(config: Config) -> Self {
         let config = Config { one_in: config.one_in.max(1), burst: config.burst.max(SHORTEST_BURST) };
         let all = Account { left_ns: part(config, 1), at: Instant::ZERO };
         Self { config, all, clients: BTreeMap::new(), sweep_at: Instant::ZERO }
     }
 
-    /// So much may be used at once from now on. Accounts stay as full as they are, so that changing it to and fro brings
-    /// nothing; debts stay what they are. O(clients) when it changes.
+    /// Changes the burst from now on. Positive balances stay as full as they are in proportion, so that changing the burst to
+    /// and fro gains nothing; debts stay. O(clients) when the burst changes.
     pub fn set_burst(&mut self, now: Instant, burst: Duration) {
         let burst = burst.max(SHORTEST_BURST);
         let before = self.config.burst;
@@ -141,7 +144,7 @@ impl<C: Ord + Copy> Duty<C> {
         }
     }
 
-    /// The turn of `client` now. O(log clients), and once a second O(clients).
+    /// Decides if `client` may go now or has to wait; charges nothing. O(log clients), and once a second O(clients).
     pub fn turn(&mut self, now: Instant, client: C) -> Turn {
         self.fill(now);
         let (own, slow) = (part(self.config, OWN_PART), self.one_in_of_client());
@@ -164,14 +167,14 @@ impl<C: Ord + Copy> Duty<C> {
         }
     }
 
-    /// When the next client may come of which nothing is known yet; `None`: now.
+    /// When a client of which nothing is known yet may come; `None`: now (the common account is above a quarter).
     pub fn newcomer(&mut self, now: Instant) -> Option<Instant> {
         self.fill(now);
         let least = part(self.config, 4);
         (self.all.left_ns <= least).then(|| self.reaches(least + part(self.config, QUANTUM_PART)))
     }
 
-    /// `client` has taken so much processor time.
+    /// Charges `time` of processor time to `client` and to the common account.
     pub fn spent(&mut self, now: Instant, client: C, time: Duration) {
         self.fill(now);
         self.all.spend(time);
@@ -183,8 +186,8 @@ impl<C: Ord + Copy> Duty<C> {
         }
     }
 
-    /// `client` has taken so much without being asked whether it is its turn, as one whose connection is accepted: the lower
-    /// quarter is not touched, or a storm of what cannot wait would starve all that can wait.
+    /// [`Self::spent`] for work that could not wait for a turn, such as accepting a connection. It does not take the common
+    /// account below a quarter: a storm of such work would otherwise starve all work that can wait.
     pub fn spent_anyway(&mut self, now: Instant, client: C, time: Duration) {
         self.fill(now);
         let before = self.all.left_ns;
@@ -192,7 +195,7 @@ impl<C: Ord + Copy> Duty<C> {
         self.all.left_ns = self.all.left_ns.max(before.min(part(self.config, 4)));
     }
 
-    /// Clients that have an account, because they have taken some time of late.
+    /// Number of clients that have an account: those that took processor time lately.
     pub fn clients(&self) -> usize {
         self.clients.len()
     }
@@ -214,13 +217,14 @@ impl<C: Ord + Copy> Duty<C> {
         self.all.reaches(level, self.config.one_in.into())
     }
 
-    /// Half of the share is divided among the clients; the other half is for those that storm, or fills the account.
+    /// Rate at which a client's account fills, as an inverse share. Half of the share is divided among the clients that have
+    /// an account; the other half serves storming clients or fills the common account.
     fn one_in_of_client(&self) -> u64 {
         u64::from(self.config.one_in) * 2 * (self.clients.len() as u64).max(1)
     }
 }
 
-/// A part of the burst in nanoseconds.
+/// The burst divided by `of`, in nanoseconds.
 fn part(config: Config, of: u64) -> i64 {
     i64::try_from(config.burst.as_nanos() / of).unwrap_or(i64::MAX)
 }

@@ -9,7 +9,7 @@ use crate::time::Duration;
 /// Sub-buckets per power of two, as a power of two.
 const SUB_BITS: u32 = 3;
 const SUB: usize = 1 << SUB_BITS;
-/// Values below this many nanoseconds share the first bucket: nothing we time is finer.
+/// Values below 2^9 ns (512 ns) share the first bucket: nothing we time is finer.
 const FLOOR_BITS: u32 = 9;
 /// Values of 2^37 ns (137 s) and more share the last bucket.
 const CEIL_BITS: u32 = 37;

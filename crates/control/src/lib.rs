@@ -6,15 +6,15 @@
 //! | module | question | answers |
 //! |---|---|---|
 //! | [`mclock`] | who goes next? | reservation, weight and limit for each client |
-//! | [`admission`] | how much may be in flight? | none, fixed, SlowFast CoDel |
+//! | [`admission`] | how much may be in flight? | none, fixed, elastic, SlowFast CoDel |
 //! | [`limits`] | which of several limits binds? | the smallest, with its owner and reason |
 //! | [`response`] | how long to throttle a noisy client? | one-sided PID, adaptive |
 //! | [`throughput`] | which limit gives the throughput that was guaranteed? | static, SAAT, accurate |
-//! | [`slots`] | how many I/Os may each host have out? | none, RW(D), PARDA, SFQ(D), DRG, needs |
-//! | [`duty`] | how much processor time may what clients cause take? | a share, fairly |
+//! | [`slots`] | how many I/Os may each host have in flight? | none, RW(D), PARDA, SFQ(D), DRG, needs |
+//! | [`duty`] | how much processor time may client-triggered work such as handshakes take? | a share, divided fairly |
 //! | [`placement`] | which worker serves which connection? | round robin, least connections, genetic, LPT, waits |
 //! | [`cluster`] | which hosts share a device, and what did all of them report? | a view of each period |
-//! | [`pool`] | all of it for one shared device | one state machine |
+//! | [`pool`] | all of these together, for one shared device | one state machine |
 //!
 //! The pattern everywhere is two verbs: something happened (`observe`, `push`,
 //! `complete`), and what should happen now (`tick`, `pull`, `dispatch`), with the

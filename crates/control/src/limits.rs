@@ -1,8 +1,7 @@
 //! Several owners may each limit the same thing; the smallest limit binds.
 //!
-//! An operator, a PID, a throughput controller and a slot controller can all hold a
-//! tenant back at once. Each owns one entry, so that none overwrites another's, and
-//! the owner of the entry that binds says why a tenant is throttled.
+//! An operator, a PID, a throughput controller and a slot controller can all throttle a tenant at the same time. Each owns
+//! one entry, so that none overwrites another's, and the owner of the smallest entry says why the tenant is throttled.
 
 /// The owner of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,7 +63,7 @@ impl LimitSet {
     }
 }
 
-/// A rate as a limit: 0 stands for none.
+/// A configured rate as a limit; a rate of 0 stands for no limit.
 pub(crate) fn rate(value: u64) -> Option<u64> {
     (value > 0).then_some(value)
 }

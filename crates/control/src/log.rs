@@ -1,41 +1,42 @@
 //! Decisions on record. A decision that stays the same in kind is one entry, however often it is taken.
 //!
-//! One log may serve several subjects (the tenants of a pool): each remembers its [`Newest`] entry, and the bound is for all of
-//! them together.
+//! One log may serve several subjects (the tenants of a pool): each subject remembers its [`Newest`] entry, and the capacity
+//! is for all of them together.
 
 use alloc::collections::VecDeque;
 
 use crate::time::Instant;
 
-/// A decision as a log keeps it. Its text is made when it is read, which is seldom beside how often decisions are taken.
+/// A decision that a [`Log`] can keep. Its text is made only when the log is read, because that is rare and decisions are
+/// frequent.
 pub trait Decided {
     /// True if `newer` only renews this decision.
     fn is_renewed_by(&self, newer: &Self) -> bool;
 
-    /// The figure that was set. A log keeps its extremes.
+    /// The number that the decision set, if any; an [`Entry`] keeps its least and largest value.
     fn figure(&self) -> Option<f64> {
         None
     }
 }
 
-/// A decision for as long as it stayed the same.
+/// A decision, and for how long it was only renewed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry<D> {
-    /// When it was taken first.
+    /// When the decision was taken first.
     pub from: Instant,
-    /// When it was taken last.
+    /// When the decision was taken last.
     pub until: Instant,
-    /// How often it was taken.
+    /// How often the decision was taken.
     pub times: u64,
     /// The decision as of the last time.
     pub decision: D,
-    /// The smallest figure meanwhile.
+    /// The least [`Decided::figure`] since the first time.
     pub least: Option<f64>,
-    /// The largest figure meanwhile.
+    /// The largest [`Decided::figure`] since the first time.
     pub most: Option<f64>,
 }
 
-/// Where a log has the newest decision about a subject.
+/// A subject's place in a log: the entry of its newest decision, if it has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Newest(Option<u64>);
 
@@ -44,7 +45,7 @@ pub struct Newest(Option<u64>);
 pub struct Log<D> {
     entries: VecDeque<Entry<D>>,
     capacity: usize,
-    /// Entries that are no longer kept.
+    /// Number of entries that were dropped.
     dropped: u64,
     last: Newest,
 }
@@ -56,7 +57,7 @@ impl<D> Log<D> {
         Self { entries: VecDeque::new(), capacity, dropped: 0, last: Newest(None) }
     }
 
-    /// Keeps at least so many entries from now on.
+    /// Raises the capacity to at least this many entries.
     pub fn reserve(&mut self, capacity: usize) {
         self.capacity = self.capacity.max(capacity);
     }
@@ -72,7 +73,7 @@ impl<D> Log<D> {
         self.entries.back()
     }
 
-    /// The newest entry, for a decision that is known to renew it.
+    /// The newest entry, to be renewed directly ([`Entry::renew`]).
     pub fn last_mut(&mut self) -> Option<&mut Entry<D>> {
         self.entries.back_mut()
     }
@@ -84,7 +85,7 @@ impl<D> Log<D> {
 }
 
 impl<D: Decided> Log<D> {
-    /// Takes a decision about a subject. Answers whether it is another one than the subject's last. O(1).
+    /// Records a subject's decision. True unless it renews the subject's last one. O(1).
     pub fn record_of(&mut self, newest: &mut Newest, now: Instant, decision: D) -> bool {
         if let Some(entry) = self.newest_mut(*newest).filter(|entry| entry.decision.is_renewed_by(&decision)) {
             entry.renew(now, decision);
@@ -110,7 +111,7 @@ impl<D: Decided> Log<D> {
 }
 
 impl<D: Decided> Entry<D> {
-    /// The same decision once more, with newer figures.
+    /// Counts the same decision once more, with its newer figure.
     pub fn renew(&mut self, now: Instant, decision: D) {
         if let Some(figure) = decision.figure() {
             self.least = Some(self.least.map_or(figure, |least| least.min(figure)));

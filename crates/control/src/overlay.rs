@@ -1,4 +1,4 @@
-//! Tables of which a part is written: the other keys come from a base, such as a preset.
+//! Partial tables: keys that are not written come from a base, such as a preset.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -8,10 +8,10 @@ use alloc::vec::Vec;
 use toml::Table;
 use toml::de::Error;
 
-/// Reads the keys `written` over those of `base`, which has all that there are.
+/// Reads the table `base` with the keys of `written` in place of its own; `base` holds every known key.
 ///
 /// # Errors
-/// What is wrong, with the key at fault in front.
+/// The message of the fault, with the key at fault in front.
 pub fn read<T>(base: &Table, written: Table, read: impl Fn(Table) -> Result<T, Error>) -> Result<T, String> {
     if let Some(key) = written.keys().find(|&key| !base.contains_key(key)) {
         let known: Vec<&str> = base.keys().map(String::as_str).collect();

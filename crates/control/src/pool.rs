@@ -6,7 +6,7 @@
 //!             limit, slots          bytes/s        the back end
 //! ```
 //!
-//! A request may pass beside a budget that is used up: see `shares.rs`.
+//! Some requests pass although the budget is used up: see `shares.rs`.
 //!
 //! Requests are throttled only here, before dispatch, where they can still be reordered. The type is generic over the request
 //! `R`, which it carries and never looks into. The server wraps a pool in a lock and batches; the simulator calls it directly.
@@ -46,7 +46,7 @@ pub use throttles::Throttled;
 use throttles::{Delays, Seen};
 pub use view::{TenantStats, TenantView};
 
-/// Chooses the next request.
+/// How the next request is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheduler {
     /// Reservation, weight and limit for each tenant.
@@ -58,24 +58,24 @@ pub enum Scheduler {
 /// Settings of a pool; all of them can change while it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Chooses the next request.
+    /// How the next request is chosen.
     pub scheduler: Scheduler,
-    /// How much may be in flight.
+    /// Admission control: how much may be in flight.
     pub admission: admission::Config,
     /// Base cost of a request for the admission budget, on top of its payload, in bytes.
     pub base_cost_bytes: u32,
-    /// Cost of a request for the weights.
+    /// How the weights count the cost of a request.
     pub cost: CostModel,
-    /// The most the pool lets through.
+    /// The limit on all of the pool's requests together.
     pub limit: Rates,
     /// How much unused pool limit may be saved up, as time at the limit rate.
     /// It also makes up for late wake-ups, so zero costs throughput.
     pub limit_burst: Duration,
-    /// The latency target for reads, and who may be throttled for it. Only with [`Scheduler::Mclock`]; settings that do
-    /// not hold up to [`target::Config::validate`] are no target.
+    /// The latency target for reads, and which tenants may be throttled for it. Only with [`Scheduler::Mclock`]; settings
+    /// that [`target::Config::validate`] refuses count as no target.
     pub target: Option<target::Config>,
-    /// How many requests each tenant may have in flight, for latency targets of tenants. Only with
-    /// [`Scheduler::Mclock`]; settings that do not hold up to [`slots::Config::validate`] share nothing out.
+    /// How many requests each tenant may have in flight, for latency targets of tenants. Only with [`Scheduler::Mclock`];
+    /// settings that [`slots::Config::validate`] refuses set no bounds.
     pub slots: Option<slots::Config>,
 }
 
@@ -94,23 +94,23 @@ pub struct Ticket {
     work: Work,
     cost: u64,
     queued_at: Instant,
-    /// Since when no limit of its tenant's own has held it back.
+    /// Since when no limit of the tenant itself has throttled the request.
     free_at: Instant,
     admitted_at: Instant,
     reserved: bool,
-    /// True if it was given up.
+    /// True if the request was given up ([`Pool::give_up`]).
     lost: bool,
 }
 
 impl Ticket {
-    /// True if its tenant's reservation owed it the dispatch, and not its weight: whatever else queues requests behind
-    /// the pool should serve it first.
+    /// True if the request was dispatched for its tenant's reservation, not by weight: queues behind the pool should serve it
+    /// first.
     #[inline]
     pub fn is_reserved(&self) -> bool {
         self.reserved
     }
 
-    /// The tenant that pays.
+    /// The tenant that the request belongs to.
     pub fn tenant(&self) -> TenantId {
         self.tenant
     }
@@ -125,13 +125,13 @@ impl Ticket {
         self.work
     }
 
-    /// The request began with a slice that was queued at `began`: the latency of the whole counts from then. For the ticket
-    /// of a slice with which a request [ends](crate::units::Part::ends).
+    /// Makes the latency of a divided request count from `began`, when its first slice was queued. For the ticket of a slice
+    /// with which a request [ends](crate::units::Part::ends).
     pub fn began_at(&mut self, began: Instant) {
         self.queued_at = self.queued_at.min(began);
     }
 
-    /// True if [`Pool::exempt`] took its share of the admission budget back.
+    /// True if [`Pool::exempt`] has freed the admission budget that the request took.
     pub fn is_exempt(&self) -> bool {
         self.cost == 0
     }
@@ -170,31 +170,31 @@ struct Tenant {
     blocked: bool,
     queued_fifo: usize,
     in_flight: u64,
-    /// Of them, those that seem to be lost.
+    /// Requests in flight that seem to be lost.
     lost: u64,
-    /// Of them, by [`Direction`](crate::units::Direction).
+    /// Requests in flight by [`Direction`](crate::units::Direction).
     inside_of: [u32; 2],
-    /// Their cost for the admission budget.
+    /// Cost of the requests in flight for the admission budget, in bytes.
     in_flight_cost: u64,
-    /// True if it has a share of the admission budget, and if it asks for a look at it.
+    /// True if the tenant has a share of the admission budget; `asking`: true if it waits to be looked at for one.
     sharing: bool,
     asking: bool,
-    /// Until when its limits throttle it, if it is looked at again then; otherwise far in the future.
+    /// When the tenant is looked at again, as its limits throttle it until then; far in the future if it is not waited for.
     parked: Instant,
     stats: TenantStats,
     throttle: Throttle,
-    /// True if its reads count for the pool's target.
+    /// True if the tenant's reads count for the pool's target.
     counts: bool,
     throttled: Option<Throttled>,
     /// Slots that are delayed; see [`Delays`].
     delayed: u64,
-    /// Slots of the hold before, for a burst that is known.
+    /// [`Throttled::usual`] of the last time that the tenant was throttled, for a burst that is known.
     usual_before: u64,
     seen: Seen,
     guaranteed: Vec<Guaranteed>,
     tally: Tally,
     granted: Granted,
-    /// Of latencies, while a target for a percentile needs it.
+    /// The shape of the tenant's latencies, while a target for a percentile needs it.
     shape: Option<Box<Shape>>,
 }
 
@@ -237,20 +237,20 @@ pub struct Pool<R> {
     bucket: TokenBucket,
     admission: Admission,
     shares: Shares,
-    /// Admission's decision since [`Pool::take_decision`].
+    /// Admission's newest decision, until [`Pool::take_decision`] takes it.
     decided: Option<Decision>,
     tenants: Vec<Tenant>,
     free: Vec<u32>,
     in_flight: u64,
-    /// Tenants with a reservation, and whether that has changed since admission has last heard of it.
+    /// Number of tenants with a reservation; `care_is_due`: true if admission has not heard of its last change.
     reserved: u32,
     care_is_due: bool,
     target: Option<Box<Target>>,
-    /// Why the target's newest decision was taken, since [`Pool::take_target_decision`]; only where it differs in kind.
+    /// Reason of the target's newest decision of another kind, until [`Pool::take_target_decision`] takes it.
     target_decided: Option<response::Reason>,
     delays: Delays,
     guarantees: Option<Box<Guarantees>>,
-    /// Which guarantee cannot be kept, or can again, since [`Pool::take_guarantee_decision`].
+    /// A guarantee that cannot be kept, or can again, until [`Pool::take_guarantee_decision`] takes it.
     guarantee_decided: Option<(TenantId, Scope, throughput::Reason)>,
     slots: Option<Box<Slots>>,
     slices: Slices,
@@ -332,7 +332,7 @@ impl<R> Pool<R> {
         TenantId { index: self.tenants.len() as u32 - 1, generation: 0 }
     }
 
-    /// Removes a tenant and hands back what it had queued, oldest first. What it has in flight completes normally.
+    /// Removes a tenant and returns its queued requests, oldest first. Its requests in flight complete normally.
     pub fn leave(&mut self, id: TenantId) -> Vec<R> {
         let Some(tenant) = self.live_mut(id) else { return Vec::new() };
         let guaranteed = core::mem::take(&mut tenant.guaranteed);
@@ -353,7 +353,7 @@ impl<R> Pool<R> {
         requests
     }
 
-    /// Changes what the operator guaranteed a tenant.
+    /// Changes a tenant's QoS policy: reservation, limit, weight, burst and priority.
     pub fn set_qos(&mut self, now: Instant, id: TenantId, qos: Qos) {
         if self.live_mut(id).is_none() {
             return;
@@ -448,11 +448,11 @@ impl<R> Pool<R> {
         }
     }
 
-    /// [`Pool::dispatch`] with requests that may wait for all others, or whose client may be gone: see the errors.
+    /// [`Pool::dispatch`] that asks `wish` if the request in turn is to run, is put off, or is given back.
     ///
     /// # Errors
-    /// Gives back a request whose turn it is and that `wish` disowns; `None` if it is put off. No limit, share or budget is
-    /// charged for it; call again for the next. With [`Scheduler::None`] nothing is put off.
+    /// A request with the answer [`Wish::Never`] is given back; `None`: a request was put off. No limit, share or budget is
+    /// charged for either; call again for the next request. With [`Scheduler::None`] nothing is put off.
     #[inline]
     pub fn dispatch_wanted<W: Into<Wish>>(
         &mut self,
@@ -569,7 +569,7 @@ impl<R> Pool<R> {
         Ok(Next::Run(entry.request, ticket))
     }
 
-    /// The answer where nothing waits, or what waits has the pool's limit or slots to wait for.
+    /// The answer if nothing is queued, or all waits for the pool's limit or slots; `None`: the budget decides.
     #[inline]
     fn before_the_budget(&self, now: Instant) -> Option<Next<R>> {
         if self.queued() == 0 {
@@ -583,13 +583,13 @@ impl<R> Pool<R> {
         (ready > now).then(|| self.waits_elsewhere(ready))
     }
 
-    /// The requests that wait do not wait for the budget.
+    /// The answer that requests wait until `until`, for something other than the budget.
     fn waits_elsewhere(&self, until: Instant) -> Next<R> {
         self.admission.set_waiting(false);
         Next::Wait(until.min(self.controllers_due()))
     }
 
-    /// A dispatched request has left the back end.
+    /// Takes back the ticket of a request that has left the back end.
     #[inline]
     pub fn complete(&mut self, now: Instant, ticket: Ticket, outcome: Outcome) {
         self.in_flight -= 1;
@@ -673,7 +673,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Requests waiting here.
+    /// Requests queued in the pool.
     #[inline]
     pub fn queued(&self) -> usize {
         self.queue.len() + self.fifo.len()
@@ -717,8 +717,8 @@ impl<R> Pool<R> {
         &self.admission
     }
 
-    /// Ends delays that are over, and decides anew about target, guarantees and slots when it is time, before the state of a pool
-    /// that may be idle is read. [`Pool::dispatch`] does it by itself.
+    /// Ends delays that are over, and decides anew about target, guarantees and slots where that is due. Call it before a
+    /// look at a pool that may be idle; [`Pool::dispatch`] does it by itself.
     #[inline]
     pub fn tick_controllers(&mut self, now: Instant) {
         if self.care_is_due {

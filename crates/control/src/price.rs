@@ -1,38 +1,38 @@
 //! Price: how much of a device's time does a request take beside its bytes?
 //!
-//! Weights share out the device's time. By bytes alone a tenant whose requests are small takes far more of a device that
-//! serves so many requests a second, whatever their size, than one whose requests are large. While a budget keeps requests
-//! waiting the device is always busy, so that the time between completions is what they took it:
+//! Weights share out the device's time. If weights counted bytes alone, a tenant with small requests would take far more than
+//! its share of a device that serves a number of requests a second, whatever their size. While a budget keeps requests
+//! waiting the device is always busy, so that the time between completions is the time that the requests took:
 //!
 //! ```text
 //! time = a × requests + b × bytes        base cost = a / b bytes
 //! ```
 //!
-//! Both are found by least squares over intervals, each with its own mixture of sizes. An interval lasts until what was in
-//! flight at its beginning has left. The base cost is the smallest one from the configured one on that the measurements do not
-//! refute: the lower limit of Fieller's interval for the ratio of two estimates. Where sizes hardly differ, or the device's
-//! time scatters by more than they do, that is the configured one.
+//! `a` and `b` are found by least squares over intervals, each with its own mixture of sizes. An interval lasts until the
+//! requests in flight at its beginning have left. The base cost is the smallest one, not below the configured one, that the
+//! measurements do not refute: the lower limit of Fieller's interval for the ratio of two estimates. Where sizes hardly
+//! differ, or the device's time scatters by more than they do, that is the configured base cost.
 
 use crate::time::{Duration, Instant};
 use crate::units::Direction;
 
-/// Completions of an interval at least: their sizes differ from interval to interval, and what is half done at its ends is
-/// little.
+/// Fewest completions of an interval: few enough that the mean size differs from interval to interval, enough that requests
+/// half done at its ends matter little.
 const SAMPLE: u32 = 16;
-/// Intervals of which older ones are forgotten by halves: as many as tell the base cost to a few per cent where sizes differ.
+/// Number of intervals at which all sums are halved: so many tell the base cost to a few per cent where sizes differ.
 const MEMORY: f64 = 1024.0;
-/// Intervals after which the base cost is computed anew; fewer say nothing of their own scatter.
+/// Intervals between two computations of the base cost; fewer would say nothing of their own scatter.
 const EVERY: u32 = 8;
-/// A base cost that differs by less from the one in force leaves that in force.
+/// A new base cost takes effect only if it differs by more than this factor from the one in force.
 const STEP: f64 = 1.25;
-/// Base costs below a sector are one.
+/// Base costs below a sector, in bytes, count as a sector where two are compared.
 const LEAST_BYTES: f64 = 512.0;
 /// Standard errors within which a difference may be chance.
 const SURE: f64 = 2.0;
 /// The largest base cost, in bytes: more than a disk moves while it seeks.
 const MOST: f64 = 16_777_216.0;
 
-/// Sums over intervals, each with the weight 1/time, as its error grows with its length.
+/// Sums over intervals for the least squares. Each interval weighs 1/time, as its error grows with its length.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     count: f64,
@@ -69,7 +69,7 @@ impl Sums {
         }
     }
 
-    /// The least ratio `a / b` that is not refuted; 0 if nothing is known.
+    /// The smallest base cost `a / b`, in bytes, that the measurements do not refute; 0 if they say nothing.
     fn least_ratio(&self) -> f64 {
         let Self { count, time, requests, bytes, requests_requests: nn, requests_bytes: nb, bytes_bytes: bb } = *self;
         let determinant = nn * bb - nb * nb;
@@ -103,29 +103,29 @@ pub(crate) struct Price {
     completions: u32,
     bytes: u64,
     until: u32,
-    /// The largest request of late, in bytes; halved when the base cost is computed.
+    /// The largest request lately, in bytes; halved when the base cost is computed.
     largest: u32,
-    /// The base cost as configured: it is never below.
+    /// The configured base cost, in bytes: `base` is never below it.
     least: f64,
     /// The base cost in force, in bytes.
     base: f64,
 }
 
-/// A base cost that takes the place of another one.
+/// A change of the base cost.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Change {
-    /// Bytes.
+    /// The new base cost, in bytes.
     pub(crate) base: u32,
-    /// Bytes until now.
+    /// The base cost until now, in bytes.
     pub(crate) before: u32,
-    /// Mean cost of a request, as a multiple of that with the base cost before.
+    /// Mean cost of a request with the new base cost, divided by that with the old one.
     pub(crate) factor: f64,
-    /// Likewise the cost of the largest of late.
+    /// Cost of the largest recent request with the new base cost, divided by that with the old one.
     pub(crate) factor_of_largest: f64,
 }
 
 impl Price {
-    /// `configured`: the base cost until another one is certain, and at least.
+    /// `configured`: the base cost, in bytes, until a larger one is certain.
     pub(crate) fn new(configured: u32) -> Self {
         Self {
             sums: Sums::default(),
@@ -157,9 +157,9 @@ impl Price {
         self.change_to(measured.max(self.least))
     }
 
-    /// A request has come back; `busy` if the device has had all the time more than it could do. Requests without payload
-    /// take what time they like, so that nothing is learnt beside them. The base cost, if another one than before is in force
-    /// from now on. O(1).
+    /// Takes a completed request. `busy`: the budget has kept requests waiting, so that the device had work all the time. A
+    /// completion while not busy, or of a request without payload (`direction` is `None`), whose time depends on other
+    /// things, discards the interval. Returns the change if another base cost is in force from now on. O(1).
     #[inline]
     pub(crate) fn observe(
         &mut self,
@@ -200,7 +200,7 @@ impl Price {
         change
     }
 
-    /// Another base cost is in force from now on, if it differs by more than chance.
+    /// Puts `base` in force if it differs by more than the factor [`STEP`] from the base cost before.
     fn change_to(&mut self, base: f64) -> Option<Change> {
         let before = self.base;
         let ratio = base.max(LEAST_BYTES) / before.max(LEAST_BYTES);
@@ -230,8 +230,8 @@ mod tests {
 
     const CONFIGURED: u32 = 4_000;
 
-    /// The base cost after requests of drawn sizes on a device with so many servers, each of which takes `base_us` for a
-    /// request and moves `mb_per_s`, and takes up to `jitter` longer or shorter; `depth` are in flight.
+    /// The base cost after requests of drawn sizes on a device with `servers` parallel servers. Each takes `base_us` for a
+    /// request and moves `mb_per_s`; times vary at random by up to the fraction `jitter`.
     fn measured(servers: usize, base_us: f64, mb_per_s: f64, sizes: &[u32], jitter: f64, seed: u64) -> f64 {
         let mut random = SplitMix64::new(seed);
         let mut price = Price::new(CONFIGURED);
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    /// The base cost after requests with and without payload in turn, each of which takes a millisecond and 10 us for 4 KiB.
+    /// Lets `price` observe requests with and without payload in turn, each of which takes a millisecond and 10 us for 4 KiB.
     fn beside_flushes(price: &mut Price, steps: u64) {
         let mut now = Instant::ZERO;
         for step in 0..steps {

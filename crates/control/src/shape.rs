@@ -5,30 +5,30 @@ use core::mem;
 use crate::histogram::Histogram;
 use crate::time::{Duration, Instant};
 
-/// How long latencies count for the shape of their distribution: each half is dropped as a whole when the next one
-/// is full, so that a percentile is over the last 5 to 10 s.
+/// Length of one half of the window over which the shape is formed. A half is dropped as a whole when the next one is full,
+/// so that a percentile is over the last 5 to 10 s.
 const HALF_WINDOW: Duration = Duration::from_secs(5);
 
-/// By how much a percentile of latencies exceeds their mean.
+/// The ratio of a percentile of latencies to their mean, learned over several seconds.
 ///
-/// An interval has too few reads for a percentile, and a percentile over many intervals tells late what a decision did,
-/// because it counts reads from before. So the mean of the interval says how long reads take, and the shape of the
-/// distribution, which changes slowly, how many times that the percentile is. The shape is that of latencies as
-/// multiples of the mean of their own interval, so that a change from one interval to the next is no part of it.
+/// One interval has too few reads for a percentile, and a percentile over many intervals shows the effect of a decision late,
+/// because it counts earlier reads. So a percentile is estimated as the mean of the present interval times a ratio from the
+/// distribution's shape, which changes slowly. The shape is that of latencies divided by the mean of their own interval, so
+/// that a change from one interval to the next is no part of it.
 pub struct Shape {
     /// Latencies of the present interval.
     interval: Histogram,
-    /// Multiples of means over the window: its full and its latest half.
+    /// Latencies divided by the mean of their interval: the window's full half; `filling`: its latest half.
     full: Histogram,
     filling: Histogram,
     since: Instant,
 }
 
-/// The record of a multiple of 1.
+/// The duration that stands for a ratio of 1 in the histograms of ratios.
 const UNIT: Duration = Duration::from_millis(1);
 
 impl Shape {
-    /// Nothing is known before the first read.
+    /// A shape without reads, whose first half of the window begins at `now`.
     pub fn new(now: Instant) -> Self {
         let empty = Histogram::new;
         Self { interval: empty(), full: empty(), filling: empty(), since: now }
@@ -40,12 +40,12 @@ impl Shape {
         self.interval.record(response_time);
     }
 
-    /// Counts so many reads of about the same latency.
+    /// Counts `count` reads of the present interval with about the same latency.
     pub fn record_many(&mut self, response_time: Duration, count: u64) {
         self.interval.record_many(response_time, count);
     }
 
-    /// Takes the reads of an interval into account.
+    /// Ends the present interval: its latencies, divided by their mean, enter the window.
     pub fn close_interval(&mut self, now: Instant) {
         if now.since(self.since) >= HALF_WINDOW && self.filling.count() > 0 {
             self.full = mem::take(&mut self.filling);
@@ -62,7 +62,7 @@ impl Shape {
         }
     }
 
-    /// The `quantile` (0 to 1) of reads that take `mean` on average; `None` before the first read was counted.
+    /// Estimates the `quantile` (0 to 1) of latencies with this mean; `None` before an interval with reads was closed.
     pub fn percentile(&self, mean: Duration, quantile: f64) -> Option<Duration> {
         let mut window = self.full.clone();
         window.merge(&self.filling);

@@ -9,45 +9,48 @@
 //! t(slice) <= MULTIPLE x t(small)
 //! ```
 //!
-//! Both times are measured. What a request spends in the device's own queue it spends there whatever its size, so the
-//! difference of the mean latencies of slices and of small requests is the difference of the times that they take the
-//! device: `mean(slice) - mean(small) <= (MULTIPLE - 1) x t(small)`, where `t(small)` is the least recent mean of small
-//! requests, with the shortest queue. Without small requests there is none to protect, and the size stays.
+//! Both times are measured. A request of any size waits equally long in the device's own queue, so the difference of the mean
+//! latencies of slices and of small requests is the difference of the times that they take the device: `mean(slice) -
+//! mean(small) <= (MULTIPLE - 1) x t(small)`, where `t(small)` is the smallest recent mean of small requests, with the
+//! shortest queue. Without small requests there is none to protect, and the size stays.
 //!
-//! Means of some dozen latencies scatter, in a long queue by more than what is looked for. The size changes only where the
-//! difference is clear of four standard errors, grows only where they are fewer than what is looked for, and never because slices are the *faster* ones: no slice takes the
-//! device less time than a small request, so then something behind (an I/O scheduler that sorts by place) prefers them, and
+//! Means of some dozen latencies scatter, in a long queue by more than the difference that is looked for. So a slice shrinks
+//! only where the difference exceeds what is allowed by four standard errors, and grows only where the difference and four
+//! standard errors stay below half of what is allowed. It never grows because slices are *faster* than small requests: no
+//! slice takes the device less time, so something behind the pool (an I/O scheduler that sorts by place) prefers slices, and
 //! the difference says nothing.
 //!
-//! Each direction has a size of its own. Sizes are powers of two. A base cost that the pool has measured allows at least
-//! `MULTIPLE - 1` times as much: a slice of so many bytes takes the device `MULTIPLE` times as long as a request without.
+//! Each direction has a size of its own. Sizes are powers of two. Where the pool has measured a base cost, a slice may always
+//! have `MULTIPLE - 1` times the base cost: it then takes the device `MULTIPLE` times as long as a request without payload.
 
 use crate::time::{Duration, Instant};
 use crate::units::{Direction, Kind, Part};
 
-/// Slices take the device at most so many times as long as a small request: at least three quarters of its time are left for
-/// transfers when large and small requests take turns.
+/// A slice takes the device at most this many times as long as a small request; three quarters of its time then go into the
+/// transfer of its bytes.
 const MULTIPLE: f64 = 4.0;
-/// Requests up to so many bytes are small: nearly all of their time goes into the operation itself.
+/// Requests of up to this many bytes count as small: nearly all of their time goes into the operation itself.
 const SMALL: u32 = 16 << 10;
 /// Time over which latencies are averaged.
 const WINDOW: Duration = Duration::from_secs(1);
-/// Requests of either kind without which a window decides nothing.
+/// Fewest small requests, and fewest slices, with which a window decides about the size.
 const SAMPLES: u32 = 16;
-/// Standard errors within which a difference of two means may be chance. There is a decision a second: two standard errors would
-/// be crossed by chance once a minute, four of independent samples are once in hours. Latencies of one queue are not independent.
+/// Standard errors within which a difference of two means may be chance. There is a decision a second: two standard errors
+/// would be crossed by chance once a minute, four once in hours if the samples were independent. Latencies of one queue are
+/// not.
 const SURE: f64 = 4.0;
-/// The least recent mean of small requests fades by 1/64 a window: it doubles in 45 s.
+/// The remembered smallest mean of small requests rises by 1/64 a window: it doubles in 45 s.
 const FADING: f64 = 64.0;
 
 /// The smallest slice, in bytes: as large as the requests of common bulk clients.
 pub const LEAST: u32 = 64 << 10;
 /// The largest slice, in bytes.
 pub const MOST: u32 = 1 << 20;
-/// The size of slices until something is known.
+/// The size of slices before the first decision, in bytes.
 pub const FIRST: u32 = 256 << 10;
 
-/// Bytes of one request in its pool or device at most: as much as a common bulk client with 64 requests of 64 KiB.
+/// Most bytes of one divided request that are in its pool or device at a time: as much as a common bulk client with 64
+/// requests of 64 KiB.
 const UNDER_WAY: u64 = 4 << 20;
 
 /// A request that is carried out in slices, and how far it has come.
@@ -56,15 +59,15 @@ pub struct Division {
     offset: u64,
     length: u64,
     slice: u64,
-    /// Bytes that slices were begun for, from the front.
+    /// Bytes from the front of the request for which slices have begun.
     begun: u64,
     under_way: u32,
     most: u32,
 }
 
 impl Division {
-    /// A request of `length` bytes at `offset` in slices of `slice` bytes, a power of two, of which the device moves
-    /// `moved`; no slice has begun.
+    /// A request of `length` bytes at `offset` in slices of `slice` bytes, a power of two; no slice has begun. `moved`: bytes
+    /// that the device moves for a slice, which bound how many slices are under way.
     pub const fn new(offset: u64, length: u64, slice: u64, moved: u64) -> Self {
         let most = UNDER_WAY / moved;
         Self { offset, length, slice, begun: 0, under_way: 0, most: if most == 0 { 1 } else { most as u32 } }
@@ -90,7 +93,7 @@ impl Division {
         self.left() > 0 && self.under_way < self.most
     }
 
-    /// Begins the next slice: its offset, length and part.
+    /// Begins the next slice; returns its offset, length and part.
     pub fn begin(&mut self) -> (u64, u64, Part) {
         let (offset, length, first) = (self.offset + self.begun, self.next(), self.begun == 0);
         self.begun += length;
@@ -103,12 +106,12 @@ impl Division {
         (offset, length, part)
     }
 
-    /// One slice is done.
+    /// Notes that a slice is done.
     pub const fn end(&mut self) {
         self.under_way -= 1;
     }
 
-    /// Begins something else that the request waits for: a flush, or all that is left as one piece.
+    /// Begins a last step that the request waits for: a flush, or all that is left as one piece.
     pub const fn begin_last(&mut self) {
         self.begun = self.length;
         self.under_way += 1;
@@ -120,7 +123,7 @@ impl Division {
     }
 }
 
-/// A mean that is being formed.
+/// Sums of latencies, from which a mean is formed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Forming {
     sum_ns: f64,
@@ -128,7 +131,7 @@ struct Forming {
     count: u32,
 }
 
-/// A mean, and the variance of what it would be in other windows like this; in nanoseconds.
+/// A mean latency in nanoseconds, and the square of its standard error.
 #[derive(Clone, Copy)]
 struct Mean {
     ns: f64,
@@ -144,7 +147,7 @@ impl Forming {
         self.count += 1;
     }
 
-    /// The mean, if there are enough samples; begins anew.
+    /// The mean, if there are at least [`SAMPLES`] latencies; resets the sums.
     fn take(&mut self) -> Option<Mean> {
         let Self { sum_ns, squares, count } = core::mem::take(self);
         let n = f64::from(count);
@@ -157,11 +160,11 @@ impl Forming {
 #[derive(Clone, Debug)]
 pub struct Slices {
     bytes: [u32; 2],
-    /// Bytes that take at most so long by the price of a request; 0 if none is known.
+    /// Smallest size of a slice that the base cost allows, in bytes; 0 if no base cost was measured.
     priced: u32,
     small: [Forming; 2],
     sliced: [Forming; 2],
-    /// The least recent mean of small requests, in nanoseconds.
+    /// The smallest recent mean latency of small requests, in nanoseconds.
     floor_ns: f64,
     window_ends: Instant,
 }
@@ -185,7 +188,7 @@ impl Slices {
         self.bytes[direction as usize].max(self.priced)
     }
 
-    /// A request takes the device as long as `base` bytes beside its own, at least.
+    /// Takes a measured base cost: each request takes the device as long as `base` bytes, on top of its payload.
     pub(crate) fn set_price(&mut self, base: u32) {
         let longest = (f64::from(base) * (MULTIPLE - 1.0)).min(f64::from(MOST)) as u32;
         self.priced = longest.checked_ilog2().map_or(0, |power| 1 << power);
@@ -198,7 +201,7 @@ impl Slices {
         (bytes > slice).then(|| Division::new(offset, bytes, slice, slice))
     }
 
-    /// A request of so many bytes has come back from the device after `latency`. O(1).
+    /// Takes the latency of a request of this size that the device has completed. O(1).
     #[inline]
     pub fn observe(&mut self, now: Instant, kind: Kind, bytes: u32, latency: Duration) {
         let Some(direction) = kind.direction() else { return };
@@ -239,8 +242,8 @@ impl Slices {
 mod tests {
     use super::*;
 
-    /// The size of read slices on a device with a time for an operation and a bandwidth, after `seconds` in which a queue of
-    /// `queue_us` stands before everything.
+    /// The size of read slices after `seconds` on a device that takes `base_us` for an operation and moves `mb_per_s`, where
+    /// every request first waits for `queue_us`.
     fn settled(slices: &mut Slices, from_s: u64, seconds: u64, base_us: u64, mb_per_s: u64, queue_us: u64) -> u32 {
         for ms in from_s * 1000..(from_s + seconds) * 1000 {
             let now = Instant::ZERO + Duration::from_millis(ms);

@@ -72,9 +72,9 @@ const TIME_UNITS: [(&str, u64); 7] = [
 
 /// Why a text is no quantity.
 enum Misfit {
-    /// It is no number with a unit, or does not come out whole.
+    /// The text is no number with a known unit, or gives no whole number.
     Form,
-    /// It does not fit.
+    /// The number does not fit 64 bits.
     Large,
 }
 
@@ -163,7 +163,7 @@ impl fmt::Display for Duration {
     }
 }
 
-/// Reads a value that is written as text, or as an integer where `integers` allow.
+/// Reads a value that is written as text, or as an integer if `integer` is set.
 #[doc(hidden)]
 pub struct TextVisitor<T> {
     pub expecting: &'static str,
@@ -196,7 +196,7 @@ impl<T: FromStr<Err = UnitError>> de::Visitor<'_> for TextVisitor<T> {
     }
 }
 
-/// Serialises as text and reads what it writes.
+/// Implements `serde` and JSON schema for a type in its text form (`Display` and `FromStr`).
 #[macro_export]
 macro_rules! as_text {
     ($type:ident, $expecting:literal, $integer:expr, $schema:tt) => {
@@ -238,7 +238,8 @@ crate::as_text!(Duration, "a length of time such as \"50ms\" or \"2s\"", None, {
     "pattern": r"^(0|[0-9][0-9_]*(\.[0-9]+)? ?(ns|us|ms|s|m|h|d))$"
 });
 
-/// The form of a field that holds a number of bytes, or bytes per second: that of [`Bytes`]. For `#[serde(with = "AsBytes")]`.
+/// The form of an integer field in bytes, or bytes per second: written and read like [`Bytes`]. For `#[serde(with =
+/// "AsBytes")]`.
 pub struct AsBytes;
 
 impl AsBytes {

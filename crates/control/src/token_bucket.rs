@@ -25,7 +25,7 @@ const FRACTION_BITS: u32 = 32;
 /// Nanoseconds in a second, in tag units.
 const SECOND: u128 = 1_000_000_000 << FRACTION_BITS;
 
-/// The two rates of [`Rates`], as array positions.
+/// Array positions of the two rates: requests per second, and bytes per second.
 pub(crate) const IOPS: usize = 0;
 pub(crate) const BYTES: usize = 1;
 
@@ -33,9 +33,9 @@ pub(crate) const BYTES: usize = 1;
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub struct TokenBucket {
-    /// When all that passed is paid for, per rate.
+    /// For each rate, when all that passed is paid for, in units of 2⁻³² ns.
     tags: [u128; 2],
-    /// Price of one request, of one byte; 0 = rate not set.
+    /// Price of one request and of one byte, in units of 2⁻³² ns; 0 = rate not set.
     prices: [u64; 2],
     burst_ns: u64,
 }
@@ -55,16 +55,15 @@ impl TokenBucket {
 
     /// Charges a request that passes at `now`. O(1).
     ///
-    /// A request may be charged before [`TokenBucket::ready_at`] (a reservation took it
-    /// through): later ones then wait as if it had passed at that instant, or now. A reservation
-    /// above the limit would otherwise run up a debt, which it would have to pay off once
-    /// the limit is raised.
+    /// A request may be charged before [`TokenBucket::ready_at`] (a reservation took it through): later ones then wait as if
+    /// it had passed when it was ready, and that were now. Otherwise a reservation above the limit would run up a debt, which
+    /// it would have to pay off once the limit is raised.
     #[inline]
     pub fn take(&mut self, now: Instant, work: &Work) {
         self.charge(now, work.part.begins().into(), work.payload());
     }
 
-    /// Charges so many requests and bytes.
+    /// Charges `requests` requests and `bytes` payload bytes that pass at `now`.
     #[inline]
     pub(crate) fn charge(&mut self, now: Instant, requests: u32, bytes: u32) {
         let now_tag = tag(now.as_nanos());
@@ -99,7 +98,7 @@ impl TokenBucket {
         self.burst_ns = burst.as_nanos();
     }
 
-    /// [`TokenBucket::set_rates`] with the rates that it has.
+    /// Changes the burst at `now`; the rates stay. See [`TokenBucket::set_rates`].
     pub(crate) fn set_burst(&mut self, now: Instant, burst: Duration) {
         self.change(now, self.prices, burst);
     }
@@ -149,7 +148,7 @@ fn prices(rates: Rates) -> [u64; 2] {
     })
 }
 
-/// The work that `debt` stands for at price `from`, as time at price `to`; rounded up.
+/// Converts `debt`, the time that some work takes at price `from`, to the time that it takes at price `to`; rounded up.
 fn convert(debt: u128, from: u64, to: u64) -> u128 {
     if from == 0 || to == 0 {
         return 0;

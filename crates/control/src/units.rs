@@ -14,7 +14,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The way its data goes; `None` where it moves none.
+    /// The direction in which the request moves data; `None` for kinds that move none.
     #[inline]
     pub const fn direction(self) -> Option<Direction> {
         match self {
@@ -36,15 +36,15 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both, in the order of their numbers.
+    /// Both directions, in order of their numbers (as array indices).
     pub const ALL: [Self; 2] = [Self::Read, Self::Write];
 }
 
-/// The part of a client's request that a piece of work is. Large requests are divided into slices in front of the
-/// scheduler, so that others go in between.
+/// The position of a piece of work in a client's request. Large requests are divided into slices in front of the scheduler,
+/// so that other requests go in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Part {
-    /// All of it.
+    /// The whole request, undivided.
     #[default]
     Whole,
     /// The first slice: it counts as the request in limits on requests.
@@ -56,13 +56,13 @@ pub enum Part {
 }
 
 impl Part {
-    /// True if a request begins with it.
+    /// True if a request begins with this part.
     #[inline]
     pub const fn begins(self) -> bool {
         matches!(self, Self::Whole | Self::First)
     }
 
-    /// True if a request ends with it.
+    /// True if a request ends with this part.
     #[inline]
     pub const fn ends(self) -> bool {
         matches!(self, Self::Whole | Self::Last)
@@ -74,10 +74,10 @@ impl Part {
 pub struct Work {
     /// The kind of the request.
     pub kind: Kind,
-    /// Payload bytes that cross the device interface; 0 for [`Kind::Flush`]. For [`Kind::Meta`] the bytes whose transfer
-    /// takes as long: they count for weights and budget, not for limits.
+    /// Payload bytes that cross the device interface; 0 for [`Kind::Flush`]. For [`Kind::Meta`], the bytes whose transfer
+    /// would take the device as long: they count for weights and budget, not for limits.
     pub bytes: u32,
-    /// The part of a request that it is.
+    /// The position of this work in its request.
     pub part: Part,
 }
 
@@ -88,7 +88,7 @@ impl Work {
         Self { kind, bytes, part: Part::Whole }
     }
 
-    /// Payload bytes, as limits count them.
+    /// Payload bytes, as limits count them: 0 for kinds that move no data.
     #[inline]
     pub const fn payload(&self) -> u32 {
         if self.kind.direction().is_some() { self.bytes } else { 0 }

@@ -1,4 +1,4 @@
-//! `evenkeel check`: a policy and this host in one command.
+//! `evenkeel check`: checks a policy and this host in one command.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -31,7 +31,7 @@ use crate::control::{table, words};
 use crate::guard::{abilities, judged};
 use crate::output;
 
-/// How long an OSD may take to answer.
+/// Longest wait for an OSD's answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 /// Arguments of `check`.
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Both programs' readings of a file, and what this host lacks for it.
+/// Reads a file as server and as agent, and finds the parts of it that this host does not enforce.
 fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
     let source = match Source::read(file) {
         Ok(source) => source,
@@ -149,7 +149,7 @@ fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Files of TLS that a server or an agent would refuse. Nothing is said of what this process may not read.
+/// A finding about TLS files that a server or an agent would refuse; files that this process may not read are left out.
 fn certificates(terms: &Terms) -> Option<Finding> {
     let Err(tls::Error { name, path, why }) = Acceptor::load(terms) else { return None };
     let unreadable = File::open(&path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
@@ -158,7 +158,7 @@ fn certificates(terms: &Terms) -> Option<Finding> {
     Some(Finding { severity, path: path_of, message: format!("{} {why}", path.display()) })
 }
 
-/// The addresses of etcd that do not answer: without any, a server's slots are not shared.
+/// The etcd addresses that do not answer. Without any, hosts do not share slots.
 fn silent(etcd: BTreeSet<String>, host: &Preflight, complain: impl Fn(&[&str], String) -> Problem) -> Vec<Missing> {
     let is_silent =
         |finding: &&preflight::Finding| finding.presence == Presence::Missing && etcd.contains(&finding.part);
@@ -173,14 +173,14 @@ fn silent(etcd: BTreeSet<String>, host: &Preflight, complain: impl Fn(&[&str], S
     silent.iter().map(lack).collect()
 }
 
-/// Adds what the other program says, unless the first has said something about the same key.
+/// Adds the problems that the other program finds, except for keys with a problem already.
 fn add(known: &mut Vec<Problem>, more: Vec<Problem>) {
     let keys: BTreeSet<_> = known.iter().map(|problem| (problem.position, problem.key.clone())).collect();
     known.extend(more.into_iter().filter(|problem| !keys.contains(&(problem.position, problem.key.clone()))));
     known.sort_by_key(|problem| problem.position);
 }
 
-/// The parts of the agent's policy that this host does not enforce.
+/// The parts of the agent's policy that this host does not enforce, by its kernel, devices, OSDs and etcd.
 fn on_this_host(
     config: &mut evenkeel_guard::Config,
     host: &mut Preflight,
@@ -205,7 +205,7 @@ fn on_this_host(
     Ok(preflight::lacks(config, host, &map, (&roots, Path::new(cgroup::ROOT)), complain))
 }
 
-/// The effective policy as a table, with what is missing below.
+/// The effective policy as a table, and below it the parts that are not enforced.
 fn policy(checked: &Checked) -> String {
     let row = |row: &Row| {
         let all = || "all".to_owned();
@@ -235,7 +235,7 @@ fn policy(checked: &Checked) -> String {
     text
 }
 
-/// The kernel's features as a table, with what is lost and what to do below.
+/// The kernel's features as a table, and below it what each missing feature costs, with its remedy.
 fn parts(host: &Preflight) -> String {
     let row = |finding: &preflight::Finding| {
         let presence = finding.presence.name().to_owned();

@@ -1,4 +1,4 @@
-//! `evenkeel config`: explain and describe configurations.
+//! `evenkeel config`: prints an example of the configuration, and JSON schemas.
 
 use evenkeel_guard::loops::record;
 use evenkeel_policy::state;
@@ -34,7 +34,7 @@ pub(crate) enum Document {
 /// Runs the command.
 ///
 /// # Errors
-/// When it cannot be written.
+/// When the text cannot be written to standard output.
 pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
     let of = match command {
         Command::Example => return output::print(evenkeel_policy::EXAMPLE),

@@ -40,7 +40,7 @@ pub(crate) struct Args {
     check_journal: Option<PathBuf>,
 }
 
-/// Checks that a text names an export.
+/// Parses the URI of an export.
 fn export(text: &str) -> Result<String, UnitError> {
     text.parse::<Target>().map(|_| text.to_owned())
 }
@@ -48,7 +48,7 @@ fn export(text: &str) -> Result<String, UnitError> {
 /// Runs the load and prints its result.
 ///
 /// # Errors
-/// Reports a server that cannot be reached or is lost, request errors and content mismatches.
+/// When a server cannot be reached or is lost, requests fail, or content is wrong.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let seed = args.seed.unwrap_or_else(seed_from_time);
     let jobs = jobs(args.jobs.as_deref(), args.uri.as_deref(), &args.options, seed).map_err(judged)?;
@@ -90,7 +90,7 @@ fn journal(path: &std::path::Path, job: &Job, json: bool) -> anyhow::Result<Jour
     Journal::of(job, path).map_err(judged)
 }
 
-/// An error of options is one of the command line.
+/// The error for the user: an error of options counts as a wrong command line.
 fn judged(error: evenkeel_load::Error) -> Error {
     let is_of_options = error.is_of_options();
     let error = Error::from(error);

@@ -1,7 +1,7 @@
 //! The log: lines on stderr.
 //!
-//! A server and an agent have them written by a thread of its own: who reads their stderr may stop, and then a write never
-//! returns. What does not fit between the two is dropped and counted.
+//! In a server or an agent a thread of its own writes the lines: if the reader of stderr stops reading, a write never
+//! returns. Lines for which the queue to that thread has no room are dropped and counted.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fs::File;
@@ -20,14 +20,14 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that wait to be written at most: some 150 KiB, what a reader that is a little late has missed.
+/// The most lines that wait to be written: some 150 KiB, enough for a reader that is a little late.
 const MAX_WAITING: usize = 1024;
-/// How long the end of the program waits for lines that are not written yet.
+/// Time for which the program waits at its end for lines that are not written yet.
 const END_PATIENCE: Duration = Duration::from_millis(500);
-/// The levels by name.
+/// Names of the levels.
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
-/// Reads a filter. A word by itself is a level or a part of this program: of a mistyped level nothing would be logged.
+/// Parses a filter. A word by itself must be a level or a part of this program, because a mistyped level would disable the log.
 fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
     let bare = filter.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains(['=', '[']));
     let mut unknown = bare.filter(|word| !word.starts_with("evenkeel") && word.parse::<LevelFilter>().is_err());
@@ -43,23 +43,24 @@ fn parse(filter: &str) -> anyhow::Result<EnvFilter> {
 
 enum Message {
     Line(Vec<u8>),
-    /// Answered when everything before it is written.
+    /// Answers when all lines before it are written.
     End(SyncSender<()>),
 }
 
-/// Where log lines go.
+/// The destination of log lines.
 #[derive(Clone)]
 pub(crate) struct Log {
-    /// The thread that writes; without one they are written at once.
+    /// The queue to the thread that writes; `None`: lines are written at once.
     writer: Option<SyncSender<Message>>,
     dropped: Arc<AtomicU64>,
 }
 
 impl Log {
-    /// Logs what passes `filter` to stderr from now on; by a thread if the program `serves` until it is stopped.
+    /// Logs lines that pass `filter` to stderr from now on. `serves`: the program runs until it is stopped, so a thread
+    /// writes the lines.
     ///
     /// # Errors
-    /// When `filter` is none, or there is no thread to be had.
+    /// When `filter` is invalid, or no thread can be started.
     pub(crate) fn start(filter: &str, serves: bool) -> anyhow::Result<Self> {
         let parsed = parse(filter)?;
         let log = if serves {
@@ -98,7 +99,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Writes a line.
+    /// Logs a line.
     pub(crate) fn say(&self, line: &str) {
         self.take(format!("{line}\n").into_bytes());
     }
@@ -114,7 +115,7 @@ impl Log {
         }
     }
 
-    /// Waits until everything is written, but not for a reader that has stopped.
+    /// Waits until all lines are written, but only for a limited time if the reader has stopped.
     pub(crate) fn finish(&self) {
         let Some(writer) = &self.writer else { return };
         let until = Instant::now() + END_PATIENCE;
@@ -126,7 +127,7 @@ impl Log {
     }
 }
 
-/// Writes all messages, and how many lines there was no room for.
+/// Writes all messages to `out`, and the number of dropped lines.
 fn write(out: &mut impl Write, messages: &Receiver<Message>, dropped: &AtomicU64) {
     for message in messages {
         match message {
@@ -148,7 +149,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 }
 
-/// Takes one line with each call.
+/// A writer that passes on each call's bytes as one log line.
 pub(crate) struct Lines<'a>(&'a Log);
 
 impl Write for Lines<'_> {
@@ -169,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// A reader that takes one line for each turn.
+    /// A stream whose reader reads one line each time it is released.
     struct Slow {
         turns: Receiver<()>,
         read: Arc<Mutex<String>>,

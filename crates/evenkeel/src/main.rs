@@ -29,7 +29,7 @@ mod signals;
 mod sim;
 mod top;
 
-/// `evenkeel guard` knows a server by it, whatever its file is called.
+/// Mark in the program by which `evenkeel guard` recognises a server, whatever its file is called.
 #[used]
 #[unsafe(link_section = ".note.evenkeel")]
 static MARK: Mark = Mark::SERVES;
@@ -118,9 +118,10 @@ enum Command {
     },
 }
 
-/// Below this limit (`ulimit -s`) the program runs on a thread, whose stack is no part of it: it would end without a word.
+/// Stack limit (`ulimit -s`) in bytes below which the program runs on a thread, whose stack does not count; otherwise
+/// it would crash without a message.
 const ENOUGH_STACK: u64 = 1 << 20;
-/// Stack of that thread, as by default of a main thread.
+/// Stack of that thread, in bytes: the usual size of a main thread's.
 const STACK: usize = 8 << 20;
 
 fn main() -> ExitCode {
@@ -138,12 +139,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// The description of the command line, with examples.
+/// The parser of the command line, with examples in its help.
 fn program() -> clap::Command {
     manual::with_examples(with_negative_numbers(Cli::command()))
 }
 
-/// Lets negative numbers be values: what is wrong with one is better said of the value than of an option that is none.
+/// Accepts negative numbers as values, so that errors name the wrong value and not an unknown option.
 fn with_negative_numbers(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|arg| {
         let takes = arg.get_action().takes_values();

@@ -1,4 +1,4 @@
-//! Standard output that may be a closed pipe, or one without a reader.
+//! Standard output, which may be a closed pipe or one that is not read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write};
@@ -13,18 +13,18 @@ use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-/// How long a server or an agent waits for a reader of what it says at its start.
+/// Longest wait of a server or an agent for a reader of its start message.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Prints `text`. A reader that has seen enough (`| head`) is no error.
+/// Prints `text`. A closed pipe, as with `| head`, is no error.
 ///
 /// # Errors
-/// When standard output cannot take it, for example on a full disk.
+/// When standard output cannot take the text, as on a full disk.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write(&mut io::stdout().lock(), text)
 }
 
-/// Prints `text` from a program that goes on whether or not it can be read.
+/// Prints `text` in a program that continues if it cannot be printed.
 pub(crate) fn say(text: &str) {
     let _ = print(text);
 }
@@ -33,10 +33,10 @@ fn write(out: &mut impl Write, text: &str) -> anyhow::Result<()> {
     unless_closed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// The result of writing to standard output, where a reader that has seen enough is no error.
+/// Ignores an error of writing to standard output if a pipe is closed.
 ///
 /// # Errors
-/// Any other.
+/// Any other error.
 pub(crate) fn unless_closed(written: io::Result<()>) -> anyhow::Result<()> {
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -46,40 +46,40 @@ pub(crate) fn unless_closed(written: io::Result<()>) -> anyhow::Result<()> {
     }
 }
 
-/// Writes `text` to standard error. Where that is full or closed there is no place to say so, and the work goes on.
+/// Writes `text` to standard error. A failure is ignored, as there is no place to report it.
 pub(crate) fn complain(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// A command line that is well-formed and cannot be used all the same: exit status 2, as of one that is not.
+/// An error of a command line that parses but cannot be used: exit status 2, as of one that does not parse.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
-/// Makes sure that a report can be written, before minutes of work and not after. Its content stays.
+/// Checks that a report can be written, before minutes of work instead of afterwards. An existing file keeps its content.
 ///
 /// # Errors
-/// When it cannot, with its name.
+/// When the file cannot be written; names it.
 pub(crate) fn prepare(path: &Path) -> anyhow::Result<()> {
     OpenOptions::new().append(true).create(true).open(path).with_context(|| cannot_write(path))?;
     Ok(())
 }
 
-/// The words for a report that cannot be written.
+/// Error message about a report that cannot be written.
 pub(crate) fn cannot_write(path: &Path) -> String {
     format!("cannot write the report {}", path.display())
 }
 
-/// Prints a record as JSON, or the `text` that is made of it.
+/// Prints a record as JSON, or as the text that `text` makes of it.
 ///
 /// # Errors
-/// When the record cannot be written as JSON, or as of [`print()`].
+/// When the record cannot be serialised, or as of [`print()`].
 pub(crate) fn show<T: Serialize>(json: bool, record: &T, text: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
     print(&if json { serde_json::to_string_pretty(record)? + "\n" } else { text(record) })
 }
 
-/// Prints `text`, which fits a pipe, from a program that lasts: a reader that has stopped does not keep it from going on.
-/// The lines then come when the reader does.
+/// Prints `text`, which must fit a pipe's buffer, in a program that keeps running. A reader that has stopped does not
+/// block the program, and gets the lines when it reads again.
 pub(crate) fn announce(text: String) {
     // Not by `io::stdout`, whose lock would be held by a write that never returns.
     let Ok(out) = io::stdout().as_fd().try_clone_to_owned() else { return say(&text) };
@@ -98,7 +98,7 @@ pub(crate) fn announce(text: String) {
     }
 }
 
-/// A line on the terminal that shows how far some work is; nothing where standard error is none.
+/// A progress line on the terminal; nothing if standard error is no terminal.
 pub(crate) fn spinner(template: &str) -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -111,13 +111,13 @@ pub(crate) fn spinner(template: &str) -> ProgressBar {
     bar
 }
 
-/// The command line that repeats what is shown, with the name of the program instead of its path.
+/// The command line of this run, with the program's name instead of its path.
 pub(crate) fn command() -> String {
     let arguments = std::env::args_os().skip(1).map(|argument| quoted(argument.to_string_lossy().into_owned()));
     format!("evenkeel {}", arguments.collect::<Vec<_>>().join(" "))
 }
 
-/// A word as a shell takes it.
+/// A word, quoted for a shell if necessary.
 pub(crate) fn quoted(word: String) -> String {
     let is_special = |c: char| c.is_whitespace() || "\"'{}[]*?$;&|<>()`\\#!".contains(c);
     if word.is_empty() || word.contains(is_special) { format!("'{}'", word.replace('\'', "'\\''")) } else { word }
@@ -127,7 +127,7 @@ pub(crate) fn quoted(word: String) -> String {
 mod tests {
     use super::*;
 
-    /// Refuses every write with this error.
+    /// A writer that fails every write with this error.
     struct Refusing(io::ErrorKind);
 
     impl Write for Refusing {

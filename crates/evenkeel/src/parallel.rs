@@ -1,4 +1,4 @@
-//! Many simulations at once: on every core, in order, with progress and a way to stop.
+//! Runs many simulations on all cores, with results in order, progress and interrupts.
 
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
@@ -10,35 +10,35 @@ use anyhow::Context;
 use evenkeel_sim::world::{self, Failure, Run, Setup};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Work that is done sooner shows no progress.
+/// Running time below which no progress is shown.
 const QUIET: Duration = Duration::from_secs(2);
-/// How often progress is drawn.
+/// Interval at which progress is drawn.
 const REDRAW: Duration = Duration::from_millis(100);
-/// Progress counts in parts of a run.
+/// Units of progress in one run.
 const PARTS: u64 = 1000;
 
-/// Why there are no results.
+/// Reason why there are no results.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Stopped {
-    /// The user asked for it.
+    /// The user interrupted the work.
     #[error("interrupted after {done} of {of} runs")]
     Interrupted {
-        /// Runs that were complete by then.
+        /// Number of runs that were complete.
         done: usize,
-        /// All runs.
+        /// Number of all runs.
         of: usize,
     },
-    /// A run failed; the one that comes first in order, if several did.
+    /// A run failed; if several did, the first one in order.
     #[error("run {place}: {failure}")]
     Failed {
-        /// Its place, from 0.
+        /// Index of the run, from 0.
         place: usize,
-        /// Why.
+        /// The failure of the run.
         failure: Failure,
     },
 }
 
-/// Exit status after an interrupt, as shells have it.
+/// Exit status after an interrupt, as in shells.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// A flag that the first SIGINT or SIGTERM sets; the second ends the process.
@@ -55,16 +55,16 @@ pub(crate) fn interrupts() -> anyhow::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// One for each core.
+/// Number of cores.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// Runs each setup with its seed and answers what `keep` makes of each result, in the order given: the answer does not
-/// depend on `threads`.
+/// Runs each setup with its seed, and applies `keep` to each result; the answers are in the order of `runs`, whatever
+/// `threads` is.
 ///
 /// # Errors
-/// When `stop` was set, or when a run failed (the others are then given up).
+/// When `stop` was set, or a run failed (the others are then aborted).
 pub(crate) fn simulate<R: Send>(
     runs: &[(&Setup, u64)],
     threads: usize,
@@ -86,11 +86,11 @@ pub(crate) fn simulate<R: Send>(
     if whole { Ok(kept) } else { Err(Stopped::Interrupted { done: kept.len(), of }) }
 }
 
-/// Applies `work` to each item on `threads` threads and answers in the order given. For items that take well below a
-/// second: an interrupt waits for those under way.
+/// Applies `work` to each item on `threads` threads; results in the order of the items. For items that take well below
+/// a second: an interrupt waits for those in progress.
 ///
 /// # Errors
-/// When `stop` was set, or what kept an item from its result.
+/// When `stop` was set, or `work` failed for an item.
 pub(crate) fn each<T: Sync, R: Send>(
     items: &[T],
     threads: usize,
@@ -104,9 +104,9 @@ pub(crate) fn each<T: Sync, R: Send>(
     if results.len() < items.len() { Err(Stopped::Interrupted { done, of: items.len() }.into()) } else { Ok(results) }
 }
 
-/// Applies `work` to each item on `threads` threads until `stop` is set or an item fails, and answers in the order given:
-/// nothing for items that had not begun by then. `work` gets the place of its item, and what reports how much of it is done (0 to
-/// 1) and answers whether to go on. Shows progress on a terminal when it takes longer than two seconds.
+/// Applies `work` to each item on `threads` threads until `stop` is set or an item fails; results in the order of the
+/// items, `None` for items that had not begun. `work` gets the index of its item, and a function to call with its
+/// progress (0 to 1), which returns `Break` when the work must end. After two seconds progress is shown on a terminal.
 pub(crate) fn until<T: Sync, R: Send, E: Send>(
     items: &[T],
     threads: usize,
@@ -144,7 +144,7 @@ pub(crate) fn until<T: Sync, R: Send, E: Send>(
     results.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
 }
 
-/// Draws progress until the work is finished.
+/// Draws progress until `finished` returns true.
 fn show_until(finished: &dyn Fn() -> bool, done: &dyn Fn() -> u64, runs: usize) {
     let begun = Instant::now();
     let mut bar: Option<ProgressBar> = None;

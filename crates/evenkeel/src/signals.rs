@@ -1,4 +1,4 @@
-//! Signals: those that stop a server or an agent, and those that must not end it. `docs/reference/failures.md` lists all of them.
+//! Signals that stop a server or an agent, and signals that must not end it. `docs/reference/failures.md` lists all of them.
 
 use std::ffi::c_int;
 use std::io;
@@ -17,22 +17,22 @@ use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 const SIGPWR: c_int = Signal::POWER.as_raw();
 const SIGSTKFLT: c_int = Signal::STKFLT.as_raw();
 
-/// Those that stop gracefully: a user or program asks for it, the power is about to fail, the soft limit of processor time is
-/// reached.
+/// Signals that stop gracefully: a user or program asks for it, power is about to fail, or the soft limit of processor
+/// time is reached.
 pub(crate) const STOP: [c_int; 4] = [SIGTERM, SIGINT, SIGPWR, SIGXCPU];
 
-/// Those that would end a program by default and say nothing that a server or an agent understands.
+/// Signals that would end a program by default and mean nothing to a server or an agent.
 const STRAY: [c_int; 7] = [SIGUSR1, SIGUSR2, SIGALRM, SIGVTALRM, SIGPROF, SIGIO, SIGSTKFLT];
 
-/// Real-time signals, which no program sends; 32 and 33 the C library keeps for itself.
+/// Real-time signals, which no program sends; the C library reserves 32 and 33.
 const REAL_TIME: RangeInclusive<c_int> = 34..=64;
 
-/// Signals as they come, with what the kernel knows of them.
+/// Received signals, with what the kernel knows of their senders.
 pub(crate) type Received = SignalsInfo<WithRawSiginfo>;
-/// The process that has sent a signal, where the kernel knows it.
+/// The process that sent a signal, if the kernel knows it.
 pub(crate) type Sender = Option<Process>;
 
-/// Those that stop, and SIGHUP.
+/// Receives signals that stop, and SIGHUP.
 ///
 /// # Errors
 /// When the process has no descriptors left.
@@ -40,7 +40,7 @@ pub(crate) fn receive() -> anyhow::Result<Received> {
     Received::new(STOP.into_iter().chain([SIGHUP])).context("cannot listen for signals")
 }
 
-/// The process that has sent it.
+/// The process that sent a signal.
 pub(crate) fn sender(info: &siginfo_t) -> Sender {
     // Positive: from the kernel. A sender in another PID namespace has no number here.
     // SAFETY: all other signals of this process have the fields of one that was sent.
@@ -48,15 +48,15 @@ pub(crate) fn sender(info: &siginfo_t) -> Sender {
     Some(Process { uid, pid: (pid > 0).then_some(pid) })
 }
 
-/// A request that comes sooner after another one is the same: `timeout` sends TERM to its child and to the whole group.
+/// Time within which a further signal is part of the same request: `timeout` sends TERM to its child and to the whole group.
 const SAME_REQUEST: Duration = Duration::from_millis(200);
 
-/// True if a signal that comes so long after the stop began asks to stop at once. One that comes again by itself does not.
+/// True if a signal that comes this long after the first one asks to stop at once. Signals that repeat by themselves do not.
 pub(crate) fn is_second_request(signal: c_int, since: Duration) -> bool {
     matches!(signal, SIGTERM | SIGINT) && since >= SAME_REQUEST
 }
 
-/// Why a signal stops a server or an agent.
+/// Reason for which a signal stops a server or an agent, as text.
 pub(crate) fn reason(signal: c_int) -> &'static str {
     match signal {
         SIGPWR => "SIGPWR: the power is about to fail",
@@ -65,16 +65,16 @@ pub(crate) fn reason(signal: c_int) -> &'static str {
     }
 }
 
-/// Lets `signals` pass without effect. They get a handler instead of being ignored, because that is not passed on to
-/// programs that are started.
+/// Makes `signals` have no effect. They get a handler instead of being ignored, as programs that are started would
+/// inherit the latter.
 ///
 /// # Errors
-/// None that a signal of this system can cause.
+/// This fails for no signal of this system.
 pub(crate) fn pass(signals: impl IntoIterator<Item = c_int>) -> io::Result<()> {
     signals.into_iter().try_for_each(|signal| signal_hook::flag::register(signal, Arc::default()).map(drop))
 }
 
-/// Lets every signal pass that is nothing to a server or an agent: one sent by mistake does not end it.
+/// Makes all signals without a meaning have no effect, so that one sent by mistake does not end the process.
 ///
 /// # Errors
 /// As of [`pass`].

@@ -1,5 +1,5 @@
-//! `evenkeel serve` with the clients that people use: content, holes and exit codes, over TCP and Unix sockets,
-//! on both engines, on every kind of volume; and the API of `evenkeel guard` with those that ask over HTTPS.
+//! `evenkeel serve` with common NBD clients: content, holes and exit codes, over TCP and Unix sockets, on both engines,
+//! on every kind of volume. And the API of `evenkeel guard` with clients that use HTTPS.
 
 #[macro_use]
 #[path = "clients/harness.rs"]

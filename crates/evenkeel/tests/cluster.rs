@@ -21,14 +21,14 @@ mod skip;
 use port::Port;
 use server::{EVENKEEL, Folder, Server, http};
 
-/// How long anything may take; a bound for broken runs.
+/// Longest wait for any event; only a broken program takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// An etcd in a folder, on ports that are its own while it is started again, too.
+/// A running etcd with its data in a folder, on ports that stay reserved while etcd is restarted.
 struct Etcd {
     child: Child,
     data: PathBuf,
-    /// For hosts, and for other servers.
+    /// The port for clients (hosts), and the port for other etcd servers.
     ports: [Port; 2],
 }
 
@@ -70,13 +70,13 @@ impl Etcd {
         self.child.wait().expect("gone");
     }
 
-    /// Starts it again where it was, with what it knew.
+    /// Starts etcd again on the same ports, with the data that it had.
     fn restart(&mut self) {
         self.child = Self::spawn(&self.data, &self.ports);
         self.await_answer();
     }
 
-    /// Its list of members, if it answers.
+    /// etcd's list of members in JSON; an error if etcd does not answer.
     fn members(&self) -> Result<String, Error> {
         let (place, bounds) = (Place::Plain("127.0.0.1".into(), self.port()), (Duration::from_secs(5), 1 << 20));
         ask(&place, bounds, Method::POST, "/v3/cluster/member/list", Some(&json!({}))).map(|(_, answer)| answer)
@@ -118,7 +118,7 @@ fn shares(state: &Value) -> bool {
     state["cluster"]["status"] == "shared" && state["pools"][0]["slots"]["clustered"] == true
 }
 
-/// Whether etcd is installed; if not, the test counts as skipped.
+/// True if etcd is installed; otherwise the test counts as skipped.
 fn has_etcd() -> bool {
     let found = Command::new("etcd").arg("--version").output().is_ok();
     if !found {
@@ -187,7 +187,7 @@ fn hosts_share_slots_lose_each_other_and_find_each_other_again() {
     a.stop();
 }
 
-/// `evenkeel guard run --dry-run` with a volume of an array that hosts share.
+/// `evenkeel guard run --dry-run` with a pool whose slots the hosts of a cluster share; the second field is its API's address.
 struct Guard(Child, String);
 
 impl Guard {

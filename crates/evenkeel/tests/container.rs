@@ -1,4 +1,4 @@
-//! The `Containerfile`: it fits the sources, and its commands do what they are for. No image is built.
+//! The `Containerfile`: the files that it copies exist, and its commands do their work. No image is built.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
@@ -11,7 +11,7 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Instructions in order: name and the rest, continued lines joined.
+/// The file's instructions in order, as name and arguments; continued lines are joined.
 fn instructions() -> Vec<(String, String)> {
     let text = std::fs::read_to_string(sources().join("Containerfile")).expect("the Containerfile");
     let text = text.replace("\\\n", " ");
@@ -20,13 +20,13 @@ fn instructions() -> Vec<(String, String)> {
     lines.map(|line| pair(line).expect("an instruction and its arguments")).collect()
 }
 
-/// The arguments of the last instruction of this name.
+/// The arguments of the last instruction with this name.
 fn last(name: &str) -> String {
     let of_name = |(instruction, rest): (String, String)| (instruction == name).then_some(rest);
     instructions().into_iter().rev().find_map(of_name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-/// The command of a list of words, as this machine can run it.
+/// Words of an instruction's JSON list, with the data folder `data` and free ports in place of the container's.
 fn words(list: &str, data: &Path) -> Vec<String> {
     let list = &list[list.find('[').expect("a list")..];
     let words: Vec<String> = serde_json::from_str(list).expect("words");
@@ -44,7 +44,7 @@ fn evenkeel(words: &[String]) -> Command {
     command
 }
 
-/// A server that ends with the value, and its folder with it.
+/// A server and its data folder; when the value is dropped, both are removed.
 struct Server(Child, PathBuf);
 
 impl Drop for Server {

@@ -1,4 +1,4 @@
-//! Signals and limits, as `docs/reference/failures.md` has them in its tables: every line happens to a real server or agent.
+//! The tables of signals and limits in `docs/reference/failures.md`: each of their lines is tried on a real server or agent.
 
 #[allow(dead_code, reason = "other test programs use the rest")]
 #[path = "serve/server.rs"]
@@ -25,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const NAMES: &str = "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN \
                      TTOU URG XCPU XFSZ VTALRM PROF WINCH IO PWR SYS";
 
-/// Lines for signals with their numbers, which together must be all that there are.
+/// The table's lines for signals: the numbers, and the effects on server and agent. Asserts that each of the signals 1
+/// to 64 occurs once.
 fn signals() -> Vec<(Vec<i32>, [&'static str; 2])> {
     let number = |name: &str| {
         let known = NAMES.split_whitespace().position(|known| known == name).map(|index| index as i32 + 1);
@@ -41,21 +42,21 @@ fn signals() -> Vec<(Vec<i32>, [&'static str; 2])> {
     rows
 }
 
-/// A process that is sent signals.
+/// A process to which signals are sent.
 trait Target {
-    /// What a line of the table has for it.
+    /// Index of this program's column in the table's effects: 0 for the server, 1 for the agent.
     const COLUMN: usize;
     fn start() -> Self;
     fn id(&self) -> u32;
     fn send(&mut self, signal: i32) {
         kill(self.id(), signal);
     }
-    /// Panics unless it answers.
+    /// Panics unless the process answers a request for its state.
     fn answers(&mut self);
-    /// Waits until it has taken a HUP.
+    /// Waits until the process has reloaded its configuration after SIGHUP.
     fn has_reloaded(&mut self);
     fn end(&mut self) -> ExitStatus;
-    /// Panics unless another one starts where it has ended, and stops as it should.
+    /// Panics unless a new process starts in the folder of the one that has ended, and stops gracefully.
     fn start_again(self);
 }
 
@@ -109,7 +110,7 @@ impl Target for Serve {
     }
 }
 
-/// An agent that decides and does nothing.
+/// An agent in dry-run mode, which changes nothing.
 struct Guard {
     folder: Folder,
     child: Child,
@@ -169,7 +170,7 @@ impl Target for Guard {
     }
 }
 
-/// Whether a process, or `self`, has a signal in one of its masks of signals.
+/// True if the line `mask` (such as `SigIgn`) in the status of a process contains a signal. `process` is a number or `self`.
 fn has(process: &str, mask: &str, signal: i32) -> bool {
     let status = fs::read_to_string(format!("/proc/{process}/status")).expect("readable");
     let mask = status.lines().find_map(|line| line.strip_prefix(mask)).expect("a mask");
@@ -177,12 +178,12 @@ fn has(process: &str, mask: &str, signal: i32) -> bool {
     mask >> (signal - 1) & 1 == 1
 }
 
-/// Whether this test was started without a signal, as behind nohup: whatever it starts ignores it, too.
+/// True if this test was started with a signal ignored, as by nohup: its child processes inherit that.
 fn ignored(signal: i32) -> bool {
     has("self", "SigIgn", signal)
 }
 
-/// Waits until a process has taken a signal whose handler steps down when it runs.
+/// Waits until a process has handled a signal whose handler removes itself when it runs.
 fn until_taken(process: u32, signal: i32) {
     let until = Instant::now() + PATIENCE;
     while has(&process.to_string(), "SigCgt", signal) {
@@ -191,7 +192,7 @@ fn until_taken(process: u32, signal: i32) {
     }
 }
 
-/// Every signal does to a target what the table says.
+/// Asserts that each signal has the effect on a target that the table says.
 fn judge<T: Target>() {
     const HUP: i32 = 1;
     const CONT: i32 = 18;
@@ -278,7 +279,8 @@ fn the_sentinel_lets_stray_signals_pass_and_ends_with_its_agent() {
     assert!(status.success(), "{status}");
 }
 
-/// Starts a server with a limit; for a user of its own where root is exempt, `None` where that is not possible.
+/// Starts a server with a limit of resources. The limit `nproc` does not apply to root: it needs a user of its own, and
+/// without the right to change users the result is `None`.
 fn start_limited(folder: &Folder, limit: &str) -> Option<Result<Server, (ExitStatus, String)>> {
     let (name, _) = limit.split_once('=').expect("a value");
     let mut command = if name == "nproc" {
@@ -307,7 +309,7 @@ fn begins(limit: &str) -> bool {
     version.expect("prlimit").status.success()
 }
 
-/// Writes and reads without a failure.
+/// Writes and reads 100 blocks each; asserts that no request fails.
 fn load(folder: &Folder, server: &Server) {
     let requests = ["--requests", "100", "--queue-depth", "8"];
     succeed(folder, &[&["load", server.uri(), "--op", "write"], &requests[..]].concat());
@@ -350,7 +352,7 @@ fn every_limit_does_what_the_page_says() {
     }
 }
 
-/// Whatever the value, a server either serves and stops as it should, or says why it does not start.
+/// For any value of a limit a server either serves and stops gracefully, or reports why it does not start.
 #[test]
 fn no_value_of_a_limit_makes_a_server_crash() {
     let nofile = (6..72).step_by(6).map(|n| format!("nofile={n}"));
@@ -382,7 +384,7 @@ fn no_value_of_a_limit_makes_a_server_crash() {
     }
 }
 
-/// With the first reservation a server says that it may not raise the priority of requests to a disk, and not again.
+/// A server without the right to raise the I/O priority reports this once: with the first reservation for a volume on a disk.
 #[test]
 fn a_right_that_a_reservation_lacks_is_reported_when_the_first_one_comes() {
     const LACK: &str = "no right to raise the I/O priority";

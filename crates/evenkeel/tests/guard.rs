@@ -1,4 +1,4 @@
-//! `evenkeel guard` as a program: configuration, a dry run, and what can be asked of it.
+//! `evenkeel guard` run as a program: configuration, dry run, and the commands that ask a running agent.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -64,7 +64,7 @@ impl Agent {
         guard(&[arguments, &["--status", &self.status]].concat())
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM and waits until the agent has stopped successfully.
     fn stop(&mut self) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("runs").success());
@@ -172,7 +172,7 @@ fn a_hang_up_takes_the_newer_policy_and_refuses_what_takes_a_restart() {
     agent.stop();
 }
 
-/// Its threads sleep until the next question or search, which is an hour away; a stop wakes them up.
+/// The agent's threads sleep until the next request or discovery, an hour later; a stop wakes them up.
 #[test]
 fn an_agent_for_osds_alone_makes_no_map_and_stops() {
     let osds = "[agent]\nstatus = \"127.0.0.1:0\"\ndiscover_every = \"1h\"\n\
@@ -191,7 +191,7 @@ fn an_agent_for_osds_alone_makes_no_map_and_stops() {
     agent.stop();
 }
 
-/// Whether each thread of a process is stopped. They are a moment after the signal for it was sent.
+/// True if every thread of a process is stopped, which is so a moment after SIGSTOP was sent.
 fn stands_still(pid: &str) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
     threads.map(|thread| thread.expect("listed").path().join("stat")).all(|stat| {

@@ -1,4 +1,4 @@
-//! `evenkeel load` against real servers (nbdkit, qemu-nbd), and against one of our own that misbehaves.
+//! `evenkeel load` with real servers (nbdkit, qemu-nbd), and with the test server [`fake`], which misbehaves on demand.
 
 #[path = "load/fake.rs"]
 mod fake;

@@ -1,4 +1,4 @@
-//! `evenkeel demo bufferbloat`: server, clients and report in one.
+//! `evenkeel demo bufferbloat`: it runs server, clients and report in one command.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! What is scraped, the alerts and the dashboard fit together: names exist, queries are valid, alerts fire when they should.
+//! Metrics, alerts and dashboard fit together: the names that alerts and dashboard use exist, their queries are valid,
+//! and alerts fire when they should.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,14 +17,15 @@ mod skip;
 
 use server::{EVENKEEL, Folder, Server, http, succeed};
 
-/// A pool with a target for reads, slots by need and guarantees: every metric that needs no second machine has samples.
+/// A pool with a latency target, slots by need and throughput guarantees, so that every metric that needs no second
+/// machine has samples.
 const SERVE: &str = "\
 [pools.main]\nlatency.target = \"5ms\"\ntuning.slots = \"needs\"\n[pools.main.emulate]\niops = 2000\n\
 [tenants.web]\nlatency.target = \"50ms\"\n[tenants.bulk]\nguarantee = { bytes_per_s = \"5MB\" }\n\
 [volumes.web]\nbackend = \"emulate\"\nsize = \"16MiB\"\n[volumes.bulk]\nbackend = \"emulate\"\nsize = \"16MiB\"\n";
 const GUARD: &str = "\
 [agent]\nstatus = \"127.0.0.1:0\"\ninterval = \"20ms\"\n[pools.nothing-served]\nlatency.target = \"15ms\"\n";
-/// More lines about a tenant that has never been seen would be felt where there are a thousand.
+/// Upper bound on the lines that a scrape has for a tenant without load, so that a thousand tenants are affordable.
 const LINES_OF_AN_IDLE_TENANT: usize = 20;
 
 fn shipped(path: &str) -> PathBuf {
@@ -34,7 +36,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(shipped(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A server with its data in `folder`, configured like this.
+/// Starts a server with its data in `folder` and this configuration.
 fn serve(folder: &Folder, config: &str) -> Server {
     let file = folder.join("evenkeel.toml");
     fs::write(&file, config).expect("written");
@@ -47,7 +49,7 @@ fn scrape(address: &str, headers: &[&str]) -> String {
     answer.body
 }
 
-/// Both programs' answers to a scrape, of a server that has been under load.
+/// Scrapes of a server after load, and of an agent.
 fn scrapes() -> [String; 2] {
     let folder = Folder::new();
     let server = serve(&folder, SERVE);
@@ -66,7 +68,7 @@ fn scrapes() -> [String; 2] {
     [served, guarded]
 }
 
-/// An agent that changes nothing, killed with the value.
+/// An agent in dry-run mode, killed when the value is dropped.
 struct Agent(Child);
 
 impl Agent {
@@ -76,7 +78,7 @@ impl Agent {
         Self(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts"))
     }
 
-    /// Address and port.
+    /// Address and port of the agent's API.
     fn status(&mut self) -> String {
         let lines = BufReader::new(self.0.stdout.take().expect("piped")).lines();
         let address = lines
@@ -93,12 +95,12 @@ impl Drop for Agent {
     }
 }
 
-/// Name and type of every metric of a scrape, also of those without samples.
+/// Name and type of each metric of a scrape, including those without samples.
 fn described(scrape: &str) -> impl Iterator<Item = (&str, &str)> {
     scrape.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
 }
 
-/// The names under which samples can be asked for.
+/// The names of samples that a query can use: for histograms with the suffixes `_bucket`, `_count` and `_sum`.
 fn sample_names(scrape: &str) -> BTreeSet<String> {
     let names = described(scrape).flat_map(|(name, kind)| {
         let suffixes: &[&str] = if kind == "histogram" { &["_bucket", "_count", "_sum"] } else { &[""] };
@@ -107,13 +109,13 @@ fn sample_names(scrape: &str) -> BTreeSet<String> {
     names.collect()
 }
 
-/// Every name of a metric in a text.
+/// Each name that begins with `evenkeel_` in a text.
 fn named(text: &str) -> BTreeSet<String> {
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     text.split(|c| !is_word(c)).filter(|word| word.starts_with("evenkeel_")).map(str::to_owned).collect()
 }
 
-/// Everything below `key`, at any depth.
+/// Adds each text with the key `key` at any depth of a JSON value to `found`.
 fn texts<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
     match value {
         Value::Object(map) => {
@@ -129,12 +131,12 @@ fn dashboard() -> Value {
     serde_json::from_str(&read("packaging/grafana/evenkeel.json")).expect("JSON")
 }
 
-/// What comes after `key` on the lines of a YAML file that have it.
+/// The values of `key` on the lines of a YAML file.
 fn values<'a>(yaml: &'a str, key: &str) -> BTreeSet<&'a str> {
     yaml.lines().filter_map(|line| Some(line.trim_start().trim_start_matches("- ").strip_prefix(key)?.trim())).collect()
 }
 
-/// Runs promtool; `None`, and the test counts as skipped, where it is not installed.
+/// Runs promtool; if it is not installed, returns `None` and the test counts as skipped.
 fn promtool(arguments: &[&str], input: &str) -> Option<String> {
     let mut command = Command::new("promtool");
     command.args(arguments).current_dir(shipped("packaging/prometheus"));

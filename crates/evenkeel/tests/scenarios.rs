@@ -11,14 +11,14 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios")
 }
 
-/// The traces that a scenario replays.
+/// Names of the traces that a scenario replays.
 fn traces(text: &str) -> Vec<String> {
     let scenario: toml::Table = text.parse().unwrap();
     let clients = scenario["client"].as_array().unwrap().iter();
     clients.filter_map(|client| Some(client["workload"].get("trace")?.as_str()?.to_owned())).collect()
 }
 
-/// All scenarios, and the traces that each replays.
+/// All scenarios, each with the traces that it replays.
 fn scenarios() -> Vec<(PathBuf, Vec<String>)> {
     let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|end| end == "toml")).collect();
@@ -65,7 +65,7 @@ fn assert_met(scenarios: &[PathBuf]) {
     assert!(missed.is_empty(), "{missed}");
 }
 
-/// The bounds are there to be missed: without its budget a bufferbloat scenario is bloated.
+/// Without the admission budget the scenario `bufferbloat` misses its bound, and `evenkeel sim` reports that.
 #[test]
 fn a_bound_that_is_missed_is_seen() {
     let output = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
@@ -81,7 +81,7 @@ fn a_bound_that_is_missed_is_seen() {
     assert!(bound["mean"].as_f64().unwrap() > bound["max"].as_f64().unwrap());
 }
 
-/// Runs a scenario whose text is made here: the metric of each bound, and whether it is met.
+/// Runs a scenario; returns each bound's metric, and true if the bound is met.
 fn judged(scenario: &toml::Table) -> Vec<(String, bool)> {
     let mut child = Command::new(env!("CARGO_BIN_EXE_evenkeel"))
         .args(["sim", "-", "--json"])
@@ -100,10 +100,10 @@ fn all_five() -> toml::Table {
     std::fs::read_to_string(folder().join("all-five.toml")).unwrap().parse().unwrap()
 }
 
-/// The metrics of `all-five` that say whether somebody with a guarantee gets it.
+/// Metrics of the scenario `all-five` by which the tenants' targets and guarantees are judged.
 const TARGETS: [&str; 4] = ["database.mean_ms", "mail.mean_ms", "copy.bytes_per_s", "batch.iops"];
 
-/// Each target is met for a tenant alone with those who were guaranteed nothing, and all are met together.
+/// Each target is met with its tenant and the tenants without targets alone, and all targets are met together.
 #[test]
 fn no_target_that_is_met_alone_is_lost_with_the_others() {
     for target in TARGETS {
@@ -119,7 +119,7 @@ fn no_target_that_is_met_alone_is_lost_with_the_others() {
     assert!(together.iter().all(|(_, met)| *met), "{together:?}");
 }
 
-/// None of the targets is met by itself, and the others cannot do what placement does.
+/// With connections placed in turn or by their number one target is missed; without any controller, two.
 #[test]
 fn targets_are_lost_without_the_controllers_and_one_without_placement() {
     let missed = |scenario: &toml::Table| -> Vec<String> {

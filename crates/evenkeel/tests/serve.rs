@@ -1,4 +1,4 @@
-//! `evenkeel serve` and the commands that talk to it, as processes.
+//! `evenkeel serve` and the commands that ask it, run as processes.
 
 #[path = "serve/ours.rs"]
 mod ours;
@@ -175,7 +175,7 @@ fn a_brief_state_has_one_tenant_whole_if_that_is_wanted() {
     server.stop();
 }
 
-/// The value of the one sample that begins with `start`.
+/// Value of the one sample whose line begins with `start`; panics if several or none do.
 fn sample(metrics: &str, start: &str) -> f64 {
     let lines: Vec<&str> = metrics.lines().filter(|line| line.starts_with(start)).collect();
     assert_eq!(lines.len(), 1, "{start}: {lines:?}");
@@ -539,7 +539,7 @@ fn a_log_without_a_reader_stops_nothing() {
     assert!(server.end_unread().success());
 }
 
-/// A pipe that is full, whose reader has stopped.
+/// A pipe whose buffer is full and whose reader reads nothing.
 fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     use std::io::Write;
     let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -627,7 +627,7 @@ fn read_only_holds_for_every_volume() {
     server.stop();
 }
 
-/// The next message to a service manager.
+/// Receives the next message that the server sends to its service manager.
 fn received(notified: &UnixDatagram) -> std::io::Result<String> {
     let mut buffer = [0; 256];
     loop {

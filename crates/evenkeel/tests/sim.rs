@@ -1,4 +1,4 @@
-//! `evenkeel sim`: what goes in, what comes out, and the page.
+//! `evenkeel sim`: its options and scenario, its output, and its page.
 
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
@@ -31,7 +31,7 @@ metric = "light.p99_ms"
 max = "1s"
 "#;
 
-/// A folder that goes away with its content.
+/// A temporary folder with a scenario, removed when the value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -130,13 +130,13 @@ fn an_interrupt_ends_it_with_a_message() {
     assert!(error.contains("interrupted after 0 of 1 runs"), "{error}");
 }
 
-/// Whether a process has a handler for SIGINT, by the text of its status.
+/// True if a process has a handler for SIGINT; `status` is the text of its `/proc/PID/status`.
 fn catches_interrupts(status: &str) -> bool {
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
     u64::from_str_radix(caught.trim(), 16).unwrap_or(0) & 0b10 != 0
 }
 
-/// Presses and clicks in the page, then says in the title what came of it.
+/// Script for the page: presses keys, clicks, and writes the observed effects to the attribute `data-said` of the body.
 const VISIT: &str = r#"<script>
 addEventListener("load", () => setTimeout(() => {
   const plots = [...document.querySelectorAll(".plot")];

@@ -1,4 +1,4 @@
-//! The tutorials that need no stage, done as they are written. The labs do the others in the same way.
+//! The tutorials that need no special environment are carried out as they are written; labs carry out the others.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ mod port;
 #[path = "../../labs/src/base/tutorial.rs"]
 mod tutorial;
 
-/// `evenkeel` as it is, and what a page says as it stands.
+/// Environment of a tutorial: the built `evenkeel`, and the page's commands unchanged.
 const PLAIN: Stage = Stage { program: env!("CARGO_BIN_EXE_evenkeel"), instead: &[], prepare: |_| () };
 
 #[test]

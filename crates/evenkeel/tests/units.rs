@@ -1,4 +1,4 @@
-//! The unit files are understood by systemd, where it is installed.
+//! systemd accepts the unit files. The test is skipped where systemd is not installed.
 
 #[path = "../../xtask/src/test/skip.rs"]
 mod skip;
@@ -6,7 +6,7 @@ mod skip;
 use std::path::Path;
 use std::process::Command;
 
-/// The units as shipped, with the program of this test in place of the one that is installed, if any.
+/// Copies the unit files to `to` with the path of the built program in place of the installed one; returns the copies' paths.
 fn copied(to: &Path) -> Vec<std::path::PathBuf> {
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
     let files = std::fs::read_dir(shipped).expect("a folder").map(|entry| entry.expect("an entry").path());

@@ -1,8 +1,8 @@
 //! The admin socket of a Ceph daemon: one question and one answer on each connection.
 //!
-//! A question is a JSON object with the command in `prefix`, ended by a zero byte. The answer is its length, four bytes, most
-//! significant first, and so many bytes: JSON, or a text that begins with `ERROR: (`. What is pure stands first, what opens
-//! sockets at the end.
+//! A question is a JSON object with the command in `prefix`, ended by a zero byte. An answer is a length (four bytes,
+//! big-endian) and that many bytes: JSON, or a text that begins with `ERROR: (`. Pure functions stand first, those that use
+//! sockets last.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -15,14 +15,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read};
 use serde_json::{Map, Value};
 
-/// More than any answer that is asked for here: all counters of an OSD are 20 KB, its configuration 100 KB.
+/// Longest answer that is accepted, in bytes: all counters of an OSD are 20 KB, its configuration 100 KB.
 const MAX_ANSWER_BYTES: usize = 4 << 20;
-/// Bytes before an answer that hold its length.
+/// Bytes of the length that stands before an answer.
 const LENGTH_BYTES: usize = 4;
-/// Room for what is read at once: all of an answer to a sample's questions.
+/// Bytes read at once: enough for a whole answer to a question of a sample.
 const PART_BYTES: usize = 16 << 10;
-/// How long is waited for the end of an answer before what has come of it is taken out: an answer that is longer than what the
-/// system holds, some 200 KB, would never end otherwise.
+/// Time to wait for the end of an answer before the bytes that have arrived are read. An answer longer than the system's
+/// socket buffer, some 200 KB, would never end otherwise.
 const DRAIN_EVERY: Duration = Duration::from_millis(20);
 /// The beginning of an answer that is a refusal.
 const REFUSAL: &str = "ERROR: (";
@@ -41,28 +41,28 @@ pub enum Error {
     Late {
         /// The socket.
         path: PathBuf,
-        /// How long was waited.
+        /// Time that the answer was allowed to take.
         limit: Duration,
     },
-    /// The daemon does not do it.
+    /// The daemon refused the command.
     #[error("{} refused {command:?}: {answer}", .path.display())]
     Refused {
         /// The socket.
         path: PathBuf,
         /// The command.
         command: String,
-        /// In its words.
+        /// The daemon's answer.
         answer: String,
     },
-    /// The answer is none of a Ceph daemon.
+    /// The answer is not one of a Ceph daemon.
     #[error("{}: {problem}; is this the admin socket of a Ceph daemon of version 16 to 19?", .path.display())]
     Odd {
         /// The socket.
         path: PathBuf,
-        /// The fault.
+        /// Why the answer cannot be used.
         problem: Malformed,
     },
-    /// Anything else that the system says.
+    /// Any other error of the system.
     #[error("cannot use {}: {cause}{}", .path.display(), cure(.cause))]
     Io {
         /// The socket.
@@ -72,41 +72,41 @@ pub enum Error {
     },
 }
 
-/// The cure.
+/// Advice for the error message, with a leading semicolon; empty if there is none.
 fn cure(cause: &io::Error) -> &'static str {
     if cause.kind() == io::ErrorKind::PermissionDenied { "; run as root or as the user ceph" } else { "" }
 }
 
 impl Error {
-    /// True if no process listens: the daemon is gone, and what was set in it as well.
+    /// True if no process listens: the daemon is gone, and with it the options that were set in it.
     pub const fn is_absent(&self) -> bool {
         matches!(self, Self::Absent { .. })
     }
 }
 
-/// An answer that makes no sense.
+/// Why an answer cannot be understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
-    /// It ends before it is complete.
+    /// The answer ends before it is complete.
     #[error("the answer ends after {got} of {wanted} bytes")]
     Short {
-        /// Bytes that came, length included.
+        /// Bytes received, length field included.
         got: usize,
-        /// Bytes that should have come.
+        /// Bytes announced, length field included.
         wanted: usize,
     },
-    /// It is longer than any that is asked for.
+    /// The daemon announces this many bytes, more than any answer has.
     #[error("the daemon announces an answer of {0} bytes, longer than any it gives: is the socket a Ceph daemon's?")]
     Long(usize),
-    /// It is not JSON.
+    /// The answer is not JSON; with the parser's message.
     #[error("the answer is not JSON: {0}")]
     Json(String),
-    /// Something is not in it, or is of another kind.
+    /// The answer has no entry of this name, or one of another type.
     #[error("the answer has no {0}")]
     Lacks(String),
 }
 
-/// The message to send: a command with its arguments.
+/// The bytes of a question: the command `prefix` with its arguments.
 pub fn question(prefix: &str, arguments: &[(&str, Value)]) -> Vec<u8> {
     let mut object = Map::new();
     object.insert("prefix".into(), prefix.into());
@@ -117,7 +117,7 @@ pub fn question(prefix: &str, arguments: &[(&str, Value)]) -> Vec<u8> {
     bytes
 }
 
-/// How long an answer is, its length included, as soon as that is known.
+/// Total bytes of an answer, length field included; `None` before the whole length field has been received.
 ///
 /// # Errors
 /// [`Malformed::Long`].
@@ -130,7 +130,7 @@ pub fn wanted(received: &[u8]) -> Result<Option<usize>, Malformed> {
 /// A complete answer as text.
 ///
 /// # Errors
-/// [`Malformed::Short`] if the daemon said no more, [`Malformed::Long`].
+/// [`Malformed::Short`] if `received` ends before the answer does, [`Malformed::Long`].
 pub fn text(received: &[u8]) -> Result<Cow<'_, str>, Malformed> {
     let wanted = wanted(received)?.unwrap_or(LENGTH_BYTES);
     match received.get(LENGTH_BYTES..wanted) {
@@ -140,12 +140,12 @@ pub fn text(received: &[u8]) -> Result<Cow<'_, str>, Malformed> {
     }
 }
 
-/// Why the daemon does not do what it was asked for, in its words, if that is what it says.
+/// The daemon's reason in its own words, if `text` is a refusal.
 pub fn refusal(text: &str) -> Option<String> {
     text.starts_with(REFUSAL).then(|| text.trim_end().replace('\n', ": "))
 }
 
-/// An answer that is no refusal. Commands that have nothing to say answer with nothing, which is `null` here.
+/// Parses an answer that is no refusal. An empty answer, as of commands without a result, becomes `null`.
 ///
 /// # Errors
 /// [`Malformed::Json`].
@@ -192,13 +192,13 @@ impl AdminSocket {
         Self { path: path.into(), limit }
     }
 
-    /// Where it is.
+    /// Path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Asks, and waits for the answer. The result also has the process that listens, 0 if it is in a process namespace
-    /// that is not ours.
+    /// Sends a question and waits for the answer. Also returns the id of the process that listens, 0 if it is in another PID
+    /// namespace.
     ///
     /// # Errors
     /// See [`Error`]; after [`Error::Late`] it is not known whether the command was carried out.
@@ -208,17 +208,17 @@ impl AdminSocket {
         Ok((self.understand(prefix, &answers[0], json)?, pid))
     }
 
-    /// Asks several questions at once and waits until all answers have come, each in its buffer as it was received; what was
-    /// there before is overwritten. Cheaper than one after the other, and the answers are of nearly the same time. The result
-    /// is the process that listens, as that of [`ask`](Self::ask).
+    /// Asks several questions at once, each on a connection of its own, and waits for all answers. Each answer replaces the
+    /// content of its buffer. This is cheaper than asking one after the other, and the answers are of nearly the same time.
+    /// Returns the listening process, as [`ask`](Self::ask).
     ///
     /// # Errors
-    /// See [`Error`]; the limit holds for all answers together.
+    /// See [`Error`]; the time limit holds for all answers together.
     pub fn ask_all<const N: usize>(&self, questions: [&[u8]; N], answers: &mut [Vec<u8>; N]) -> Result<i32, Error> {
         self.try_to_ask_all(questions, answers).map_err(|cause| self.failed(cause))
     }
 
-    /// The content of an answer to `command` by `parse`, unless it is a refusal.
+    /// Parses an answer to `command` with `parse`, unless it is a refusal.
     ///
     /// # Errors
     /// [`Error::Refused`] and [`Error::Odd`].
@@ -236,7 +236,7 @@ impl AdminSocket {
         }
     }
 
-    /// The value of an option that is in force.
+    /// Asks for the value of an option that is in force.
     ///
     /// # Errors
     /// See [`Error`].
@@ -246,7 +246,7 @@ impl AdminSocket {
         value.map_err(|problem| Error::Odd { path: self.path.clone(), problem })
     }
 
-    /// The value that was set for an option in the running daemon.
+    /// Asks for the value that was set for an option in the running daemon; `None` if none was.
     ///
     /// # Errors
     /// See [`Error`].
@@ -255,7 +255,7 @@ impl AdminSocket {
         override_of(&answer, option).map_err(|problem| Error::Odd { path: self.path.clone(), problem })
     }
 
-    /// Sets an option in the running daemon alone, or takes that back with `None`.
+    /// Sets an option in the running daemon, not in the cluster's configuration; `None` unsets it there.
     ///
     /// # Errors
     /// See [`Error`].
@@ -303,10 +303,10 @@ impl AdminSocket {
     }
 }
 
-/// Waits for an answer; one that is cut off is an error of the step that reads it next.
+/// Waits for an answer and puts it into `answer`. An answer that is cut off is no error here; [`text`] reports it.
 ///
-/// The daemon writes the length, then the body, and closes. Only the last wakes us up: on an idle machine waking up costs more
-/// than all that is done with the answer.
+/// The daemon writes the length, then the body, and closes the connection. Only the close wakes this thread: on an idle
+/// machine a wake-up costs more than everything that is done with the answer.
 fn receive(stream: &UnixStream, answer: &mut Vec<u8>, deadline: Instant) -> io::Result<()> {
     answer.clear();
     loop {

@@ -24,26 +24,26 @@ use crate::points::queue_depth::QueueDepth;
 use crate::points::{Error, Errors, Tick};
 use crate::sensor::diskstats::Tracker;
 
-/// The file of statistics that [`Agent::tick`] takes.
+/// The file of block-device statistics whose content [`Agent::tick`] takes.
 pub const DISKSTATS: &str = "/proc/diskstats";
 
-/// All that a host enforces.
+/// All enforcement points of this host.
 pub struct Agent {
     interval_ms: f64,
     tracker: Tracker,
-    /// Packets of clients.
+    /// The enforcement point that delays packets to clients.
     pub packets: Packets,
     cgroups: Vec<Cgroup>,
     queue_depths: Vec<QueueDepth>,
     osds: Option<Arc<Osds>>,
-    /// No other host has a say.
+    /// True if this host decides about slots alone, without reports of other hosts.
     alone: bool,
     ticks: u64,
     ticked_at: Instant,
 }
 
 impl Agent {
-    /// An agent for what `config` names on this host; `cgroups` is where cgroup v2 is mounted. Nothing is changed.
+    /// An agent for the pools that `config` names; `cgroups` is where cgroup v2 is mounted. Changes nothing on the host.
     ///
     /// # Errors
     /// What is missing, and what to do about it.
@@ -65,11 +65,12 @@ impl Agent {
         })
     }
 
-    /// Takes a newer policy, without a gap: what is in force stays until the newer policy sets something else, and is put back
-    /// where it sets nothing. What was learned stays where nothing differs. OSDs have a policy of their own.
+    /// Takes a newer policy without a gap: a setting in force stays until the newer policy changes it, and is restored where
+    /// the newer policy sets nothing. Controllers keep what they learned if their configuration is the same. OSDs are not
+    /// reloaded.
     ///
     /// # Errors
-    /// What is missing, and what to do about it; nothing is changed then.
+    /// What is missing, and what to do about it; nothing has been changed then.
     pub fn reload(
         &mut self,
         config: &Config,
@@ -106,18 +107,19 @@ impl Agent {
         Ok(errors)
     }
 
-    /// Adds OSDs, which have threads of their own.
+    /// Adds the OSDs, which are sampled and set by threads of their own.
     pub fn add_osds(&mut self, osds: Arc<Osds>) {
         self.osds = Some(osds);
     }
 
-    /// Takes over who reaches what. Controllers keep what they have learned.
+    /// Takes over a new map of clients, volumes and devices. Controllers keep what they have learned.
     pub fn follow(&mut self, map: Map) {
         self.packets.follow(map);
     }
 
-    /// Measures, decides and acts; without a journal it does not act. `diskstats` is what that file holds at `now`.
-    /// [`Packets::holds`] is for the caller to put in force. What goes wrong keeps no other point from its work.
+    /// Measures, decides and acts; without a journal nothing is set. `diskstats` is the content of [`DISKSTATS`] at `now`.
+    /// The caller has to put [`Packets::holds`] in force. An error at one enforcement point does not keep the others from
+    /// their work; all errors are returned.
     pub fn tick(&mut self, now: Instant, diskstats: &[u8], journal: Option<&mut Journal>) -> Vec<Error> {
         (self.ticks, self.ticked_at) = (self.ticks + 1, now);
         let mut tick = Tick { journal, errors: Errors::default() };
@@ -129,14 +131,14 @@ impl Agent {
         tick.errors.0
     }
 
-    /// The summaries of this host's volumes for the last period, by array, for the other hosts.
+    /// Summaries of this host's volumes in the last period, by array, to be sent to the other hosts.
     pub fn summaries(&mut self) -> BTreeMap<String, Summary> {
         let told = self.queue_depths.iter_mut().filter_map(|pool| Some((pool.take_summary()?, pool)));
         told.map(|(summary, pool)| (pool.name().to_owned(), summary)).collect()
     }
 
-    /// Shares out the slots of every array that `group` knows, by what all hosts together did in one period. `ramp`: how much
-    /// of its part this host takes, 0 to 1. Queues follow at the next tick.
+    /// Shares out the slots of every array in `group`, which has by array the sum of all hosts' summaries for one period.
+    /// `ramp`: fraction of its share that this host takes, 0 to 1. Queue lengths are set at the next tick.
     pub fn decide(&mut self, group: &BTreeMap<&str, Summary>, ramp: f64) {
         self.alone = false;
         for pool in &mut self.queue_depths {
@@ -146,13 +148,13 @@ impl Agent {
         }
     }
 
-    /// No other host has a say any more: this one goes by the latency that it measures.
+    /// From now on this host decides about slots alone, from the latency that it measures.
     pub fn alone(&mut self) {
         self.alone = true;
         self.queue_depths.iter_mut().for_each(QueueDepth::alone);
     }
 
-    /// The state at the last tick; the program adds whether decisions take effect.
+    /// The state at the last tick; the caller fills in whether decisions take effect.
     pub fn state(&self) -> State {
         let osds = self.osds.iter().flat_map(|osds| osds.states());
         let pools = self.packets.states(&self.tracker).chain(self.cgroups.iter().map(Cgroup::state));

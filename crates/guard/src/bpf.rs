@@ -22,7 +22,7 @@ pub(crate) const R8: Register = Register(8);
 pub(crate) const R9: Register = Register(9);
 pub(crate) const R10: Register = Register(10);
 
-/// Bytes that a load or store moves.
+/// Width of a load or store, as the bits of its opcode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Size {
     Word = 0x00,
@@ -31,7 +31,7 @@ pub(crate) enum Size {
     Double = 0x18,
 }
 
-/// When a jump is taken; comparisons are without sign.
+/// Condition of a jump, as the bits of its opcode; comparisons are unsigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
     Equal = 0x10,
@@ -40,7 +40,7 @@ pub(crate) enum When {
     Unequal = 0x50,
 }
 
-/// The operation on a register.
+/// Arithmetic operation on a register, as the bits of its opcode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Do {
     Add = 0x00,
@@ -51,7 +51,7 @@ pub(crate) enum Do {
     Set = 0xb0,
 }
 
-/// The right operand.
+/// Right operand of an operation or comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operand {
     Number(i32),
@@ -111,7 +111,7 @@ impl Assembler {
         Label(self.labels.len() - 1)
     }
 
-    /// The label is here.
+    /// Binds `label` to the next instruction.
     pub(crate) fn place(&mut self, label: Label) {
         self.labels[label.0] = Some(self.code.len());
     }
@@ -128,7 +128,7 @@ impl Assembler {
         self.alu(Do::Set, to, operand);
     }
 
-    /// Turns two bytes in network order into a number.
+    /// Turns a 16-bit number in network byte order, in a register, into the processor's byte order.
     pub(crate) fn network_16(&mut self, register: Register) {
         self.push(CLASS_ALU | TO_BIG_ENDIAN, register, 0, 0, 16);
     }
@@ -149,7 +149,7 @@ impl Assembler {
         self.push(0, R0, 0, 0, 0);
     }
 
-    /// Adds to a number in memory that others add to, too.
+    /// Adds `from` atomically to the 64-bit number at `at` + `offset`, to which other processors may add as well.
     pub(crate) fn add_atomically(&mut self, at: Register, offset: i16, from: Register) {
         self.push(CLASS_STORE_REGISTER | ATOMIC | Size::Double as u8, at, from.0, offset, Do::Add as i32);
     }
@@ -186,7 +186,7 @@ impl Assembler {
     }
 }
 
-/// bpf(2) with `attributes` as its union.
+/// Calls bpf(2) with `attributes` as the bytes of `union bpf_attr`.
 fn bpf(command: i32, attributes: &mut [u8]) -> Result<i32, Errno> {
     // SAFETY: the kernel reads and writes no more than the length that it is given; what the attributes point to is
     // alive, as every caller borrows it until this returns.
@@ -197,14 +197,14 @@ fn bpf(command: i32, attributes: &mut [u8]) -> Result<i32, Errno> {
     i32::try_from(result).map_err(|_| Errno::INVAL)
 }
 
-/// The same for commands that answer with a descriptor.
+/// Calls bpf(2) for a command whose result is a file descriptor.
 fn bpf_descriptor(command: i32, attributes: &mut [u8]) -> Result<OwnedFd, Errno> {
     let fd = bpf(command, attributes)?;
     // SAFETY: the kernel has just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Puts attributes together: each piece as the kernel's struct has it, padding included.
+/// Joins the fields of a `union bpf_attr`; each is laid out as in the kernel's struct, padding included.
 fn attributes(pieces: &[&[u8]]) -> Vec<u8> {
     pieces.concat()
 }
@@ -221,18 +221,18 @@ fn descriptor(fd: &OwnedFd) -> [u8; 4] {
     fd.as_raw_fd().to_ne_bytes()
 }
 
-/// How a map in the kernel keeps its elements.
+/// Type of a BPF map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// By any key; memory is taken as elements come.
+    /// Hash map: any key; memory is allocated as elements are added.
     Hash,
-    /// By numbers from 0 on; every element is there from the beginning.
+    /// Array: keys are numbers from 0; every element exists from the beginning.
     Array,
-    /// By any key; what has not been used for long makes room. Memory is taken at once.
+    /// LRU hash map: any key; when full, the least recently used element makes room. Memory is allocated at once.
     Recent,
 }
 
-/// A map in the kernel.
+/// A BPF map in the kernel.
 #[derive(Debug)]
 pub(crate) struct Map {
     fd: OwnedFd,
@@ -260,7 +260,7 @@ impl Map {
         bpf(command, &mut attributes(&pieces)).map(drop)
     }
 
-    /// Makes `key` have this value, whatever it had.
+    /// Sets the value of `key`, whether or not it had one.
     pub(crate) fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Errno> {
         const MAP_UPDATE_ELEM: i32 = 2;
         if key.len() != self.key_bytes || value.len() != self.value_bytes {
@@ -293,10 +293,10 @@ impl Map {
     }
 }
 
-/// Where a program sees packets that leave by a device.
+/// Attach type (BPF_TCX_EGRESS) at which a program sees packets that leave by a device.
 const TCX_EGRESS: u32 = 47;
 
-/// True if a link still shows packets to its program: a device that is no more has no links, and root can detach any.
+/// True if a link still attaches its program to a device. A link loses its device when that is removed or root detaches it.
 pub(crate) fn is_attached(link: &OwnedFd) -> Result<bool, Errno> {
     const OBJ_GET_INFO_BY_FD: i32 = 15;
     // Type, number, number of the program, padding, number of the device, place.
@@ -314,7 +314,7 @@ pub(crate) fn detach(link: &OwnedFd) -> Result<(), Errno> {
     bpf(LINK_DETACH, &mut descriptor(link).to_vec()).map(drop)
 }
 
-/// How many programs see what leaves by a device.
+/// Number of programs attached at the egress of a device.
 #[cfg(test)]
 pub(crate) fn programs_at_egress(device: u32) -> Result<u32, Errno> {
     const PROG_QUERY: i32 = 16;
@@ -326,16 +326,16 @@ pub(crate) fn programs_at_egress(device: u32) -> Result<u32, Errno> {
     Ok(u32::from_ne_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]))
 }
 
-/// The part of a packet that a program sees.
+/// Type of a BPF program, by the thing that it is run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sees {
-    /// Packets.
+    /// A packet (BPF_PROG_TYPE_SCHED_CLS).
     Packets = 3,
-    /// An event of the kernel's, by a tracepoint.
+    /// An event of the kernel, at a tracepoint (BPF_PROG_TYPE_TRACEPOINT).
     Event = 5,
 }
 
-/// A program, accepted by the kernel.
+/// A BPF program that the kernel has accepted.
 #[derive(Debug)]
 pub(crate) struct Program {
     fd: OwnedFd,
@@ -378,20 +378,21 @@ impl Program {
         }
     }
 
-    /// As what a filter of traffic control names it, as long as the program is there.
+    /// Descriptor by which a filter of traffic control names the program; valid while this value lives.
     pub(crate) fn descriptor(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
-    /// Lets the program see every packet that leaves by a device, until the result is dropped or this process ends
-    /// (Linux 6.6).
+    /// Attaches the program to the egress of a device, whose every packet it then sees, until the returned link is dropped or
+    /// this process ends (Linux 6.6).
     pub(crate) fn attach_to_egress(&self, device: u32) -> Result<OwnedFd, Errno> {
         const LINK_CREATE: i32 = 28;
         let pieces: [&[u8]; 5] = [&descriptor(&self.fd), &word(device), &word(TCX_EGRESS), &word(0), &[0; 16]];
         bpf_descriptor(LINK_CREATE, &mut attributes(&pieces))
     }
 
-    /// Runs the program at every event of this number, on all processors, until the result is dropped or this process ends.
+    /// Runs the program at every event of the tracepoint with this number, on all processors, until the returned descriptor
+    /// is dropped or this process ends.
     pub(crate) fn attach_to_event(&self, event: u64) -> Result<OwnedFd, Errno> {
         const TYPE_TRACEPOINT: u32 = 2;
         /// Length of the kernel's struct perf_event_attr in its first version, which has all that is needed.
@@ -417,8 +418,8 @@ impl Program {
         Ok(fd)
     }
 
-    /// Runs the program on a packet, with `context` as what the kernel knows of it; answers with the verdict and changes
-    /// the context as the program does.
+    /// Runs the program on one packet, with `context` as the kernel's struct __sk_buff of it. Returns the verdict, and leaves
+    /// the program's changes in `context`.
     #[cfg(test)]
     pub(crate) fn run(&self, packet: &[u8], context: &mut [u8]) -> Result<i32, Errno> {
         const PROG_TEST_RUN: i32 = 10;

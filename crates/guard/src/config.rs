@@ -70,10 +70,10 @@ impl Default for Volume {
     }
 }
 
-/// The policy that this host enforces, in the words of the loops.
+/// The policy that this host enforces, as settings of the loops.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
-    /// The agent.
+    /// Settings of the agent itself (`[agent]`).
     pub agent: AgentConfig,
     /// Pools with a latency target, for which packets of noisy clients are delayed.
     pub packets: BTreeMap<String, PacketsConfig>,
@@ -81,11 +81,11 @@ pub struct Config {
     pub cached: BTreeMap<String, CachedConfig>,
     /// Arrays that this host shares with others, by the names of their pools.
     pub arrays: BTreeMap<String, ArrayConfig>,
-    /// The hosts that share arrays.
+    /// The cluster of hosts that share arrays (`[cluster]`).
     pub cluster: Cluster,
     /// Ceph OSDs of this host, if a pool names them.
     pub ceph: Option<CephConfig>,
-    /// The same as rows of the effective policy.
+    /// The enforced settings as rows of the effective policy, for `evenkeel check`.
     pub enforced: Enforced,
     /// The parts of the policy that the agent does not enforce.
     pub notes: Vec<Problem>,
@@ -125,7 +125,7 @@ pub struct AgentConfig {
 }
 
 impl AgentConfig {
-    /// On what terms the API and metrics are served.
+    /// TLS and client certificates with which the API and metrics are served.
     pub fn terms(&self) -> Terms {
         Terms { table: "agent", http: self.http, files: self.tls.clone() }
     }
@@ -165,7 +165,7 @@ pub enum PacketChoice {
 }
 
 impl PacketChoice {
-    /// In the actuator's words.
+    /// The same choice as the actuator's type.
     pub const fn packets(self) -> Packets {
         match self {
             Self::Acknowledgements => Packets::Acknowledgements,
@@ -180,31 +180,32 @@ impl PacketChoice {
 pub struct PacketsConfig {
     /// The latency target for reads.
     pub latency: Latency,
-    /// Devices that belong to it, by path or name; none: those that stand on what has this name.
+    /// Devices of the pool, by path or name; empty: those on the volume group, array, multipath device or disk that has the
+    /// pool's name.
     pub devices: Vec<String>,
-    /// How a delay is chosen.
+    /// Method that chooses the delays.
     pub method: Method,
     /// Bytes per second above which a client is noisy for `method = "pid"`; "adaptive" goes by shares of the load.
     pub noisy_above: Bytes,
-    /// The effect on clients.
+    /// How the clients of each tenant may be throttled.
     pub throttles: Throttles,
 }
 
-/// A tenant's terms for the throttle of its clients on one pool.
+/// How the clients of one tenant may be throttled on one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ClientTerms {
-    /// The order in which they are throttled.
+    /// Place of the tenant's clients in the order of throttling.
     pub throttle: Throttle,
-    /// The part that no throttle takes.
+    /// The reservation and guarantee, below which no throttle takes the tenant.
     pub owed: Owed,
 }
 
-/// The tenants of clients, and what they say of the throttle of those.
+/// The tenants that name clients, and how the clients of each may be throttled.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Throttles {
-    /// Each with the place of its tenant, the most specific first.
+    /// Entries of `match`, each with the index of its tenant in `tenants`; the most specific entry first.
     by_entry: Arc<Vec<(Match, usize)>>,
-    /// First those of clients that no tenant names.
+    /// Terms by tenant; index 0 is for clients that no tenant names.
     tenants: Arc<Vec<ClientTerms>>,
 }
 
@@ -221,7 +222,7 @@ impl Throttles {
     }
 }
 
-/// The possible measurements, as far as latency targets depend on them.
+/// The measurements that this kernel allows, as far as latency targets depend on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
     /// True if the kernel shows the block layer's tracepoints, by which single reads are measured.
@@ -237,7 +238,7 @@ impl Config {
         Self::check(&Source::of(text, origin), abilities).map(|(config, _)| config)
     }
 
-    /// The same, with what is doubtful about it.
+    /// Reads a configuration like [`Self::parse`]; also returns warnings.
     ///
     /// # Errors
     /// All that is wrong with it.
@@ -258,20 +259,21 @@ impl Config {
         }
     }
 
-    /// Reads a file; also returns what is doubtful about it.
+    /// Reads a file and the policy that it names; also returns warnings.
     ///
     /// # Errors
-    /// That it cannot be read, or all that is wrong with it.
+    /// That a file cannot be read, or all that is wrong with the configuration.
     pub fn read(path: &Path, abilities: Abilities) -> Result<(Self, Vec<Problem>), Errors> {
         Self::check(&Source::read(path)?, abilities)
     }
 
-    /// True if devices and their clients have to be watched: the policy enforces more than OSDs.
+    /// True if block devices and their clients have to be watched, because the policy enforces more than throttles of OSDs.
     pub fn watches_devices(&self) -> bool {
         !(self.packets.is_empty() && self.cached.is_empty() && self.arrays.is_empty())
     }
 
-    /// True if clients are reached by interfaces that are named, and their packets may be delayed.
+    /// True if packets may be delayed: the configuration names network interfaces, and a pool has a latency target for
+    /// packets.
     pub fn delays_packets(&self) -> bool {
         !self.agent.interfaces.is_empty() && !self.packets.is_empty()
     }
@@ -281,8 +283,8 @@ impl Config {
         self.delays_packets() || !self.cached.is_empty() || !self.arrays.is_empty() || self.ceph.is_some()
     }
 
-    /// The changes in a newer configuration that take a restart: keys of this host, and parts of the loop that are not
-    /// there.
+    /// The changes in a newer configuration that need a restart of the agent: keys of this host, and uses of parts that were
+    /// not started.
     pub fn needs_restart(&self, newer: &Self) -> Vec<String> {
         let values = |config: &Self| serde_json::to_value(&config.agent).unwrap_or_default();
         let (old, new) = (values(self), values(newer));
@@ -319,13 +321,13 @@ impl Config {
         changed.into_iter().collect()
     }
 
-    /// How often is measured and decided: OSDs have an interval of their own.
+    /// Time between two ticks: `agent.interval`, or the sampling interval of OSDs if only OSDs are controlled.
     pub fn interval(&self) -> Duration {
         let of_osds = self.ceph.as_ref().filter(|_| !self.watches_devices());
         of_osds.map_or(self.agent.interval, |ceph| ceph.sample_every)
     }
 
-    /// Devices of pools that were not left to discovery.
+    /// The devices of pools whose configuration names some; discovery finds those of the other pools.
     pub fn configured(&self) -> crate::discovery::map::Configured {
         let named = self.packets.iter().filter(|(_, pool)| !pool.devices.is_empty());
         named.map(|(name, pool)| (name.clone(), pool.devices.clone())).collect()

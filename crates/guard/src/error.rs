@@ -30,7 +30,7 @@ pub enum Error {
     /// A file or folder cannot be read.
     #[error("cannot read {}: {cause}{}", .path.display(), cure(.cause))]
     Read {
-        /// Which one.
+        /// Path of the file or folder.
         path: PathBuf,
         /// The system's error.
         cause: io::Error,
@@ -38,12 +38,12 @@ pub enum Error {
     /// A file holds something else than expected.
     #[error("{}:{}: {}; this kernel or tool writes a format that is not known here", .path.display(), .fault.line, .fault.problem)]
     Parse {
-        /// Which file, or which command.
+        /// File or command that the text came from.
         path: PathBuf,
-        /// Where and what.
+        /// Number of the line, and its fault.
         fault: Fault,
     },
-    /// The kernel refuses the programs that measure single reads.
+    /// The kernel refuses the BPF programs that measure the latency of single reads.
     #[error(
         "single reads cannot be measured: {cause}; percentiles need Linux 5.8 and the capabilities CAP_BPF and CAP_PERFMON \
          (run as root), or write statistic = \"mean\""
@@ -55,17 +55,17 @@ pub enum Error {
     /// A file is larger than such a file can be.
     #[error("{} is larger than {limit} bytes; is this the right file?", .path.display())]
     TooLarge {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// The bound.
+        /// Largest size that is read, in bytes.
         limit: usize,
     },
-    /// There is more of something than is looked after.
+    /// There are more things of a kind than the agent handles.
     #[error("more than {limit} {what}; name fewer")]
     TooMany {
-        /// Of what.
+        /// The things, for the message: "groups are named by ...".
         what: String,
-        /// The bound.
+        /// Most of them that the agent handles.
         limit: usize,
     },
 }
@@ -81,14 +81,14 @@ impl Error {
         matches!(self, Self::Read { cause, .. } if cause.kind() == io::ErrorKind::NotFound)
     }
 
-    /// True if what was read ceased to exist meanwhile, as processes and sessions do, or is not shown for now.
+    /// True if the process, session or device that was read has ceased to exist, or the kernel does not show it for now.
     pub fn is_gone(&self) -> bool {
         let gone = [libc::ESRCH, libc::ENODEV, libc::ENXIO, libc::ENOTDIR];
         matches!(self, Self::Read { cause, .. } if cause.raw_os_error().is_some_and(|code| gone.contains(&code)))
     }
 }
 
-/// The cure, where it is known.
+/// Advice for the error message, with a leading semicolon; empty if none is known.
 fn cure(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => {

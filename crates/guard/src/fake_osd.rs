@@ -1,4 +1,4 @@
-//! An OSD's admin socket for tests: options with what is set in the running daemon, and counters.
+//! An OSD's admin socket for tests, with counters and with options that can be set and unset.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 pub(crate) struct Inside {
     pub(crate) defaults: BTreeMap<String, String>,
     pub(crate) overrides: BTreeMap<String, String>,
-    /// Questions of this prefix are carried out and never answered.
+    /// This command is carried out but never answered.
     pub(crate) unanswered: Option<&'static str>,
-    /// Questions of this prefix are refused.
+    /// This command is refused.
     pub(crate) refused: Option<&'static str>,
-    /// Transactions of 64 KiB and their base that were committed so far.
+    /// Transactions committed so far; each costs 64 KiB and BlueStore's base cost of 4,000 bytes.
     pub(crate) commits: u64,
 }
 
-/// A daemon that listens until it is dropped.
+/// A fake daemon that listens until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct FakeOsd {
     pub(crate) inside: Arc<Mutex<Inside>>,
@@ -125,7 +125,7 @@ fn perf_dump(inside: &Inside, logger: &str, max: u64) -> String {
     json!({ logger: counters }).to_string()
 }
 
-/// A folder of one's own, which ends with the value.
+/// A temporary folder that is removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 

@@ -11,7 +11,7 @@ use crate::discovery::{mounts, sockets, tgt};
 use crate::sensor::osd::{Store, Throttle};
 use crate::sensor::{cache, cgroup, diskstats, osd, read_device_mapper, retransmits};
 
-/// A configuration of the agent: every problem has a sentence.
+/// Reads the bytes as a configuration of the agent; every problem must have a message.
 pub fn config(data: &[u8]) {
     let Ok(text) = str::from_utf8(data) else { return };
     for tracepoints in [false, true] {
@@ -22,7 +22,7 @@ pub fn config(data: &[u8]) {
     }
 }
 
-/// An answer on the admin socket of a Ceph daemon, with its length before it.
+/// Reads the bytes as an answer on the admin socket of a Ceph daemon, length field included.
 pub fn admin_socket(data: &[u8]) {
     let Ok(Some(wanted)) = admin_socket::wanted(data) else { return };
     let text = admin_socket::text(data);
@@ -36,7 +36,7 @@ pub fn admin_socket(data: &[u8]) {
     let _ = admin_socket::override_of(&answer, "a");
 }
 
-/// A text of the kernel or of a tool; the first byte chooses which.
+/// Reads the bytes as a text of the kernel or of a tool; the first byte chooses the parser.
 pub fn kernel_text(data: &[u8]) {
     let [choice, bytes @ ..] = data else { return };
     let lines = bytes.split(|&byte| byte == b'\n').count();
@@ -69,7 +69,8 @@ pub fn kernel_text(data: &[u8]) {
     assert!(seen <= lines, "{seen} of {lines} lines");
 }
 
-/// Reads the rest as an answer of the kernel: of its device mapper if the first byte is `d`, otherwise by netlink.
+/// Reads the bytes after the first as an answer of the kernel: of its device mapper if the first byte is `d`, else by
+/// netlink.
 pub fn netlink(data: &[u8]) {
     match data {
         [b'd', bytes @ ..] => read_device_mapper(bytes),

@@ -1,6 +1,6 @@
-//! The journal: what was there before us, written and synced before anything is changed.
+//! The journal: the values of settings before the agent, written and synced before a setting is changed.
 //!
-//! One line of JSON an event, in the order in which things happen:
+//! One line of JSON for each event, in the order in which they happen:
 //!
 //! ```text
 //! {"format":1}
@@ -9,17 +9,17 @@
 //! {"restored":{"knob":{"file":"/sys/fs/cgroup/a/io.max"}}}
 //! ```
 //!
-//! A process that dies between `intend` and `confirm` may have changed the setting or not: it is put back whatever it
-//! holds. After `confirm` it is put back only if it still holds what we saw, as otherwise another program has changed it
-//! since. A last line that is cut short is an intention that was never acted on. When everything is as it was before us
-//! the journal is empty.
+//! A process that dies between `intend` and `confirm` may or may not have changed the setting: the setting is put back
+//! whatever it holds. After `confirm` a setting is put back only if it still holds the value `seen`; otherwise another
+//! program has changed it since. A last line that is cut short is an intention that was never acted on. While no setting is
+//! changed, the journal is empty.
 //!
-//! A journal of another format is read as far as its lines are understood: what they list can be put back. It is kept beside
-//! the new one under the name with `.format-N` behind it.
+//! Of a journal in another format, the lines that are understood count: the settings that they list can be put back. That
+//! journal is kept beside the new one, with `.format-N` appended to its name.
 //!
-//! The holder of the lock (a file beside the journal) may act: the agent, or after it the sentinel, `guard reset`, or
-//! the next agent. Both files are their owner's alone: what the journal lists is written to as root, and a lock that
-//! others could take would keep the sentinel from its work.
+//! The process that holds the lock (a file beside the journal) may act: the agent, or after it the sentinel, `guard reset`,
+//! or the next agent. Only their owner can write either file: the settings that the journal lists are written as root, and
+//! another user's lock would keep the sentinel from its work.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -33,25 +33,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::actuator::Error;
 
-/// Lines after which the journal is written anew with only what is still set. At a change of one setting ten times a
-/// second it is reached after some three minutes, and reading it takes milliseconds.
+/// Lines after which the journal is rewritten with only the settings that are still changed. With one setting changed ten
+/// times a second that is after some three minutes; to read so many lines takes milliseconds.
 const COMPACT_LINES: usize = if cfg!(test) { 50 } else { 4_000 };
-/// The format of the lines below.
+/// Number of the format that this version writes.
 const FORMAT: u32 = 1;
 const LOCK_POLL: Duration = Duration::from_millis(5);
-/// Reading and writing for the owner alone.
+/// Mode of the files: reading and writing for the owner alone.
 const PRIVATE: u32 = 0o600;
-/// Writing for other users.
+/// Bits of a file's mode that let other users write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Something that can be set, by what it takes to find it again.
+/// A setting that the agent changes, as what is needed to find it again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Knob {
     /// A file that holds a setting.
     File(PathBuf),
-    /// The filter that shows packets of a network device to our program. In this order, so that no more packets come to wait
-    /// in the queueing discipline when that is removed.
+    /// The filter that shows packets of a network device to our program. It comes before `Qdisc`, because settings are put
+    /// back in this order: no more packets may come to wait when the queueing discipline is removed.
     Filter(String),
     /// The queueing discipline of a network device in which packets wait.
     Qdisc(String),
@@ -80,24 +80,24 @@ enum Line {
     Restored { knob: Knob },
 }
 
-/// A record of a setting that is not as it was before us.
+/// The record of a setting that the agent has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct State {
-    /// The value before us.
+    /// The value before our first change.
     pub(crate) before: Option<String>,
     set: Option<String>,
-    /// As read back after the last write; none while that is under way.
+    /// The value read back after the last write; `None` while a write is under way.
     pub(crate) seen: Option<String>,
 }
 
 /// The result of restoring one setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Restored {
-    /// It is as it was before.
+    /// The setting has been put back.
     Done,
-    /// It was so already, or is gone.
+    /// The setting had its earlier value already, or is gone.
     Nothing,
-    /// Another program changed it after us, and it stays so.
+    /// Another program has changed the setting after us; it is left alone.
     Foreign {
         /// The value found.
         found: String,
@@ -113,19 +113,19 @@ pub struct Journal {
     path: PathBuf,
     file: File,
     lines: usize,
-    /// Length of what is whole.
+    /// Length of the whole lines, in bytes.
     bytes: u64,
-    /// Part of a line follows it, which could not be cut off yet.
+    /// True if part of a line follows the whole ones and could not be cut off yet.
     torn: bool,
     states: BTreeMap<Knob, State>,
-    /// Settings of an earlier run that could not be put back: they are not set before that is done.
+    /// Settings that an earlier run left changed and that could not be put back; they are not set again before that is done.
     left: BTreeSet<Knob>,
     /// Holds the lock until it is dropped.
     _lock: File,
 }
 
 impl Journal {
-    /// Opens or creates the journal and locks it. What an earlier process left in it is waiting for
+    /// Opens or creates the journal and locks it. Settings that an earlier process left changed wait in it for
     /// [`restore_all`](Self::restore_all).
     ///
     /// # Errors
@@ -187,7 +187,8 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The same, but waits for the lock: a sentinel at work holds it no longer than packets wait.
+    /// As [`open`](Self::open), but waits up to `limit` for the lock: a sentinel at work holds it no longer than packets are
+    /// delayed.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -202,17 +203,17 @@ impl Journal {
         }
     }
 
-    /// True if everything is as it was before us.
+    /// True if no setting is changed.
     pub fn is_clear(&self) -> bool {
         self.states.is_empty()
     }
 
-    /// The settings that are not as they were before us.
+    /// The settings that are changed now.
     pub fn pending(&self) -> impl Iterator<Item = &Knob> {
         self.states.keys()
     }
 
-    /// Notes that all that is pending was left by an earlier run.
+    /// Marks all settings that are changed now as left by an earlier run.
     pub(crate) fn leave_pending(&mut self) {
         self.left = self.states.keys().cloned().collect();
     }
@@ -222,7 +223,8 @@ impl Journal {
         &self.left
     }
 
-    /// Writes down what is about to be set; when this returns, it is on disk. `before` counts only the first time.
+    /// Notes that a setting is about to be changed from `before` to `set`; when this returns, the note is on disk. The first
+    /// `before` counts until the setting is put back.
     ///
     /// # Errors
     /// [`Error::File`]; then the setting must not be changed.
@@ -230,10 +232,10 @@ impl Journal {
         self.intend_all(vec![(knob.clone(), before.map(str::to_owned), set.map(str::to_owned))])
     }
 
-    /// The same for many settings in one piece, each with what was there before and what is about to be set.
+    /// As [`intend`](Self::intend) for many settings in one write: each with its value before and the value to be set.
     ///
     /// # Errors
-    /// [`Error::File`]; then none of them must be changed.
+    /// [`Error::File`]; then none of the settings must be changed.
     pub fn intend_all(&mut self, settings: Vec<(Knob, Option<String>, Option<String>)>) -> Result<(), Error> {
         let lines = settings.into_iter().map(|(knob, before, set)| {
             let known = self.states.get(&knob).and_then(|state| state.before.clone());
@@ -243,7 +245,7 @@ impl Journal {
         self.append(lines)
     }
 
-    /// Writes down what the setting holds after the change.
+    /// Notes the value that a setting holds after the change.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -251,7 +253,7 @@ impl Journal {
         self.confirm_all(vec![(knob.clone(), seen.to_owned())])
     }
 
-    /// The same for many settings in one piece.
+    /// As [`confirm`](Self::confirm) for many settings in one write.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -259,12 +261,12 @@ impl Journal {
         self.append(settings.into_iter().map(|(knob, seen)| Line::Confirm { knob, seen }).collect())
     }
 
-    /// The record of a setting that is not as it was before us.
+    /// The record of a setting; `None` if it is not changed.
     pub(crate) fn state(&self, knob: &Knob) -> Option<&State> {
         self.states.get(knob)
     }
 
-    /// Writes down that a setting is as it was before us.
+    /// Notes that a setting is as before the agent again.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -315,7 +317,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Writes the journal anew with only what is still set. A crash leaves the old one or the new one.
+    /// Rewrites the journal with only the settings that are still changed. A crash leaves the old journal or the new one.
     fn compact(&mut self) -> Result<(), Error> {
         let part = with_suffix(&self.path, ".part");
         let dir = self.path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -344,7 +346,7 @@ impl Journal {
     }
 }
 
-/// One line. Fails only for a path that is not UTF-8.
+/// The text of one line. Fails only for a path that is not UTF-8.
 fn to_json(line: &Line) -> std::io::Result<String> {
     Ok(serde_json::to_string(line)? + "\n")
 }
@@ -365,7 +367,7 @@ fn update(states: &mut BTreeMap<Knob, State>, line: Line) {
     }
 }
 
-/// Length of the whole lines: what follows the last end of line was cut short, and nothing was done after it.
+/// Length of the whole lines in bytes. A line that was cut short follows them; nothing was changed after it.
 fn whole(text: &[u8]) -> usize {
     text.iter().rposition(|&b| b == b'\n').map_or(0, |end| end + 1)
 }

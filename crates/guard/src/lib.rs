@@ -5,8 +5,8 @@
 //!          └───────────────▶ discovery: client ↔ target ↔ volume ↔ device ↔ pool
 //! ```
 //!
-//! Everywhere the reading of files is apart from the parsing of what they hold: parsers are pure, and the root of
-//! every path is a parameter, so that all of it runs over captured trees.
+//! Reading files is kept apart from parsing their content: parsers are pure, and the root of every path is a parameter, so
+//! that all of the agent also runs over captured trees.
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 
 pub mod actuator;

@@ -1,7 +1,7 @@
 //! The sentinel: a process that does nothing but wait for the agent's death, and then puts everything back.
 //!
-//! It holds the reading end of a pipe whose other end only the agent has. However the agent ends, the kernel closes
-//! that end. A stopped sentinel is no danger by itself: the agent starts another one.
+//! The sentinel holds the reading end of a pipe whose writing end only the agent has. However the agent ends, the kernel
+//! closes the writing end. A sentinel that was killed does no harm by itself: the agent starts another one.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,20 +11,21 @@ use std::time::Duration;
 use crate::actuator::Error;
 use crate::journal::{Journal, Restoration};
 
-/// The dead agent's lock is free as soon as the kernel has closed its files, which it does in any order.
+/// Longest wait for the dead agent's lock on the journal. The kernel closes a process's files in any order, so that the pipe
+/// may end before the lock is free.
 const LOCK_LIMIT: Duration = Duration::from_secs(5);
 
-/// The agent's end.
+/// The agent's handle of its sentinel process.
 #[derive(Debug)]
 pub struct Sentinel {
     child: Child,
-    /// Open as long as this process lives.
+    /// Writing end of the pipe; the kernel closes it when this process ends.
     _pipe: ChildStdin,
 }
 
 impl Sentinel {
-    /// Starts `command`, which must call [`watch`] with its standard input, in a process group of its own, so that
-    /// neither Ctrl-C nor a killed process group takes both.
+    /// Starts `command`, which must call [`watch`] with its standard input. It runs in a process group of its own, so that
+    /// neither Ctrl-C nor killing the agent's process group ends both.
     ///
     /// # Errors
     /// [`Error::File`] if the program cannot be started.
@@ -37,7 +38,7 @@ impl Sentinel {
         Ok(Self { child, _pipe: pipe })
     }
 
-    /// True if it still runs. If not, start another one.
+    /// True if the sentinel still runs; otherwise the caller is to start another one.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -47,8 +48,8 @@ impl Sentinel {
         self.child.id()
     }
 
-    /// Ends it after everything has been restored; it finds an empty journal. Drop the journal first, as the sentinel
-    /// waits for its lock.
+    /// Ends the sentinel, which finds an empty journal if everything has been restored. Drop the journal first, because the
+    /// sentinel waits for its lock.
     pub fn stop(self) {
         let Self { mut child, _pipe } = self;
         drop(_pipe);
@@ -56,11 +57,11 @@ impl Sentinel {
     }
 }
 
-/// The sentinel's whole life: waits until `pipe` ends, then puts back what the journal lists. `None` if another
-/// process, a new agent, has taken the journal over, and with it the duty.
+/// The sentinel's whole life: waits until `pipe` ends, then puts back what the journal lists. `None` if another process, such
+/// as a new agent, has the journal in use and so has to do that.
 ///
 /// # Errors
-/// What [`Journal::open`] says. Errors about single settings are in the list.
+/// As [`Journal::open`]. Errors of single settings are in the result.
 pub fn watch(mut pipe: impl Read, journal: &Path) -> Result<Option<Restoration>, Error> {
     let mut nothing = [0; 64];
     // No process writes to it; an error means as little good as the end.

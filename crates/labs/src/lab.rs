@@ -1,4 +1,4 @@
-//! Which labs there are, and what each needs.
+//! The labs and their requirements.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -19,9 +19,9 @@ use crate::{
 
 pub use crate::check::run::Pack;
 
-/// Time of a measurement of the lab of Ceph.
+/// Seconds of a measurement in the Ceph lab, by default.
 const SECONDS: u64 = 12;
-/// How often the lab of Ceph measures with `--full`.
+/// Repeats of the Ceph lab with `--full`, by default.
 const CEPH_REPEATS: u64 = 3;
 
 /// Which lab.
@@ -90,7 +90,7 @@ pub struct Args {
     repeats: Option<u64>,
 }
 
-/// `cargo xtask lab`; the result is whether every check held.
+/// Runs `cargo xtask lab`; true if every check passed.
 pub fn run(args: Args, pack: Pack) -> Result<bool> {
     if let Some(reason) = missing(args.name) {
         anyhow::bail!("the {} lab cannot run here: {reason}", spelled(&args.name));
@@ -99,7 +99,7 @@ pub fn run(args: Args, pack: Pack) -> Result<bool> {
     Ok(tally.failed.is_empty())
 }
 
-/// `cargo xtask soak`.
+/// Runs `cargo xtask soak`.
 pub fn run_soak(args: &soak::Args) -> Result<Tally> {
     let started = Instant::now();
     let binary = match given(args.binary.clone())? {
@@ -111,7 +111,7 @@ pub fn run_soak(args: &soak::Args) -> Result<Tally> {
     Ok(lab.end(outcome, started))
 }
 
-/// The binary that the command line names.
+/// The binary that the command line names, or EVENKEEL_BIN.
 fn given(binary: Option<PathBuf>) -> Result<Option<PathBuf>> {
     let named = binary.or_else(|| std::env::var_os("EVENKEEL_BIN").map(PathBuf::from));
     Ok(named.map(std::path::absolute).transpose()?)
@@ -150,7 +150,7 @@ fn run_lab(args: Args, pack: Pack) -> Result<Tally> {
     Ok(lab.end(outcome, started))
 }
 
-/// True if a lab boots machines.
+/// True if the lab boots virtual machines.
 pub fn boots(name: Name) -> bool {
     !matches!(name, Name::Browser | Name::Ceph | Name::Isolation | Name::Rbd | Name::Slots | Name::Suites)
 }
@@ -179,7 +179,7 @@ pub fn programs(name: Name) -> Vec<&'static str> {
     [common, beside].concat()
 }
 
-/// Why a lab cannot run on this machine, if so.
+/// Reason why a lab cannot run on this machine; `None` if it can.
 pub fn missing(name: Name) -> Option<String> {
     packages::missing_text(&programs(name)).or_else(|| match name {
         Name::Ceph => ceph::stage::missing(),
@@ -191,7 +191,7 @@ pub fn missing(name: Name) -> Option<String> {
     })
 }
 
-/// Fetches what the virtual machines need, once, before several labs ask for it at the same time.
+/// Fetches the files for virtual machines once, before several labs need them at the same time.
 pub fn prepare() -> Result<()> {
     let build = build::workspace().join("lab/build");
     kernel::prepare(&build)?;

@@ -1,7 +1,7 @@
-//! Evenkeel and others in the real world: labs with kernels, clusters and clients, and comparisons with other servers.
+//! Tests of Evenkeel with real kernels, clusters and clients (labs), and comparisons with other servers.
 //!
-//! Everything is driven from outside, by the binary `xtask`, which also runs inside the virtual machines. A lab uses `base`,
-//! `machine` and `check`; `lab` and `guest` know all labs.
+//! The binary `xtask` runs everything; it also runs inside the virtual machines. A lab uses `base`, `machine` and
+//! `check`; `lab` and `guest` know all labs.
 
 pub mod base;
 mod browser;

@@ -37,7 +37,7 @@ const STEPS: [(&str, Step); 4] = [
     ("flush_and_fua_are_offered", flags),
 ];
 
-/// In the guest: every step over both transports.
+/// In the guest: takes every step over both transports.
 pub(crate) fn guest(binary: &Path, server: Server) -> Result<()> {
     for (transport, address) in [("unix", Address::Unix(work_dir("nbd.sock"))), ("tcp", Address::Tcp(10809))] {
         let name = format!("nbd-{transport}");
@@ -60,7 +60,7 @@ pub(crate) fn guest(binary: &Path, server: Server) -> Result<()> {
     Ok(())
 }
 
-/// The policy that all labs share: here two of its tenants.
+/// Checks the policy that all labs share, with two of its tenants.
 fn shared_policy(binary: &Path) -> Result<String> {
     const READS: u64 = 100;
     let dir = work_dir("policy");
@@ -115,7 +115,7 @@ fn detach() -> Result<()> {
     Ok(())
 }
 
-/// Writes data that no compression or sparse file can hide, and returns its checksum.
+/// Writes a file of incompressible data; its checksum.
 fn fill_file(path: &str, megabytes: &str) -> Result<String> {
     tool(
         "dd",
@@ -157,7 +157,7 @@ fn file_system(address: &Address) -> Result<()> {
     detach()
 }
 
-/// The kernel spreads requests over four sockets and sends FLUSH on one of them.
+/// Checks a device with four connections, over which the kernel spreads requests; it sends FLUSH on one of them.
 fn four_connections(address: &Address) -> Result<()> {
     attach(address, "4")?;
     let fio = ["--name=verify", "--filename=/dev/nbd0", "--ioengine=libaio", "--direct=1", "--rw=randwrite", "--bs=4k"];

@@ -1,7 +1,7 @@
-//! `evenkeel serve` in front of images of a real Ceph cluster: what clients read back, what they are answered when an image
-//! changes or the cluster stops, and what is left after a kill.
+//! `evenkeel serve` in front of images of a real Ceph cluster: data that clients read back, answers when an image
+//! changes or the cluster stops, and data after a kill.
 //!
-//! No virtual machine: the daemons of the distribution's packages run on this one, by themselves.
+//! No virtual machine: the daemons of the distribution's packages run on this machine, independently.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -20,29 +20,29 @@ use crate::check::run::{Lab, Options};
 use crate::check::{journal, writer};
 
 const POOL: &str = "rbd";
-/// Images and their sizes in MiB, served under their own names.
+/// Images, served under their own names, with sizes in MiB.
 const IMAGES: [(&str, u32); 3] = [("disk", 256), ("killed", 32), ("paused", 32)];
-/// A snapshot of `disk`, served under this name.
+/// Name of a snapshot of `disk`, and of the volume that serves it.
 const SNAPSHOT: &str = "before";
-/// A namespace of the pool, with an image `later`.
+/// A namespace of the pool, which has an image `later`.
 const NAMESPACE: &str = "team";
-/// A volume that has nothing to do with Ceph.
+/// Name of a volume that does not use Ceph.
 const OTHER: &str = "local";
-/// Time that a stopped server gives requests, in seconds.
+/// Seconds for which a stopping server continues to serve requests.
 const DRAIN_S: u64 = 3;
 const TOOL_LIMIT_S: &str = "120";
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Longest time of another volume's request meanwhile, beyond the time that the machine stood still.
+/// Bar: the longest time of a request to another volume during a pause, without the time for which the machine itself stalled.
 const OTHER_MOST: Duration = Duration::from_secs(1);
-/// How long a cluster is stopped, and a request must wait.
+/// Time for which the cluster is stopped, and for which a request must wait.
 const PAUSE: Duration = Duration::from_secs(3);
-/// Between two requests of a client that makes one after the other.
+/// Pause between two requests of a client.
 const BETWEEN: Duration = Duration::from_millis(20);
-/// A write that has not ended for so long waits for the cluster.
+/// Time after which a write without an answer counts as waiting for the cluster.
 const WAITS: Duration = Duration::from_secs(1);
-/// How long the server writes before it is killed.
+/// Time for which clients write before the server is killed.
 const WRITING: Duration = Duration::from_secs(4);
-/// NBD's numbers of errors.
+/// Error numbers of the NBD protocol.
 const EINVAL: u32 = 22;
 const ENOSPC: u32 = 28;
 const MIB: u64 = 1 << 20;
@@ -76,7 +76,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Without librbd the server says what to install, and serves the rest.
+/// Checks that without librbd the server names the package to install, and serves its other volumes.
 fn without_library(lab: &mut Lab, stage: &Stage) -> Result<()> {
     // The linker takes what it finds first, and this is no library.
     let folder = stage.folder().join("broken");
@@ -99,7 +99,7 @@ fn without_library(lab: &mut Lab, stage: &Stage) -> Result<()> {
 
 struct Stage {
     binary: PathBuf,
-    /// True if bars decide.
+    /// True with `--full`: bars decide.
     full: bool,
     cluster: Cluster,
 }
@@ -120,7 +120,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// A time beside its bar, which decides with `--full` alone.
+    /// Reports a time with its bar, which decides only with `--full`.
     fn bar(&self, name: &str, time: Duration, bar: Duration) -> Result<()> {
         let met = time < bar;
         crate::check::run::figure(
@@ -217,7 +217,7 @@ impl Stage {
         Ok("random 512 B to 64 KiB and sequential 1 MiB, 16 at a time, with flushes".to_owned())
     }
 
-    /// Through the server in, and by Ceph's own client out.
+    /// Checks data written through the server and read by Ceph's own client.
     fn copy(&self) -> Result<String> {
         let (file, out, uri) = (self.folder().join("data"), self.folder().join("exported"), self.uri("disk"));
         let (file, out) = (file.display().to_string(), out.display().to_string());
@@ -265,7 +265,7 @@ impl Stage {
         Ok(String::new())
     }
 
-    /// An image in a namespace, through librbd's cache.
+    /// Checks an image in a namespace, with librbd's cache.
     fn create_and_remove(&self, server: &Running) -> Result<String> {
         let (image, uri) = (format!("{POOL}/{NAMESPACE}/later"), self.uri("later"));
         let conf = self.cluster.conf().display().to_string();
@@ -335,8 +335,8 @@ impl Stage {
         Ok(format!("noticed within {} ms and {} ms of rbd's end", ms(grown), ms(shrunk)))
     }
 
-    /// Writes, one after the other, wait while the cluster is stopped by `stop`, and end after `resume`; others are served
-    /// meanwhile.
+    /// Checks that writes wait while the cluster is stopped (`stop`) and end after `resume`, and that other volumes are
+    /// served in between.
     fn waits(
         &mut self,
         stop: impl FnOnce(&mut Self) -> Result<()>,
@@ -437,10 +437,10 @@ impl Stage {
     }
 }
 
-/// Writes one thing after the other, on a thread.
+/// A thread that makes one write after another.
 struct Writer {
     stop: Arc<AtomicBool>,
-    /// How many writes have ended.
+    /// Number of writes that have ended.
     ended: Arc<AtomicU64>,
     thread: JoinHandle<Result<Duration>>,
 }
@@ -464,7 +464,7 @@ impl Writer {
         Self { stop, ended, thread }
     }
 
-    /// Until no write has ended for [`WAITS`].
+    /// Waits until no write has ended for [`WAITS`].
     fn until_it_waits(&self) -> Result<()> {
         let (begun, mut since, mut ended) = (Instant::now(), Instant::now(), self.ended.load(Ordering::Relaxed));
         while since.elapsed() < WAITS {
@@ -478,7 +478,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits for the end of the present write; the longest one.
+    /// Stops after the present write; the time of the longest write.
     fn finish(self) -> Result<Duration> {
         self.stop.store(true, Ordering::Relaxed);
         process::until("the end of a write", [PATIENCE, Duration::from_millis(5)], || Ok(self.thread.is_finished()))?;
@@ -486,7 +486,7 @@ impl Writer {
     }
 }
 
-/// The longest that a thread which has nothing to do was kept from running until then: no server could have been faster.
+/// Longest time for which an idle thread did not get to run until `until`: a measure of stalls of the machine.
 fn longest_stall(until: Instant) -> JoinHandle<Duration> {
     thread::spawn(move || {
         let mut longest = Duration::ZERO;
@@ -499,7 +499,7 @@ fn longest_stall(until: Instant) -> JoinHandle<Duration> {
     })
 }
 
-/// Writes 4 KiB; how it was refused, if so.
+/// Writes 4 KiB; the server's error if it refused the write.
 fn write(client: &mut Client, at: u64) -> Result<Option<Refused>> {
     client.send(client::Command::Write, true, at, at, 4096, &[7; 4096])?;
     match client.receive() {

@@ -1,6 +1,6 @@
-//! Latency targets across hosts: an array, three hosts in network namespaces in front of it, a real etcd.
+//! Latency targets across hosts: an array, three hosts in network namespaces in front of it, and a real etcd.
 //!
-//! No virtual machine: everything runs on this one, each host behind a link of its own.
+//! No virtual machine: everything runs on this machine, with each host behind a link of its own.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -17,39 +17,40 @@ use crate::base::scratch::Scratch;
 use crate::check::figures::Spread;
 use crate::check::run::{Lab, Options};
 
-/// IOPS of the array; a target of it is far above the time to answer one request.
+/// IOPS of the array; the latency targets are far above its time for one request.
 const ARRAY_IOPS: u32 = 1_000;
 const TARGET: Duration = Duration::from_millis(250);
-/// The first needs 600 requests a second for its target, whatever it had before: with a rate of its own, fio makes up for what
-/// it could not send, and what targets are judged by is then its backlog. The second's requests come in batches: before it sleeps
-/// fio waits for all that is outstanding, and then sends at once what has fallen due meanwhile.
+/// The first host needs 600 requests a second for its target, whatever happened before: with a fixed rate, fio makes up
+/// for requests that it could not send, so targets are judged by its backlog. The second host's requests come in
+/// batches: before it sleeps, fio waits for all outstanding requests, and then sends at once all that have become due.
 const HOSTS: [Host; 3] = [
     Host { name: "db", load: &["--iodepth=150"], target: true },
     Host { name: "web", load: &["--iodepth=64", "--rate_iops=100", "--rate_process=poisson"], target: true },
     Host { name: "batch", load: &["--iodepth=200"], target: false },
 ];
-/// The host that things happen to.
+/// Index of the host that events happen to.
 const STRUCK: usize = 2;
-/// Fixed shares are these by three: enough for the array, and too few for who needs more than a third of it.
+/// Fixed number of slots, shared by three hosts: enough for the array, but too few for a host that needs more than a third.
 const SLOTS_MOST: u32 = 300;
 const WINDOW: Duration = Duration::from_secs(1);
-/// Windows until targets are to be met again after an event: 5 s, and the window in which that is.
+/// Windows until targets must be met again after an event: 5 s, and one window in which they are met.
 const SETTLING: usize = 6;
-/// Windows after those, of whose latencies the medians decide.
+/// Windows after those; the medians of their latencies decide.
 const SETTLED: usize = 5;
-/// Latency that no host with a target exceeds when slots are shared out by need, on a busy machine either: with fixed
-/// shares the first has 330 ms, and without any 390 ms.
+/// Latency that no host with a target exceeds when slots are shared by need, even on a busy machine. With fixed shares
+/// the first host has 330 ms, without any 390 ms.
 const SURE: Duration = Duration::from_millis(300);
-/// Windows in a row that show that targets are met.
+/// Windows in a row that meet all targets, after which they count as met again.
 const IN_A_ROW: usize = 3;
-/// Windows without control and with fixed shares, of which half are to miss the target. A busy machine makes latencies longer.
+/// Windows without control, and with fixed shares; half of them must miss the target. (A busy machine only makes
+/// latencies longer.)
 const UNCONTROLLED: usize = 4;
-/// Windows by need in each cycle of `--full`, and how many of them may miss.
+/// Windows with sharing by need in each cycle of `--full`; below, how many of them may miss a target.
 const BY_NEED: usize = 10;
 const MAY_MISS: usize = 1;
-/// Cycles of events with `--full`, of whose times the median decides.
+/// Cycles of events with `--full`; the medians of their times decide.
 const CYCLES: usize = 5;
-/// Far more than anything here takes on a busy machine.
+/// Longest wait: far above any wait on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Host {
@@ -58,7 +59,7 @@ struct Host {
     target: bool,
 }
 
-/// Why the lab cannot run on this machine, if so.
+/// Reason why the lab cannot run on this machine; `None` if it can.
 pub(crate) fn missing() -> Option<String> {
     // SAFETY: geteuid has no preconditions and cannot fail.
     (unsafe { libc::geteuid() } != 0).then(|| "network namespaces need root".to_owned())
@@ -116,7 +117,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Mean latencies of the hosts with targets, by window.
+/// Mean latencies in each window, for each host with a target.
 type Windows = Vec<Vec<Duration>>;
 
 fn missed(windows: &Windows, host: usize) -> usize {
@@ -127,13 +128,13 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     Spread::of(values).map_or(f64::NAN, |spread| spread.median)
 }
 
-/// The longest latency of a host with a target once all has settled: the median of its windows.
+/// The largest latency of a host with a target after settling: of each host the median of its windows.
 fn settled(windows: &Windows) -> Duration {
     let host = |host: usize| median(windows[SETTLING..].iter().map(|means| means[host].as_secs_f64()));
     Duration::from_secs_f64((0..windows[0].len()).map(host).fold(0.0, f64::max))
 }
 
-/// Windows until targets are met in several in a row; all of them if they never are.
+/// Number of windows until targets are met in several windows in a row; all windows if they never are.
 fn regained(windows: &Windows) -> usize {
     let met = |row: &[Vec<Duration>]| row.iter().flatten().all(|mean| *mean <= TARGET);
     windows.windows(IN_A_ROW).position(met).unwrap_or(windows.len())
@@ -147,7 +148,7 @@ fn told(windows: &Windows) -> String {
     (0..HOSTS.len()).filter(|&host| HOSTS[host].target).map(of).collect::<Vec<_>>().join("; ")
 }
 
-/// The events of the hosts, in this order; each ends where the next one begins, and the last where the first one does.
+/// Events, in order; each ends where the next one begins, and the last one where the first one does.
 const EVENTS: [(&str, Event); 5] = [
     ("etcd_may_die_and_come_back", Stage::etcd_dies_and_comes_back),
     ("a_host_may_die", Stage::host_dies),
@@ -157,7 +158,7 @@ const EVENTS: [(&str, Event); 5] = [
 ];
 type Event = fn(&mut Stage) -> Result<()>;
 
-/// Everything that runs; gone with the value, clients before what they are connected to.
+/// All processes and namespaces of the lab; dropping it ends clients before the servers that they use.
 struct Stage {
     folder: PathBuf,
     binary: PathBuf,
@@ -168,7 +169,7 @@ struct Stage {
     spaces: Spaces,
 }
 
-/// A network namespace, gone with its last process.
+/// A network namespace, which ends with its last process.
 struct Space(Running);
 
 impl Space {
@@ -179,7 +180,7 @@ impl Space {
         Ok(Self(Running::spawn(first.arg("infinity").stdin(Stdio::null()))?))
     }
 
-    /// A program inside.
+    /// A command that runs in the namespace.
     fn command(&self, program: &str) -> Command {
         let mut command = process::program("nsenter");
         command.arg(format!("--net=/proc/{}/ns/net", self.0.id())).arg(program).stdin(Stdio::null());
@@ -191,7 +192,7 @@ impl Space {
     }
 }
 
-/// The array's network namespace, and one for each host.
+/// The network namespaces: of the array, and of each host.
 struct Spaces {
     array: Space,
     hosts: Vec<Space>,
@@ -214,7 +215,7 @@ impl Spaces {
         Ok(Self { array, hosts })
     }
 
-    /// A program inside one of them.
+    /// A command that runs in the namespace of a host, or of the array (`None`).
     fn command(&self, host: Option<usize>, program: &str) -> Command {
         host.map_or(&self.array, |host| &self.hosts[host]).command(program)
     }
@@ -289,7 +290,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A host's answer to a request of the API on its control socket.
+    /// A host's answer to a request of the API, sent over its control socket.
     fn api(&self, host: usize, arguments: &[&str]) -> Result<Value> {
         let socket = self.folder.join(HOSTS[host].name).join("control.sock");
         let mut command = process::program("curl");
@@ -311,7 +312,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The status of each host in the cluster; empty for one that does not run.
+    /// Each host's status in the cluster; empty for a host that does not run.
     fn statuses(&self) -> Vec<String> {
         let status = |host| {
             let state = self.state(host).ok()?;
@@ -326,7 +327,7 @@ impl Stage {
             .map(drop)
     }
 
-    /// Requests and the sum of their latencies in seconds, for each host with a target.
+    /// By host with a target: completed requests, and the sum of their latencies in seconds.
     fn counts(&self) -> Result<Vec<(u64, f64)>> {
         let count = |host: usize| {
             let state = self.state(host)?;
@@ -342,7 +343,7 @@ impl Stage {
         (0..HOSTS.len()).filter(|&host| HOSTS[host].target).map(count).collect()
     }
 
-    /// The mean latency of each host with a target, over the next window. Who was not served waited for all of it.
+    /// Mean latency of each host with a target over the next window. A host without completions counts with the whole window.
     fn window(&self) -> Result<Vec<Duration>> {
         let before = self.counts()?;
         thread::sleep(WINDOW);
@@ -358,7 +359,7 @@ impl Stage {
         (0..count).map(|_| self.window()).collect()
     }
 
-    /// Until all hosts have this status in the cluster.
+    /// Waits until all hosts have this status in the cluster.
     fn all_stand(&self, status: &str) -> Result<()> {
         self.wait_for(status, |stage| stage.statuses().iter().all(|of| of == status))
     }
@@ -371,7 +372,7 @@ impl Stage {
         self.all_stand("shared")
     }
 
-    /// With all that is on it.
+    /// Kills a host, with all processes on it.
     fn host_dies(&mut self) -> Result<()> {
         self.clients[STRUCK] = None;
         self.hosts[STRUCK] = None;
@@ -393,7 +394,7 @@ impl Stage {
         self.all_stand("shared")
     }
 
-    /// Nothing passes any more between a host and etcd; its data do.
+    /// Blocks packets between a host and etcd, but not between the host and the array.
     fn cut_off(&self, host: usize) -> Result<()> {
         let rule = format!("ip saddr 10.99.{host}.2 tcp dport 2379 drop");
         let rules = format!("table ip lab {{\nchain in {{\ntype filter hook input priority 0;\n{rule}\n}}\n}}");

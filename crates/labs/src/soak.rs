@@ -1,9 +1,9 @@
-//! The soak: tenants of every kind on one server, and everything happens to it that happens in a year.
+//! The soak: tenants of every kind on one server, with all kinds of events that happen over a year.
 //!
-//! A life of the server begins with its start, goes on through many rounds of things that happen in an order by chance, and
-//! ends with kill -9. Each life has a ledger, a volume whose writer keeps a record of what was acknowledged as durable; all
-//! ledgers are read back in the lives after it. At the end of each round all other clients are killed, and what the server
-//! holds then is counted: it must be what it held after the rounds before.
+//! A life of the server begins with its start, continues with many rounds of events in random order, and ends with kill
+//! -9. Each life has a ledger: a volume whose writer records which writes were acknowledged as durable. All ledgers are
+//! checked in later lives. At the end of each round all other clients are killed, and the server's descriptors and
+//! memory are counted: they must be as many as after the rounds before.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,41 +24,43 @@ use crate::base::servers;
 use crate::check::run::Lab;
 use crate::check::{journal, writer};
 
-/// Each life in `cargo xtask test`, of which there are the fewest, and how much shorter pauses are there.
+/// Length of each life in `cargo xtask test`, which has the least number of lives; below, the factor by which its
+/// pauses are shorter.
 const SHORT_LIFE: Duration = Duration::from_secs(20);
 const SHORT_PAUSES: u64 = 6;
-/// Lives are at most so long, and there are at least two.
+/// Longest life; there are at least two lives.
 const LIFE: Duration = Duration::from_secs(600);
 const FEWEST_LIVES: u64 = 2;
-/// Rounds that warm the server up: buffers grow to what the load needs, and memory by what volumes in memory hold.
+/// Rounds in which the server warms up: buffers grow to the size that the load needs, and memory grows with volumes in memory.
 const WARM_UP: usize = 5;
-/// A life has at least so many rounds, also where a busy machine takes longer for them: two to begin with after the warm-up, two
+/// Least number of rounds in a life, even if a busy machine takes longer: after the warm-up two at the beginning, two
 /// at the end, and two between.
 const FEWEST_ROUNDS: usize = WARM_UP + 6;
-/// Growth of memory after them that passes: an allocator scatters as much, and a leak of an hour more.
+/// Largest growth of memory after the warm-up, relative and in bytes: allocators scatter as much, and a leak adds more
+/// in an hour.
 const GROWTH: f64 = 0.1;
 const GROWTH_BYTES: f64 = 4.0 * 1024.0 * 1024.0;
 const PATIENCE: Duration = Duration::from_secs(120);
 const TOOL_LIMIT_S: &str = "120";
 const STOP_LIMIT: Duration = Duration::from_secs(40);
-/// Between two happenings, in milliseconds.
+/// Time between two events, in milliseconds.
 const PAUSE_MS: std::ops::Range<u64> = 200..700;
-/// How long a server or a client stands still, in milliseconds.
+/// Time for which a server or a client is stopped, in milliseconds.
 const STILL_MS: std::ops::Range<u64> = 200..1_200;
-/// Workers when is counted what is held, and the most there ever are. A life begins with the most: the mailbox of a worker that
-/// has left is kept for the next one in its place.
+/// Number of workers when resources are counted; below, the largest number. A life begins with the largest: the mailbox
+/// of a worker that has ended is kept for its successor.
 const WORKERS: u64 = 2;
 const MOST_WORKERS: u64 = 3;
-/// Descriptors are counted when they have been as many for so long: a worker opens some of its own once it runs.
+/// Descriptors are counted when their number has been the same for this long: a worker opens some of its own when it runs.
 const SETTLED: Duration = Duration::from_millis(200);
-/// Has the allocator give back what is free, so that what is counted is what is held. Left alone, as in lives of the full length,
-/// it keeps 10 MiB more or less from one round to the next, which a few rounds do not tell from a leak.
+/// Settings that make the allocator return free memory at once, so that used memory is counted. Without them, as in lives of
+/// full length, memory varies by 10 MiB from round to round, which a few rounds cannot distinguish from a leak.
 const ALLOCATOR: [(&str, &str); 3] =
     [("MALLOC_ARENA_MAX", "1"), ("MALLOC_TRIM_THRESHOLD_", "131072"), ("MALLOC_MMAP_THRESHOLD_", "65536")];
-/// Connections at once that say nothing, or nonsense.
+/// Number of simultaneous connections that send nothing, or garbage.
 const STRANGERS: u64 = 16;
 
-/// Clients beside the writer of the ledger: the volume, and what they do. All check what they read.
+/// Clients besides the ledger's writer: volume, and options of `evenkeel load`. All of them check their reads.
 const CLIENTS: [(&str, &[&str]); 5] = [
     ("database", &["--op", "mix", "--queue-depth", "4", "--connections", "2", "--rate", "300"]),
     ("shop", &["--op", "mix", "--block-size", "4k:80,64k:20", "--queue-depth", "8"]),
@@ -66,12 +68,12 @@ const CLIENTS: [(&str, &[&str]); 5] = [
     ("files", &["--op", "mix", "--block-size", "4k:50,16k:50", "--queue-depth", "4", "--connections", "4"]),
     ("thin", &["--op", "mix", "--trim-percent", "20", "--zero-percent", "10", "--queue-depth", "4"]),
 ];
-/// Admission controls, one after the other.
+/// Values of the admission setting, used in turn.
 const ADMISSIONS: [&str; 3] = ["\"elastic\"", "\"slowfast\"", "{ kind = \"fixed\", budget = \"1MiB\" }"];
-/// The part of the volume that a client uses, so that it can be filled at each start.
+/// Part of its volume that a client uses, so small that it can be filled at each start.
 const PART: &str = "4MiB";
 
-/// Things that happen, once in each round.
+/// Events; each happens once in a round.
 const HAPPENINGS: [(&str, Happening); 7] = [
     ("reloads", Soak::reload),
     ("other numbers of workers", Soak::workers),
@@ -103,7 +105,7 @@ pub struct Args {
     keep: bool,
 }
 
-/// Runs the soak and reports what must hold.
+/// Runs the soak and reports its checks.
 pub(super) fn run(lab: &mut Lab, args: &Args, binary: &Path) -> Result<()> {
     let scratch = Scratch::kept_if(args.keep, "soak")?;
     let seed = args.seed.unwrap_or_else(|| u64::from(std::process::id()));
@@ -149,12 +151,12 @@ pub(super) fn run(lab: &mut Lab, args: &Args, binary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A server's resources when its only client is the writer of the ledger.
+/// A server's resources when the ledger's writer is its only client.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Held {
     descriptors: usize,
     memory_bytes: f64,
-    /// Connections moved between workers since it started.
+    /// Connections moved between workers since the server's start.
     moves: u64,
 }
 
@@ -182,7 +184,8 @@ fn report_held(lab: &mut Lab, lives: &[Vec<Held>]) {
     lab.check("memory_is_flat", !grew, &told);
 }
 
-/// Descriptors and memory after warming up and at the end: the most of the first third, the least of the last.
+/// Descriptors and memory at the beginning and at the end: the most in the first third of the rounds after the warm-up,
+/// and the least in the last third.
 fn compare(rounds: &[Held]) -> Option<((usize, usize), (f64, f64))> {
     let warm = rounds.get(WARM_UP..)?;
     let third = (warm.len() / 3).max(1);
@@ -203,15 +206,15 @@ struct Soak {
     folder: PathBuf,
     random: u64,
     lives: u64,
-    /// Pauses are so many times shorter.
+    /// Factor by which pauses are shorter.
     haste: u64,
-    /// Settings of the server's allocator.
+    /// Environment variables with the settings of the server's allocator.
     allocator: &'static [(&'static str, &'static str)],
     workers: u64,
-    /// Volumes created so far.
+    /// Number of volumes created so far.
     created: u64,
     clients: Vec<(usize, Running)>,
-    /// The ledger of each life, with what it owes.
+    /// The ledger of each life: the least generation that each sector must hold.
     ledgers: Vec<BTreeMap<u64, u64>>,
     held: Vec<Vec<Held>>,
     happened: BTreeMap<&'static str, u64>,
@@ -251,7 +254,7 @@ impl Soak {
         self.folder.join("nbd.sock").display().to_string()
     }
 
-    /// A configuration with other figures each time.
+    /// Writes a configuration whose figures differ each time; its path.
     fn configure(&mut self) -> Result<PathBuf> {
         let data = self.folder.join("data").display().to_string();
         let [bandwidth, stall, admission, target, reservation, weight, guarantee, limit] =
@@ -306,7 +309,7 @@ impl Soak {
         serde_json::from_str(&self.control(&["state", "--json"])?).context("evenkeel state")
     }
 
-    /// Reads all ledgers back; what is wrong.
+    /// Reads all ledgers back; a text for each fault.
     fn check_ledgers(&self) -> Result<Vec<String>> {
         let mut wrong = Vec::new();
         for (life, owed) in (0..).zip(&self.ledgers) {
@@ -318,7 +321,7 @@ impl Soak {
         Ok(wrong)
     }
 
-    /// One life of the server, with its writer.
+    /// Runs one life of the server, with the ledger's writer.
     fn live(&mut self, server: Running, life: u64, length: Duration) -> Result<()> {
         let (until, socket, seed) = (Instant::now() + length, self.socket(), self.random(0..1 << 32));
         let (mut outcome, mut held) = (Ok(()), Vec::new());
@@ -339,7 +342,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Everything happens once.
+    /// Makes every event happen once, in random order; the resources afterwards.
     fn round(&mut self, server: &Running, life: u64) -> Result<Held> {
         self.start_clients()?;
         let mut order: Vec<usize> = (0..HAPPENINGS.len()).collect();
@@ -387,7 +390,7 @@ impl Soak {
         daemon(&self.folder, volume, &mut command)
     }
 
-    /// None of them has given up.
+    /// Checks that no client has ended with an error.
     fn clients_are_well(&mut self) -> Result<()> {
         for (index, client) in &mut self.clients {
             if let Some(status) = client.ended()? {
@@ -404,7 +407,7 @@ impl Soak {
         Ok(())
     }
 
-    /// Until the server knows that only the writer of the ledger is left.
+    /// Waits until the ledger's writer is the server's only client; the server's state.
     fn wait_until_alone(&self) -> Result<Value> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -468,7 +471,7 @@ impl Soak {
         }
     }
 
-    /// Some say nothing, some nonsense, and all go without a word.
+    /// Opens connections that send nothing or garbage, and closes them without a disconnect request.
     fn strangers(&mut self, _: &Running) -> Result<()> {
         let mut there = Vec::new();
         for _ in 0..STRANGERS {
@@ -482,7 +485,7 @@ impl Soak {
         Ok(())
     }
 
-    /// All clients are there; how long the stop took.
+    /// Stops the server while all clients are active; the time that this took.
     fn stop_under_load(&mut self, server: Running) -> Result<Duration> {
         self.start_clients()?;
         thread::sleep(Duration::from_secs(2));
@@ -505,7 +508,7 @@ fn leaving_workers(state: &Value) -> usize {
     workers.iter().filter(|worker| worker["leaving"] == true).count()
 }
 
-/// How many it holds once that does not change.
+/// Number of open descriptors, once it is constant.
 fn descriptors(server: &Running) -> Result<usize> {
     let count = || Ok::<_, std::io::Error>(std::fs::read_dir(format!("/proc/{}/fd", server.id()))?.count());
     let (deadline, mut since, mut held) = (Instant::now() + PATIENCE, Instant::now(), count()?);
@@ -520,7 +523,7 @@ fn descriptors(server: &Running) -> Result<usize> {
     Ok(held)
 }
 
-/// Memory of its own, without that of files.
+/// Anonymous memory of the server, in bytes.
 fn memory_bytes(server: &Running) -> Result<f64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.id()))?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

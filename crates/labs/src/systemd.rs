@@ -1,4 +1,4 @@
-//! The units as shipped, under systemd itself: started, looked after, hung, killed and stopped, in a machine of their own.
+//! The units as shipped, under systemd itself, in a machine of its own: started, watched, hung, killed and stopped.
 
 use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader};
@@ -28,15 +28,16 @@ const DEVICE: &str = "lab0";
 const GUARD_CONFIG: &str = "[agent]\ninterfaces = [\"lab0\"]\n\n[pools.lab]\nlatency.target = \"15ms\"\n";
 const SERVE_FILE: &str = "/etc/evenkeel/evenkeel.toml";
 const SERVE_CONFIG: &str = "[volumes.disk0]\nsize = \"64MiB\"\n";
-/// Where the unit's state folder and the default data folder put it.
+/// Path of the control socket that follows from the unit's state folder and the default data folder.
 const SERVE_CONTROL: &str = "/var/lib/evenkeel/evenkeel-data/control.sock";
 const PROGRAM: &str = "/usr/local/bin/evenkeel";
-/// Instead of 15 and 30 s, so that a hung one is not waited for long; with `--full` both are as shipped.
+/// Shorter watchdogs than the shipped ones of 15 and 30 s, so that a hung service is found soon; with `--full` the
+/// shipped ones are used.
 const SHORT_WATCHDOG: &str = "[Service]\nWatchdogSec=10s\n";
-/// No restart before it has been seen what a killed agent leaves.
+/// Delays the restart, so that the state after an agent's death can be checked.
 const NO_RESTART: &str = "[Service]\nRestartSec=1h\n";
 
-/// An admin socket as Debian's Ceph has it, and its user.
+/// Path of an admin socket as in Debian's Ceph; below, its user.
 const OSD: &str = "/run/ceph/ceph-osd.7.asok";
 const CEPH: u32 = 64_045;
 
@@ -56,7 +57,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
 }
 
 type Step = fn() -> Result<String>;
-/// In this order.
+/// The steps, in order.
 const STEPS: [(&str, Step); 8] = [
     ("the_units_start_and_say_when_they_are_ready", start),
     ("the_watchdog_hears_that_all_is_well", fed),
@@ -68,7 +69,7 @@ const STEPS: [(&str, Step); 8] = [
     ("with_the_drop_in_of_its_page_the_agent_reaches_osds", ceph),
 ];
 
-/// In the guest: systemd in a process namespace of its own, and every step.
+/// In the guest: starts systemd in a process namespace of its own, and takes every step.
 pub(crate) fn guest(binary: &Path, units: &Path, full: bool) -> Result<()> {
     install(binary, units)?;
     if !full {
@@ -153,7 +154,7 @@ fn fed() -> Result<String> {
     Ok(detail)
 }
 
-/// The weight of the default tenant, as the server says.
+/// The default tenant's weight, as the server reports it.
 fn weight() -> Result<Option<u64>> {
     let state = tool(PROGRAM, &["state", "--json", "--control", SERVE_CONTROL])?;
     let state: Value = serde_json::from_str(&state).context("evenkeel state")?;
@@ -174,7 +175,7 @@ fn reload() -> Result<String> {
     Ok(format!("the file's new weight in force after {:.1} s", took.as_secs_f64()))
 }
 
-/// Stopped processes tell nothing, as hung ones do.
+/// Checks services that hang; here they are stopped processes, which report nothing, either.
 fn hang() -> Result<String> {
     let before = [number(GUARD, "MainPID")?, number(SERVE, "MainPID")?];
     for unit in [GUARD, SERVE] {
@@ -192,7 +193,7 @@ fn hang() -> Result<String> {
     Ok(detail)
 }
 
-/// `ExecStopPost=` puts back what no other process can.
+/// Checks that after a kill `ExecStopPost=` restores settings that no other process can.
 fn kill() -> Result<String> {
     drop_in(GUARD, NO_RESTART)?;
     systemctl(&["daemon-reload"])?;
@@ -218,7 +219,7 @@ fn stop() -> Result<String> {
     Ok(String::new())
 }
 
-/// Without its drop-in the server warns that it may not raise the I/O priority of what a reservation is owed.
+/// Checks that the server warns, without its drop-in, that it may not raise the I/O priority of requests within a reservation.
 fn priority() -> Result<String> {
     const WARNING: &str = "no right to raise the I/O priority";
     write(SERVE_FILE, &format!("{SERVE_CONFIG}[tenants.default]\nreservation.iops = 100\n"))?;
@@ -244,7 +245,7 @@ fn priority() -> Result<String> {
     Ok("the warning is gone".into())
 }
 
-/// The listener there hangs up and is no OSD; that the agent says so shows that it was there.
+/// Checks that the agent reaches the admin socket: it reports that the listener there closes the connection and is no OSD.
 fn ceph() -> Result<String> {
     let (socket, folder) = (services::inside(OSD), services::inside("/run/ceph"));
     std::fs::create_dir_all(&folder)?;

@@ -1,4 +1,4 @@
-//! One connection with its requests in flight.
+//! A connection of a job, with its requests in flight.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,20 +13,20 @@ use crate::region::Region;
 use crate::send::SendQueue;
 use crate::stream::{Op, Planned, Stream};
 
-/// A request in flight, as much of it as every request needs.
+/// A slot for a request in flight, with what every job needs of it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slot {
-    /// 0 while the slot is free.
+    /// Cookie of the request; 0 while the slot is free.
     cookie: u64,
     offset: u64,
     length: u64,
-    /// From when latency counts.
+    /// When its latency begins, in ns since the start of the phase.
     since: u64,
     op: Op,
     fua: bool,
 }
 
-/// The further needs of checking and recording.
+/// State of a request in flight for checks and for the journal.
 #[derive(Clone, Debug, Default)]
 struct Evidence {
     ticket: Ticket,
@@ -35,8 +35,8 @@ struct Evidence {
     flushes: Vec<Floor>,
 }
 
-/// The requests in flight on one connection. A cookie is the index of its slot, and above it a
-/// serial number, so that an answer given twice is noticed.
+/// The requests in flight on one connection. A cookie holds the index of the request's slot and, above it, a serial
+/// number, by which a repeated answer is noticed.
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
@@ -56,7 +56,7 @@ impl Slots {
         }
     }
 
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -66,7 +66,7 @@ impl Slots {
         self.slots.get(cookie as u32 as usize).filter(|slot| slot.cookie == cookie && cookie != 0)
     }
 
-    /// Offset and kind of the request that waits longest.
+    /// Operation and offset of the request that has been in flight for longest.
     pub(crate) fn oldest(&self) -> Option<(Op, u64)> {
         let busy = self.slots.iter().filter(|slot| slot.cookie != 0);
         busy.min_by_key(|slot| slot.since).map(|slot| (slot.op, slot.offset))
@@ -79,22 +79,23 @@ pub(crate) struct Connection {
     pub(crate) slots: Slots,
     pub(crate) pace: Pace,
     pub(crate) stream: Stream,
-    /// Index of its region.
+    /// Index of its region in the worker.
     pub(crate) region: usize,
-    /// Requests it may still send; `None` if only time bounds them.
+    /// Requests that it may still send; `None` if only the duration bounds them.
     pub(crate) left: Option<u64>,
-    /// When the server last answered, or was first asked after it had answered all.
+    /// When the server last answered, or when a request was queued while none was in flight, in ns since the start of
+    /// the phase.
     pub(crate) heard: u64,
-    /// True if the socket was full and is watched for room.
+    /// True if the socket was full and is polled for room.
     pub(crate) is_blocked: bool,
     out: SendQueue,
     framing: Framing,
     replies: Replies,
-    /// Received bytes that are not a whole reply yet.
+    /// Received bytes of an incomplete reply.
     carry: Vec<u8>,
 }
 
-/// Where the answers of one batch go.
+/// The destination of the answers in one receive: slots, region and batch.
 struct Answers<'a> {
     slots: &'a mut Slots,
     region: &'a mut Region,
@@ -102,21 +103,21 @@ struct Answers<'a> {
     now: u64,
 }
 
-/// The result of a batch of answers.
+/// Results of answers that the worker has not taken yet.
 pub(crate) struct Batch {
-    /// Where to count; `None` while nothing is measured.
+    /// Counts of the measured run; `None` in other phases.
     pub(crate) tally: Option<Tally>,
-    /// Answers before this time, during warm-up, are not counted.
+    /// End of the warm-up, in ns since the start of the phase; earlier answers are not counted.
     pub(crate) counted_from: u64,
-    /// True if durable writes are collected.
+    /// True if ranges that become durable are collected for a journal.
     pub(crate) records: bool,
-    /// Ranges that have become durable.
+    /// Ranges that have become durable and are not in the journal yet.
     pub(crate) durable: Vec<Floor>,
-    /// The first read that returned what the volume cannot hold.
+    /// The first read that returned data which the volume cannot hold.
     pub(crate) mismatch: Option<Box<Mismatch>>,
-    /// The first request that failed.
+    /// Operation, offset and error of the first request that failed.
     pub(crate) error: Option<(Op, u64, Errno)>,
-    /// When the last request was answered.
+    /// When the last answer came, in ns since the start of the phase.
     pub(crate) last_answer: u64,
 }
 
@@ -164,14 +165,14 @@ impl Sink for Answers<'_> {
 }
 
 impl Answers<'_> {
-    /// Keeps content of a read until all of it is there.
+    /// Stores a part of a read's data until the whole read is answered.
     fn place(&mut self, cookie: u64, offset: u64, length: usize, write: impl FnOnce(&mut [u8])) {
         let Some(slot) = self.slots.get(cookie) else { return };
         let start = (offset - slot.offset) as usize;
         write(&mut self.slots.evidence[cookie as u32 as usize].data[start..start + length]);
     }
 
-    /// Holds an answer against what the region may hold, and notes what it says.
+    /// Checks an answer against the possible content of its region, and updates the region.
     fn judge(&mut self, index: u32, slot: Slot, succeeded: bool) {
         let evidence = &mut self.slots.evidence[index as usize];
         let Some(model) = &mut self.region.model else { return };
@@ -204,16 +205,16 @@ impl Answers<'_> {
     }
 }
 
-/// The parts that sending requests needs.
+/// Settings of a job that its connections need to send requests.
 pub(crate) struct Sender<'a> {
-    /// Payload of writes that carry no recognisable content.
+    /// Payload of writes whose content is not checked.
     pub(crate) payload: &'a [u8],
     /// True if writes carry FUA.
     pub(crate) fua: bool,
 }
 
 impl Connection {
-    /// A connection that is through with the handshake.
+    /// A connection after its handshake; `region`: index of its region, `checks`: its content is checked or recorded.
     pub(crate) fn new(
         (socket, connected): (OwnedFd, &Connected),
         (stream, pace): (Stream, Pace),
@@ -237,13 +238,13 @@ impl Connection {
         }
     }
 
-    /// True if another request may be in flight.
+    /// True if the queue depth allows another request.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         !self.slots.free.is_empty()
     }
 
-    /// Queues a request; there must be room. `since` is when it was meant to be sent.
+    /// Queues a request for sending; there must be room. `since`: when it was due, from which its latency counts.
     #[inline]
     pub(crate) fn queue(&mut self, planned: Planned, now: u64, since: u64, region: &mut Region, sender: &Sender<'_>) {
         let Some(index) = self.slots.free.pop() else { return };
@@ -282,7 +283,7 @@ impl Connection {
         }
     }
 
-    /// Sends what is queued; true if nothing is left.
+    /// Sends queued bytes; true if none are left.
     pub(crate) fn send(&mut self, payload: &[u8]) -> Result<bool, rustix::io::Errno> {
         if self.out.is_empty() {
             return Ok(true);
@@ -290,7 +291,7 @@ impl Connection {
         self.out.send(self.socket.as_fd(), payload)
     }
 
-    /// Says goodbye, if nothing else is on its way. There is no answer to it.
+    /// Sends a disconnect request, which has no answer, unless other bytes are still queued.
     pub(crate) fn disconnect(&mut self) {
         if self.out.is_empty() {
             let request =
@@ -302,10 +303,10 @@ impl Connection {
         }
     }
 
-    /// Takes in the answers that have arrived, at most one buffer of them. `clock` is read once.
+    /// Handles the answers that have arrived, at most one buffer of them; `clock` is read once.
     ///
     /// # Errors
-    /// A connection that is lost, or a server that breaks the protocol.
+    /// A lost connection, or a server that violates the protocol.
     pub(crate) fn receive(
         &mut self,
         buffer: &mut [u8],
@@ -332,7 +333,7 @@ impl Connection {
     }
 }
 
-/// Notes that a request is about to be sent; the content and generation for a write.
+/// Records that a request is about to be sent; for a checked write, its content and generation.
 fn begin(evidence: &mut Evidence, planned: Planned, region: &mut Region) -> Option<(crate::content::Content, u64)> {
     let Planned { op, offset, length } = planned;
     if op == Op::Flush {

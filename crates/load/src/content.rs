@@ -1,12 +1,12 @@
-//! Verifiable content: every sector says which block and which write it belongs to.
+//! Verifiable content: every sector names the sector and the write that it belongs to.
 //!
 //! ```text
 //! word 0        1        2            3 ... 63
 //!      tag      sector   generation   pattern(seed, sector, generation)
 //! ```
 //!
-//! Words are 8 bytes, little-endian. The first three make a mismatch readable (a stale
-//! write, a misplaced one, zeroes, foreign bytes); the pattern catches the rest.
+//! Words are 8 bytes, little-endian. The first three make a mismatch readable (an old
+//! write, a misplaced one, zeroes, foreign bytes); the pattern detects all others.
 
 use std::fmt;
 
@@ -21,16 +21,16 @@ pub(crate) struct Content {
     seed: u64,
 }
 
-/// The content of a sector, as far as it says.
+/// The content of a sector, as recognised from its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// Nothing but zeroes.
+    /// Only zeroes.
     Zeroes,
-    /// The content of `sector` by write `generation`, whole.
+    /// The complete content of `sector` by write number `generation`.
     Write { sector: u64, generation: u64 },
-    /// The head of such content, but another body.
+    /// The first three words of such content, with another pattern.
     Torn { sector: u64, generation: u64 },
-    /// Anything else; its first word.
+    /// Any other content; its first word.
     Foreign(u64),
 }
 
@@ -54,7 +54,7 @@ impl fmt::Display for Found {
 }
 
 impl Content {
-    /// The content of runs with this seed.
+    /// Content for runs with this seed.
     pub(crate) fn new(seed: u64) -> Self {
         Self { seed }
     }
@@ -67,7 +67,7 @@ impl Content {
         [mix(self.seed), sector, generation]
     }
 
-    /// Word `index` of a sector.
+    /// Word `index` of the content of `sector` by write number `generation`.
     pub(crate) fn word(self, sector: u64, generation: u64, index: usize) -> u64 {
         match self.head(sector, generation).get(index) {
             Some(&word) => word,
@@ -75,7 +75,7 @@ impl Content {
         }
     }
 
-    /// Fills `out`, whole sectors from `sector` on, with write `generation`.
+    /// Fills `out` with the content of write number `generation`: whole sectors, from `sector` on.
     pub(crate) fn fill(self, sector: u64, generation: u64, out: &mut [u8]) {
         for (sector, bytes) in (sector..).zip(out.chunks_exact_mut(SECTOR as usize)) {
             let pattern = self.pattern(sector, generation);
@@ -89,7 +89,7 @@ impl Content {
         }
     }
 
-    /// True if `bytes`, whole sectors from `sector` on, are exactly write `generation`.
+    /// True if `bytes` are exactly the content of write number `generation`: whole sectors, from `sector` on.
     pub(crate) fn matches(self, sector: u64, generation: u64, bytes: &[u8]) -> bool {
         (sector..).zip(bytes.chunks_exact(SECTOR as usize)).all(|(sector, bytes)| {
             let pattern = self.pattern(sector, generation);
@@ -102,7 +102,7 @@ impl Content {
         })
     }
 
-    /// The content of the sector in `bytes`.
+    /// Recognises the content of the sector in `bytes`.
     pub(crate) fn identify(self, bytes: &[u8]) -> Found {
         let word = |index: usize| u64::from_le_bytes(bytes.as_chunks::<8>().0[index]);
         if bytes.iter().all(|&byte| byte == 0) {

@@ -8,59 +8,59 @@ use evenkeel_nbd::client::Violation;
 use evenkeel_net::dial::DialError;
 use evenkeel_policy::units::UnitError;
 
-/// Reason that keeps a load from running, or ends it early.
+/// Reason that keeps a load from running or ends it early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Options that contradict each other or lack something.
+    /// Options are in conflict, or one is missing.
     #[error("{0}")]
     Options(String),
-    /// A job file without what it must have.
+    /// A job file lacks something.
     #[error("{0}")]
     JobFile(String),
-    /// A job file that is no TOML, or has keys and values that no job has.
+    /// A job file is invalid TOML, or has unknown keys or invalid values.
     #[error(transparent)]
     Toml(#[from] toml::de::Error),
-    /// A URI that names no export.
+    /// A URI names no export.
     #[error(transparent)]
     Uri(#[from] UnitError),
-    /// A number that is none.
+    /// A number cannot be parsed.
     #[error(transparent)]
     Number(#[from] ParseIntError),
-    /// A text that is no journal, or a journal of another volume.
+    /// A file is no journal, or the journal of another volume.
     #[error("{0}")]
     Journal(String),
-    /// A server that was not reached, or refused.
+    /// The server could not be reached, or refused the handshake.
     #[error(transparent)]
     Dial(#[from] DialError),
-    /// An export that does not allow the job, or has no room for it.
+    /// The export does not allow the job, or is too small.
     #[error("{0}")]
     Export(String),
-    /// A server that breaks the protocol.
+    /// The server violated the NBD protocol.
     #[error(transparent)]
     Violation(#[from] Violation),
-    /// A server that hangs up, stays silent or loses what it was given.
+    /// The server closed the connection, did not answer, or lost data.
     #[error("{0}")]
     Server(String),
-    /// The load was stopped before it began.
+    /// The load was interrupted before it began.
     #[error("interrupted while connecting")]
     Interrupted,
-    /// A call to the system that failed.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] io::Error),
-    /// An error, and where it happened or what was being done.
+    /// An error with its context.
     #[error("{place}")]
     At {
-        /// The job, file or line, or what failed.
+        /// The job, file, line or step at which it happened.
         place: String,
-        /// The error of that job.
+        /// The error itself.
         #[source]
         cause: Box<Error>,
     },
 }
 
 impl Error {
-    /// True if options are wrong, rather than what came of them.
+    /// True if the options are wrong, rather than the run.
     pub fn is_of_options(&self) -> bool {
         match self {
             Self::Options(_) => true,
@@ -69,7 +69,7 @@ impl Error {
         }
     }
 
-    /// Everything that is known about it, in one line.
+    /// The error with its context and causes, in one line.
     pub(crate) fn in_full(&self) -> String {
         let mut text = self.to_string();
         let mut source = self.source();
@@ -87,11 +87,11 @@ impl From<rustix::io::Errno> for Error {
     }
 }
 
-/// Says where an error happened.
+/// Adds context to an error.
 pub(crate) trait At<T> {
-    /// At this place.
+    /// Adds `place` to the error.
     fn at(self, place: impl Into<String>) -> Result<T, Error>;
-    /// At this place, which is put into words only if there is an error.
+    /// Adds the text of `place` to the error; the text is made only if there is an error.
     fn at_with(self, place: impl FnOnce() -> String) -> Result<T, Error>;
 }
 

@@ -13,24 +13,24 @@ use serde::{Deserialize, Serialize};
 use crate::content::{SECTOR, mix};
 use crate::error::{At, Error, ensure};
 
-/// Shares of requests.
+/// Range of shares of requests, in per cent.
 const PERCENT: RangeInclusive<u64> = 0..=100;
-/// Requests in flight on one connection.
+/// Range of the queue depth of one connection.
 const QUEUE_DEPTH: RangeInclusive<u64> = 1..=65_536;
-/// Connections of one job.
+/// Range of the number of connections of one job.
 const CONNECTIONS: RangeInclusive<u64> = 1..=65_536;
-/// Threads of one job.
+/// Range of the number of threads of one job.
 const THREADS: RangeInclusive<u64> = 1..=1024;
-/// Requests a second.
+/// Range of the rate, in requests per second.
 const RATE: RangeInclusive<u64> = 1..=100_000_000;
-/// Numbers of requests.
+/// Range of numbers of requests.
 const COUNT: RangeInclusive<u64> = 1..=u64::MAX;
-/// The longest run, of a week: far from any overflow, and a typing error rather than a plan.
+/// The longest run: a week. Anything longer is a typing error, and far from any overflow.
 const LONGEST_NS: u64 = 7 * 86_400 * 1_000_000_000;
-/// How long to run when neither a duration nor a number of requests is given.
+/// Duration of the run, in seconds, if neither a duration nor a number of requests is given.
 const DEFAULT_DURATION_S: u64 = 10;
 
-/// Reads a number that is in a range.
+/// A parser of numbers in a range.
 fn within<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<T, String> + Clone {
     move |text| {
         let number = text.parse().ok().filter(|number| range.contains(number));
@@ -39,7 +39,7 @@ fn within<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Resul
     }
 }
 
-/// Reads how long to run.
+/// Parses the duration of a run.
 fn length(text: &str) -> Result<Duration, String> {
     let length: Duration = text.parse().map_err(|error: UnitError| error.to_string())?;
     let fits = (1..=LONGEST_NS).contains(&length.as_nanos());
@@ -166,7 +166,7 @@ pub struct JobOptions {
     busy_poll: Option<Duration>,
 }
 
-/// One job, complete and checked.
+/// A job with all its settings, checked.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub(crate) name: String,
@@ -204,12 +204,12 @@ impl Job {
         self.block_size.largest()
     }
 
-    /// The unit that every request is a multiple of, in bytes.
+    /// The largest size that divides every request size, in bytes.
     pub(crate) fn grain(&self) -> u64 {
         self.block_size.0.iter().fold(0, |unit, &(size, _)| gcd(unit, size))
     }
 
-    /// True if it sends anything but reads.
+    /// True if the job sends requests other than reads.
     pub(crate) fn changes_data(&self) -> bool {
         self.fill || self.mode != Mode::Read || self.trim_percent > 0 || self.zero_percent > 0
     }
@@ -220,7 +220,7 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 impl JobOptions {
-    /// Checks the ranges that a command line has by its value parsers: a job file has them only here.
+    /// Checks that values are in range: a command line has this from its value parsers, a job file only from here.
     ///
     /// # Errors
     /// Names the key and its range.
@@ -242,10 +242,10 @@ impl JobOptions {
         Ok(())
     }
 
-    /// Checks that the options of one job, which `given` has, are of use in all that it was given.
+    /// Checks that each option in `given` has an effect in the job of these options.
     ///
     /// # Errors
-    /// Names the option that would do nothing, and what it needs.
+    /// Names the option without an effect, and what it needs.
     fn of_use(&self, given: &Self) -> Result<(), Error> {
         let mode = self.op.unwrap_or(Mode::Read);
         let some = |percent: Option<u8>| percent.is_some_and(|percent| percent > 0);
@@ -261,10 +261,10 @@ impl JobOptions {
         Ok(())
     }
 
-    /// The job that these options describe; `cores` bounds the threads unless they are given.
+    /// The job that these options describe; without the option, it has at most `cores` threads.
     ///
     /// # Errors
-    /// Options that contradict each other.
+    /// Options out of range or in conflict.
     pub(crate) fn job(self, name: &str, target: Target, seed: u64, cores: u32) -> Result<Job, Error> {
         self.in_range()?;
         let nanos = |duration: Option<Duration>| duration.map(|d| d.as_nanos());
@@ -355,7 +355,7 @@ fn read_file(
 /// The jobs that a command line asks for: those of the job file, or one for `uri`.
 ///
 /// # Errors
-/// Neither of them, a file that cannot be read or does not describe jobs, or options that contradict each other.
+/// No file and no `uri`, a file that cannot be read or does not describe jobs, or options in conflict.
 pub fn jobs(file: Option<&Path>, uri: Option<&str>, options: &JobOptions, seed: u64) -> Result<Vec<Job>, Error> {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
     let listed = match (file, uri) {
@@ -378,14 +378,14 @@ pub fn jobs(file: Option<&Path>, uri: Option<&str>, options: &JobOptions, seed: 
     listed.into_iter().enumerate().map(with_seed).collect()
 }
 
-/// A seed that differs between runs.
+/// A seed from the present time.
 pub fn seed_from_time() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     // 32 bits are easier to type again.
     mix(now.as_nanos() as u64 ^ u64::from(std::process::id())) >> 32
 }
 
-/// The jobs in the text of a job file that names every URI.
+/// The jobs in the text of a job file, in which every job must have a URI.
 ///
 /// # Errors
 /// A text that does not describe jobs; names the job and the key.

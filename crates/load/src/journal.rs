@@ -1,9 +1,9 @@
-//! The journal of durable writes: what a power cut must not lose.
+//! The journal of durable writes, which a power cut must not lose.
 //!
-//! A text file (or serial line) with one line for each durable range, written when the
-//! server's answer makes it durable: the answer to a write with FUA, or to a FLUSH that
-//! was sent after the write had been answered. A line says that the range holds at least
-//! the named generation from then on; what comes later may only be newer.
+//! A text file (or serial line) with one line for each durable range. It is written when
+//! the server's answer makes the range durable: the answer to a write with FUA, or to a
+//! FLUSH that was sent after the write's answer. A line says that from then on the range
+//! holds at least the generation named; it may hold a later one.
 //!
 //! ```text
 //! evenkeel-journal 1 seed 42 grain 4096
@@ -22,13 +22,13 @@ use crate::model::Floor;
 
 const MAGIC: &str = "evenkeel-journal 1";
 
-/// Where durable ranges are recorded; shared by the threads of a job.
+/// The file to which durable ranges are written; shared by the threads of a job.
 pub struct Journal {
     out: Mutex<Box<dyn Write + Send>>,
 }
 
 impl Journal {
-    /// The journal of `job` in `path` (`-` is standard output).
+    /// Creates the journal of `job` at `path` (`-` is standard output).
     ///
     /// # Errors
     /// A job whose writes cannot be recorded, or a file that cannot be written.
@@ -47,7 +47,7 @@ impl Journal {
         Self::create(path, job.seed, job.grain())
     }
 
-    /// Opens `path` and records seed and grain.
+    /// Creates the file and writes seed and grain.
     fn create(path: &Path, seed: u64, grain: u64) -> Result<Self, Error> {
         let mut out: Box<dyn Write + Send> = if path == Path::new("-") {
             Box::new(io::stdout())
@@ -60,7 +60,7 @@ impl Journal {
         Ok(Self { out: Mutex::new(out) })
     }
 
-    /// Records ranges, in one write.
+    /// Appends these ranges with one write.
     ///
     /// # Errors
     /// A journal that cannot be written.
@@ -77,16 +77,16 @@ impl Journal {
 /// A journal that was read back.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Seed of the content.
+    /// Seed of the content that the run wrote.
     pub(crate) seed: u64,
     /// Unit of all ranges, in bytes.
     pub(crate) grain: u64,
-    /// The ranges, oldest first.
+    /// The durable ranges, oldest first.
     pub(crate) floors: Vec<Floor>,
 }
 
 impl Record {
-    /// Reads a journal. A last line without its end was cut off and is left out.
+    /// Reads a journal. A last line without a line end was cut off and is ignored.
     ///
     /// # Errors
     /// A file that is not a journal; names the line.

@@ -1,18 +1,18 @@
 //! A batching load generator for NBD servers.
 //!
-//! | module | question |
+//! | module | subject |
 //! |---|---|
-//! | `job` | what was asked for? |
-//! | `stream` | which requests, in which order? |
-//! | `pace` | when is each due? |
-//! | `content`, `model`, `region` | what may each block hold? |
-//! | `journal` | what must survive a power cut? |
+//! | `job` | the options of a job |
+//! | `stream` | the requests, and their order |
+//! | `pace` | when each request is due |
+//! | `content`, `model`, `region` | the possible content of each block |
+//! | `journal` | the writes that must survive a power cut |
 //! | `connection`, `send`, `worker` | sockets and threads |
-//! | `measure`, `run`, `report` | what came of it? |
+//! | `measure`, `run`, `report` | the results |
 //!
 //! One thread serves a group of connections. Requests that are due together leave in one
-//! send, answers are parsed in place out of one large receive, and what a batch can share
-//! (clock reading, system call) it shares, so that the server is the bottleneck.
+//! send; answers are parsed in place out of one large receive; all answers of a batch share
+//! one clock reading and one system call, so that the server is the bottleneck.
 
 mod connection;
 mod content;

@@ -1,4 +1,4 @@
-//! Counters of a run: latency histograms and counts, one interval of a second at a time.
+//! Counters of a run: latency histograms and counts, kept by intervals of one second.
 
 use evenkeel_nbd::wire::Errno;
 use hdrhistogram::Histogram;
@@ -7,21 +7,21 @@ use crate::stream::Op;
 
 /// Length of an interval in nanoseconds.
 pub(crate) const INTERVAL_NS: u64 = 1_000_000_000;
-/// Latencies are distinguished from 100 ns to an hour (longer ones count as an hour) to three digits.
+/// Resolution of latencies: from 100 ns to an hour (longer ones count as an hour), three significant digits.
 const LOWEST_NS: u64 = 100;
 const HIGHEST_NS: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 
-/// Requests, bytes and latencies of one kind of request.
+/// Requests, bytes and latencies of one or several kinds of request.
 #[derive(Clone, Debug)]
 pub(crate) struct OpStats {
     /// Requests answered without error.
     pub(crate) requests: u64,
-    /// Their bytes.
+    /// Payload bytes of these requests.
     pub(crate) bytes: u64,
-    /// Their latencies in nanoseconds.
+    /// Latencies of these requests, in nanoseconds.
     pub(crate) latency_ns: Histogram<u64>,
-    /// Sum of the latencies, which the histogram knows only to its precision.
+    /// Exact sum of these latencies, in nanoseconds.
     pub(crate) sum_ns: u64,
 }
 
@@ -32,7 +32,7 @@ impl OpStats {
         Self { requests: 0, bytes: 0, latency_ns, sum_ns: 0 }
     }
 
-    /// Adds what `other` counted.
+    /// Adds the counts of `other`.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.requests += other.requests;
         self.bytes += other.bytes;
@@ -41,7 +41,7 @@ impl OpStats {
     }
 }
 
-/// Kinds of requests whose latencies are kept apart.
+/// Kinds of requests that are counted separately.
 pub(crate) const KINDS: [&str; 3] = ["read", "write", "other"];
 
 fn kind(op: Op) -> usize {
@@ -52,7 +52,7 @@ fn kind(op: Op) -> usize {
     }
 }
 
-/// Errors distinguished, in the order of [`Tally::errors`].
+/// Errors that are counted separately, in the order of [`Tally::errors`].
 pub(crate) const ERRORS: [(Errno, &str); 8] = [
     (Errno::Perm, "EPERM"),
     (Errno::Io, "EIO"),
@@ -64,12 +64,12 @@ pub(crate) const ERRORS: [(Errno, &str); 8] = [
     (Errno::Shutdown, "ESHUTDOWN"),
 ];
 
-/// Counts of some stretch of time.
+/// Counts of some interval.
 #[derive(Clone, Debug)]
 pub(crate) struct Tally {
-    /// By kind, see [`KINDS`].
+    /// Counts by kind, in the order of [`KINDS`].
     pub(crate) ops: [OpStats; 3],
-    /// Requests answered with each of [`ERRORS`].
+    /// Requests answered with an error, by error, in the order of [`ERRORS`].
     pub(crate) errors: [u64; 8],
 }
 
@@ -96,7 +96,7 @@ impl Tally {
         self.errors[at] += 1;
     }
 
-    /// Adds what `other` counted.
+    /// Adds the counts of `other`.
     pub(crate) fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.ops.iter_mut().zip(&other.ops) {
             mine.merge(theirs);
@@ -106,7 +106,7 @@ impl Tally {
         }
     }
 
-    /// All kinds of requests together.
+    /// The sum over all kinds of requests.
     pub(crate) fn all(&self) -> OpStats {
         let mut all = self.ops[0].clone();
         all.merge(&self.ops[1]);
@@ -114,7 +114,7 @@ impl Tally {
         all
     }
 
-    /// Requests answered with an error.
+    /// Number of requests answered with an error.
     pub(crate) fn failures(&self) -> u64 {
         self.errors.iter().sum()
     }

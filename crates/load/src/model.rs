@@ -1,53 +1,53 @@
-//! The possible content of each block of a volume, with reads and writes in flight.
+//! The possible content of each block of a volume, while reads and writes are in flight.
 //!
-//! A block (a *grain*, the greatest unit that all requests are multiples of) holds one
-//! of the writes that were sent to it. Which ones a read may return follows from order
-//! alone, with no assumption on how the server schedules:
+//! A block (a *grain*, the largest unit of which all requests are multiples) holds the
+//! content of one of the writes sent to it. Which ones a read may return follows from the
+//! order of requests and answers alone, whatever the server's scheduling:
 //!
-//! - a write that is in flight, or was when the read was, may be seen or not;
+//! - a read may return a write that was in flight at the same time, or not;
 //! - a completed write rules out every write that had completed before it was sent;
-//! - two writes in flight together may land in either order, word by word;
-//! - a failed write may have landed, wholly or in part, and rules out nothing.
+//! - two writes in flight at the same time may land in either order, word by word;
+//! - a failed write may have landed, wholly or in part, and rules out no other write.
 //!
-//! The same rules give what a block may hold after a power cut: see [`Model::floors`].
+//! The same rules give the possible content after a power cut: see [`Model::floors`].
 
 use std::collections::HashMap;
 use std::fmt;
 
 use crate::content::{Content, Found, SECTOR};
 
-/// Completed writes of one grain that may all be what it holds (failed ones, writes that overlapped).
-/// Beyond this the grain counts as unknown until the next write completes, which bounds memory.
+/// The most completed writes that one grain may hold (failed ones, or ones that overlapped). With more, the grain
+/// counts as unknown until the next write completes, which bounds memory.
 const MAX_CANDIDATES: usize = 32;
 
-/// The content that a write leaves behind.
+/// The content that a grain may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
-    /// Anything: never written in this run, or trimmed.
+    /// Any content: the run has not written it, or a trim has completed.
     Unknown,
-    /// Zeroes.
+    /// Only zeroes.
     Zeroes,
-    /// The content of this write.
+    /// The content of the write with this generation.
     Write(u64),
-    /// The content of this write or of a later one (after a power cut).
+    /// The content of the write with this generation or of a later one (after a power cut).
     AtLeast(u64),
 }
 
-/// A write, zeroing or trim in flight; hand it back with [`Model::end_write`].
+/// A write, zeroing or trim in flight; to be passed to [`Model::end_write`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ticket {
-    /// When it was sent, as an event number.
+    /// Event number of its start.
     issued: u64,
-    /// Generation of its content; 0 without content.
+    /// Generation of its content; 0 for a zeroing or trim.
     pub(crate) generation: u64,
 }
 
-/// A read that returned what the volume cannot hold.
+/// A read that returned content which the volume cannot hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mismatch {
     /// Offset of the first wrong sector, in bytes.
     pub(crate) offset: u64,
-    /// The possible content there.
+    /// The possible content of that sector, as text.
     pub(crate) expected: String,
     /// The content that was read.
     pub(crate) got: Found,
@@ -59,32 +59,32 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// A range that holds at least generation `generation`, as the journal records it.
+/// A range with the least generation that it holds for certain, as the journal records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Floor {
-    /// First byte.
+    /// Offset of the range, in bytes.
     pub(crate) offset: u64,
-    /// Bytes.
+    /// Length of the range, in bytes.
     pub(crate) length: u64,
-    /// Smallest generation that the range may hold.
+    /// Least generation that the range may hold.
     pub(crate) generation: u64,
 }
 
-/// One write that a grain may hold, or may have held while a read now in flight was.
+/// A write that a grain may hold, or may have held since the start of a read still in flight.
 #[derive(Clone, Copy, Debug)]
 struct Version {
     holds: Holds,
     issued: u64,
     completed: Option<u64>,
-    /// When a later write ruled it out.
+    /// Event number at which a later write ruled it out.
     gone: Option<u64>,
 }
 
-/// A grain with something in flight, or with several candidates.
+/// A grain with requests in flight, or with several possible contents.
 #[derive(Debug, Default)]
 struct Busy {
     versions: Vec<Version>,
-    /// When each read in flight was sent.
+    /// Event numbers of the starts of the reads in flight.
     readers: Vec<u64>,
 }
 
@@ -93,18 +93,18 @@ pub(crate) struct Model {
     content: Content,
     start: u64,
     grain: u64,
-    /// Grains at rest with one candidate, which is nearly all of them.
+    /// By grain: its content, unless it is in `busy`; nearly all grains are at rest.
     settled: Vec<Packed>,
     busy: HashMap<usize, Busy>,
-    /// Number of the last event.
+    /// Event number of the last event.
     clock: u64,
-    /// Number of the last write.
+    /// Generation of the last write.
     generation: u64,
-    /// Bytes whose content was compared.
+    /// Bytes of reads that were compared with the possible content.
     pub(crate) verified_bytes: u64,
 }
 
-/// [`Holds`] in 8 bytes: two bits of kind, the rest generation.
+/// A [`Holds`] in 8 bytes: two bits for the variant, the rest for the generation.
 #[derive(Clone, Copy)]
 struct Packed(u64);
 
@@ -131,18 +131,18 @@ impl From<Packed> for Holds {
 }
 
 impl Model {
-    /// A model of `length` bytes from `start`, of which nothing is known. All are multiples of
-    /// `grain`, and that of [`SECTOR`].
+    /// A model of `length` bytes from `start`, whose content is unknown. `start` and `length` are multiples of
+    /// `grain`, and `grain` is a multiple of [`SECTOR`].
     pub(crate) fn new(content: Content, start: u64, length: u64, grain: u64) -> Self {
         debug_assert!(grain.is_multiple_of(SECTOR) && start.is_multiple_of(grain) && length.is_multiple_of(grain));
         let settled = vec![Packed::from(Holds::Unknown); (length / grain) as usize];
         Self { content, start, grain, settled, busy: HashMap::new(), clock: 0, generation: 0, verified_bytes: 0 }
     }
 
-    /// Bytes of memory that a model takes for each grain at rest.
+    /// Bytes of memory that the model takes for each grain at rest.
     pub(crate) const BYTES_PER_GRAIN: u64 = size_of::<Packed>() as u64;
 
-    /// The unit of the model, in bytes.
+    /// Size of a grain, in bytes.
     pub(crate) fn grain(&self) -> u64 {
         self.grain
     }
@@ -165,20 +165,20 @@ impl Model {
         })
     }
 
-    /// States what `offset..offset + length` holds while nothing is in flight there.
+    /// Sets the content of `offset..offset + length`, where no request may be in flight.
     pub(crate) fn set(&mut self, offset: u64, length: u64, holds: Holds) {
         for grain in self.grains(offset, length) {
             self.settled[grain] = holds.into();
         }
     }
 
-    /// The content of a grain at rest; `None` while something is in flight or several writes may be there.
+    /// The content of the grain at `offset`; `None` while requests are in flight or several contents are possible.
     pub(crate) fn at_rest(&self, offset: u64) -> Option<Holds> {
         let grain = self.grains(offset, 0).start;
         if self.busy.contains_key(&grain) { None } else { Some(self.settled[grain].into()) }
     }
 
-    /// A write is about to be sent; its content is that of the ticket's generation.
+    /// Records that a write is about to be sent; its content must have the ticket's generation.
     pub(crate) fn begin_write(&mut self, offset: u64, length: u64) -> Ticket {
         self.generation += 1;
         let generation = self.generation;
@@ -186,7 +186,7 @@ impl Model {
         Ticket { issued, generation }
     }
 
-    /// A zeroing ([`Holds::Zeroes`]) or trim ([`Holds::Unknown`]) is about to be sent.
+    /// Records that a zeroing ([`Holds::Zeroes`]) or a trim ([`Holds::Unknown`]) is about to be sent.
     pub(crate) fn begin_discard(&mut self, offset: u64, length: u64, holds: Holds) -> Ticket {
         Ticket { issued: self.begin_change(offset, length, holds), generation: 0 }
     }
@@ -200,7 +200,7 @@ impl Model {
         issued
     }
 
-    /// A write, zeroing or trim was answered.
+    /// Records the answer to a write, zeroing or trim.
     pub(crate) fn end_write(&mut self, offset: u64, length: u64, ticket: Ticket, succeeded: bool) {
         self.clock += 1;
         let now = self.clock;
@@ -216,7 +216,7 @@ impl Model {
         }
     }
 
-    /// A read is about to be sent; returns when, for [`Model::end_read`].
+    /// Records that a read is about to be sent; the event number, for [`Model::end_read`].
     pub(crate) fn begin_read(&mut self, offset: u64, length: u64) -> u64 {
         self.clock += 1;
         let issued = self.clock;
@@ -226,10 +226,10 @@ impl Model {
         issued
     }
 
-    /// A read was answered, with `data` if it succeeded.
+    /// Records the answer to a read, with `data` if it succeeded, and checks the data.
     ///
     /// # Errors
-    /// The first sector that holds what it cannot hold.
+    /// The first sector with content that it cannot hold.
     pub(crate) fn end_read(
         &mut self,
         offset: u64,
@@ -287,7 +287,7 @@ impl Model {
         Ok(())
     }
 
-    /// Forgets what no read in flight can see any more.
+    /// Drops versions of a grain that no read in flight can return any more.
     fn settle(&mut self, grain: usize) {
         let Some(busy) = self.busy.get_mut(&grain) else { return };
         let oldest_reader = busy.readers.iter().min().copied().unwrap_or(u64::MAX);
@@ -306,9 +306,9 @@ impl Model {
         }
     }
 
-    /// The smallest generation that each part of the range may hold now, as runs of grains; parts
-    /// without a known generation are left out. Once what is completed now is durable, a power cut
-    /// leaves at least these: whatever it may hold else was in flight, or is sent later.
+    /// Appends the least generation that each part of the range may hold now, as runs of grains; parts
+    /// without a known generation are left out. Once all writes completed now are durable, a power cut
+    /// leaves at least these generations: other possible contents are in flight or are sent later.
     pub(crate) fn floors(&self, offset: u64, length: u64, out: &mut Vec<Floor>) {
         for grain in self.grains(offset, length) {
             let generation_of = |holds: Holds| match holds {
@@ -334,7 +334,8 @@ impl Model {
     }
 }
 
-/// True if each word of a sector comes from one of the candidates.
+/// True if a sector is possible: each word comes from one of the candidates. After a power cut: the whole sector comes
+/// from one write.
 fn may_hold(content: Content, sector: u64, bytes: &[u8], candidates: &[Holds]) -> bool {
     let (words, _) = bytes.as_chunks::<8>();
     // After a power cut the sector names its own generation, which then has to be right as a whole.

@@ -21,7 +21,7 @@ impl Lab {
         bytes
     }
 
-    /// Writes and completes; returns the generation.
+    /// Makes a write and completes it; its generation.
     fn write(&mut self, offset: u64) -> u64 {
         let ticket = self.model.begin_write(offset, GRAIN);
         self.model.end_write(offset, GRAIN, ticket, true);
@@ -165,15 +165,15 @@ fn floors_join_neighbours_and_leave_out_the_unknown() {
     );
 }
 
-/// A store that applies each write some time between its send and its answer, half of a grain at a time, and keeps
-/// what it has applied in a cache until a flush.
+/// A simulated store. It applies each write at some time between its send and its answer, half a grain at a time, and
+/// keeps applied writes in a cache until a flush.
 struct Store {
     lab: Lab,
     rng: SplitMix64,
     cache: Vec<u8>,
     flushed: Vec<u8>,
     flying: Vec<Flying>,
-    /// Completed writes that no flush has been sent for yet.
+    /// Completed writes since the last flush was sent.
     completed: Vec<u64>,
     guaranteed: Vec<Floor>,
 }
@@ -226,7 +226,7 @@ impl Store {
         });
     }
 
-    /// Takes one step of something in flight, or answers it; an error is an alarm.
+    /// Advances or answers a random request in flight; an error is a false alarm of the model.
     fn step(&mut self) -> Result<(), Box<Mismatch>> {
         if self.flying.is_empty() {
             return Ok(());
@@ -266,7 +266,7 @@ impl Store {
         Ok(())
     }
 
-    /// What a power cut leaves: of each sector what was flushed, or what was only in the cache.
+    /// The image after a power cut: each sector as flushed, or at random as in the cache.
     fn power_cut(&mut self) -> Vec<u8> {
         let sector = SECTOR as usize;
         let mut image = self.flushed.clone();
@@ -279,7 +279,7 @@ impl Store {
     }
 }
 
-/// Holds an image against what was guaranteed, as `--check-journal` does.
+/// Checks an image against guaranteed generations, as `--check-journal` does.
 fn check_guarantees(guaranteed: &[Floor], image: &[u8]) -> Result<(), Box<Mismatch>> {
     let mut lab = Lab { model: Model::new(Content::new(1), 0, 4 * GRAIN, GRAIN) };
     for floor in guaranteed {

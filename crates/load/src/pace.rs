@@ -1,4 +1,4 @@
-//! When requests are due: as soon as the queue depth allows, or at a rate whatever the server does.
+//! Instants at which requests are due: as soon as the queue depth allows, or at a rate that the server does not influence.
 
 use evenkeel_control::rng::SplitMix64;
 
@@ -7,33 +7,33 @@ use crate::job::{Arrivals, Burst};
 /// When the next request of a connection is due. Times are nanoseconds since the run began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
-    /// Now; it was meant to be sent at this time, from which its latency counts.
+    /// Now; the request was due at this time, from which its latency counts.
     Now(u64),
     /// Not before this time.
     At(u64),
 }
 
-/// The arrival process of one connection.
+/// The arrival process of one connection's requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
     burst: Option<Burst>,
     open: Option<Open>,
 }
 
-/// Arrivals at a rate that does not depend on the answers.
+/// Arrivals at a fixed mean rate, whatever the server does.
 #[derive(Clone, Debug)]
 struct Open {
     mean_gap_ns: f64,
     arrivals: Arrivals,
     rng: SplitMix64,
-    /// Next arrival, in nanoseconds of the time during which bursts are on. A double counts
-    /// nanoseconds exactly for 100 days.
+    /// Next arrival, in nanoseconds of on-time of the bursts. A double holds nanoseconds exactly
+    /// for 100 days.
     next: f64,
 }
 
 impl Pace {
-    /// `rate_per_s` of this connection, or `None` for a closed loop; `phase` in `0.0..1.0` spreads the
-    /// constant arrivals of several connections over the gap between two.
+    /// The pace of a connection: `rate_per_s` requests per second, or `None` for a closed loop. `phase` in `0.0..1.0`
+    /// shifts constant arrivals, so that several connections do not send at once.
     pub(crate) fn new(
         rate_per_s: Option<f64>,
         arrivals: Arrivals,
@@ -52,12 +52,12 @@ impl Pace {
         Self { burst, open }
     }
 
-    /// True if requests are due by time, so that a wake-up has to be set for them.
+    /// True if time decides when requests are due, so that a timer must be set.
     pub(crate) fn is_timed(&self) -> bool {
         self.open.is_some() || self.burst.is_some()
     }
 
-    /// When the next request is due, seen at `now`.
+    /// When the next request is due, as of `now`.
     pub(crate) fn due(&self, now: u64) -> Due {
         let at = match (&self.open, self.burst) {
             (Some(open), None) => open.next as u64,
@@ -74,14 +74,14 @@ impl Pace {
         if at <= now { Due::Now(at) } else { Due::At(at) }
     }
 
-    /// The request that was due has been taken.
+    /// Moves on to the next arrival.
     pub(crate) fn advance(&mut self) {
         if let Some(open) = &mut self.open {
             open.next += open.gap();
         }
     }
 
-    /// How many requests were due by `end` and not yet taken; 0 for a closed loop. Consumes the arrivals up to `end`.
+    /// Number of requests that were due by `end` and not sent; 0 for a closed loop. Skips them.
     pub(crate) fn skip_until(&mut self, end: u64) -> u64 {
         let mut skipped = 0;
         while self.open.is_some() && matches!(self.due(end), Due::Now(at) if at < end) {

@@ -1,21 +1,21 @@
-//! A part of the volume and what is known about it.
+//! A part of the volume, with its possible content.
 
 use crate::content::SECTOR;
 use crate::model::{Floor, Holds, Model};
 use crate::stream::{Op, Planned, Range};
 
-/// The part of the volume that some connections of one thread share.
+/// The part of the volume that some connections of one thread use together.
 pub(crate) struct Region {
-    /// Where it is.
+    /// Its position in the volume.
     pub(crate) range: Range,
-    /// The possible content of its blocks, when reads are checked.
+    /// The possible content of its blocks; `None` unless reads are checked or writes recorded.
     pub(crate) model: Option<Model>,
-    /// Completed writes that no FLUSH has covered yet, when durable writes are recorded.
+    /// Completed writes that are not durable yet; empty unless durable writes are recorded.
     undurable: Vec<Range>,
     sweep: Option<Sweep>,
 }
 
-/// Goes over a region once.
+/// A pass over the whole region, in progress.
 #[derive(Clone, Copy, Debug)]
 struct Sweep {
     op: Op,
@@ -23,23 +23,23 @@ struct Sweep {
     step: u64,
 }
 
-/// Completed writes that wait for a FLUSH to be recorded; more are not recorded, which only makes
-/// the journal say less.
+/// The most completed writes that wait for a FLUSH to be recorded. Further ones are not recorded, so
+/// the journal guarantees less.
 const MAX_UNDURABLE: usize = 1 << 20;
 
 impl Region {
-    /// A region with or without a model.
+    /// A region; `model` is `None` unless reads are checked or writes recorded.
     pub(crate) fn new(range: Range, model: Option<Model>) -> Self {
         Self { range, model, undurable: Vec::new(), sweep: None }
     }
 
-    /// Starts to go over the region with `op` in requests of at most `step` bytes. With reads, only
-    /// what is known is visited.
+    /// Starts a pass over the region with requests of at most `step` bytes. A pass of reads visits only
+    /// blocks whose content is known.
     pub(crate) fn start_sweep(&mut self, op: Op, step: u64) {
         self.sweep = Some(Sweep { op, at: self.range.start, step });
     }
 
-    /// The next request of the sweep; `None` when it has been over all.
+    /// The next request of the pass; `None` at its end.
     pub(crate) fn sweep(&mut self) -> Option<Planned> {
         let end = self.range.start + self.range.length;
         let sweep = self.sweep.as_mut()?;
@@ -65,15 +65,15 @@ impl Region {
         Some(Planned { op: sweep.op, offset, length })
     }
 
-    /// A write has completed that is not durable yet.
+    /// Records a completed write that is not durable yet.
     pub(crate) fn completed(&mut self, offset: u64, length: u64) {
         if self.undurable.len() < MAX_UNDURABLE {
             self.undurable.push(Range { start: offset, length });
         }
     }
 
-    /// A FLUSH is about to be sent: what its success makes durable. Should it fail, nothing of this may
-    /// be reported as durable later either, so it is forgotten here.
+    /// Called before a FLUSH is sent: the ranges that its success makes durable. They are forgotten here,
+    /// since after a failed FLUSH they may not be reported as durable later either.
     pub(crate) fn begin_flush(&mut self) -> Vec<Floor> {
         let mut floors = Vec::new();
         for range in std::mem::take(&mut self.undurable) {
@@ -85,7 +85,7 @@ impl Region {
     }
 }
 
-/// Cuts `range` into `parts` whose bounds are multiples of `unit` from its start; the last takes the rest.
+/// Cuts `range` into `parts` at multiples of `unit` from its start; the last part takes the rest.
 pub(crate) fn partition(range: Range, parts: u32, unit: u64) -> Vec<Range> {
     let each = range.length / u64::from(parts) / unit * unit;
     let part = |index: u64| {

@@ -13,9 +13,9 @@ use crate::run::{JobResult, per_second};
 /// The document of `--json`. `docs/guide/load.md` describes every field.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// Seed that repeats the requests.
+    /// Seed with which the same requests can be sent again.
     seed: u64,
-    /// Results in the order of the jobs.
+    /// Results, in the order of the jobs.
     jobs: Vec<JobReport>,
 }
 
@@ -43,7 +43,7 @@ struct JobReport {
     verified_bytes: u64,
     intervals: Vec<IntervalReport>,
     failure: Option<String>,
-    /// True if all requests that were asked for were answered before the measurement began.
+    /// True if all requests were answered within the warm-up, so that nothing was measured.
     #[serde(skip)]
     warmed_up_only: bool,
 }
@@ -168,7 +168,7 @@ impl Report {
         Self { seed, jobs: results.iter().map(JobReport::new).collect() }
     }
 
-    /// The failures of jobs, one sentence for each job.
+    /// The failures of all jobs, one sentence for each failed job.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         for job in &self.jobs {
@@ -187,7 +187,7 @@ impl Report {
         failures
     }
 
-    /// The report for people.
+    /// The report as text.
     pub fn text(&self) -> String {
         let mut out = String::new();
         for job in &self.jobs {
@@ -255,7 +255,7 @@ impl JobReport {
     }
 }
 
-/// The result of checking the volume of a job against `record`, in a sentence.
+/// The result, as a sentence, of checking a job's volume against the journal `record`.
 pub fn check_result(record: &Record, results: &[JobResult]) -> String {
     let bytes: u64 = results.iter().map(JobResult::verified_bytes).sum();
     let lost = results.iter().find_map(JobResult::failure);
@@ -266,7 +266,7 @@ pub fn check_result(record: &Record, results: &[JobResult]) -> String {
     }
 }
 
-/// The last second of each job, on a line.
+/// The figures of the last finished second of each job, in one line.
 pub fn progress_line(results: &[JobResult]) -> String {
     let job = |result: &JobResult| {
         let name = result.name();

@@ -1,4 +1,4 @@
-//! Runs jobs: connects, cuts volumes into regions, starts workers, collects what they count.
+//! Runs jobs: connects, divides volumes into regions, starts workers, collects their counts.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -24,17 +24,17 @@ use crate::region::{Region, partition};
 use crate::stream::{Range, Stream, connection_seed};
 use crate::worker::{Message, Shared, Summary, Worker};
 
-/// Blocks that a checking run can keep track of: 512 MiB of memory.
+/// The most blocks that a run can check: their model takes 512 MiB of memory.
 const MAX_GRAINS: u64 = 64 << 20;
-/// Extra bytes of payload, within which writes start at changing places.
+/// Bytes of payload beyond the largest block, so that writes can start at different places of it.
 const PAYLOAD_SLACK: u64 = 256 << 10;
-/// The salt that keeps arrivals apart from the seed of requests.
+/// Salt of the seed for arrivals, which makes them independent of the seed for requests.
 const ARRIVAL_SALT: u64 = 0x6172_7269_7661_6c73;
 
 /// The counts of one second of a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Second {
-    /// Seconds since the measured run began, at its start.
+    /// Start of the second, in seconds since the start of the measured run.
     pub(crate) at_s: u32,
     pub(crate) requests: u64,
     pub(crate) bytes: u64,
@@ -48,29 +48,29 @@ pub struct JobResult {
     pub(crate) job: Job,
     pub(crate) connected: Connected,
     pub(crate) total: Tally,
-    /// Every second that all its threads have finished.
+    /// Seconds that all threads of the job have finished.
     pub(crate) seconds: Vec<Second>,
-    /// Threads' summaries put together: the longest time, the sums of the rest.
+    /// Summaries of all threads combined: the longest time, the sums of other figures.
     pub(crate) summary: Summary,
-    /// Threads that have reported each second of [`JobResult::seconds`] still to come.
+    /// By second that is not finished by all threads yet: counts, and threads that have reported it.
     open: BTreeMap<u32, (Tally, u32)>,
     finished: u32,
 }
 
-/// The options beyond the jobs themselves.
+/// Options that do not belong to a job.
 #[derive(Default)]
 pub struct Extras<'a> {
-    /// Where durable writes are recorded.
+    /// The journal to which durable writes are recorded.
     pub journal: Option<&'a Journal>,
-    /// A record to hold the (single) job's volume against, instead of running.
+    /// A journal against which the volume of the only job is checked; the job itself does not run.
     pub record: Option<&'a Record>,
 }
 
-/// Runs the jobs together until each has ended, and returns what they measured. `watch` is called
-/// about four times a second. Setting `stop` ends all of them early.
+/// Runs the jobs at the same time until all have ended; their results. `watch` is called about four times
+/// a second. Setting `stop` ends all jobs early.
 ///
 /// # Errors
-/// What keeps the jobs from starting. What goes wrong later is in the results.
+/// Reasons that keep the jobs from starting. Later failures are in the results.
 pub fn run(
     jobs: &[Job],
     extras: &Extras<'_>,
@@ -118,8 +118,8 @@ pub fn run(
     Ok(results)
 }
 
-/// Lets the process have as many descriptors as the jobs need, as far as the system permits; where that
-/// is not enough, connecting says so.
+/// Raises the limit of open descriptors to what the jobs need, as far as the system permits; if that
+/// is not enough, connecting fails with its own error.
 fn raise_descriptor_limit(needed: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -131,7 +131,7 @@ fn raise_descriptor_limit(needed: u64) {
     }
 }
 
-/// Payload for writes without recognisable content: incompressible, enough for the largest block.
+/// Payload for writes whose content is not checked: incompressible, enough for the largest block.
 fn payload(jobs: &[Job]) -> Vec<u8> {
     let writes = jobs.iter().filter(|job| job.changes_data());
     let Some(largest) = writes.map(|job| job.largest_block().max(PAYLOAD_SLACK)).max() else { return Vec::new() };
@@ -141,7 +141,7 @@ fn payload(jobs: &[Job]) -> Vec<u8> {
 
 type Part = (Vec<Connection>, Vec<Region>);
 
-/// Says which export was probably meant where there is none of that name, and the server lists what there is.
+/// An error that suggests the most similar export, if the export does not exist and the server lists its exports.
 fn with_suggestion(error: DialError, target: &Target) -> Error {
     if let DialError::Refused(Refusal { code: reply::ERR_UNKNOWN, .. }) = &error
         && let Ok(names) = dial::list(target)
@@ -152,7 +152,7 @@ fn with_suggestion(error: DialError, target: &Target) -> Error {
     error.into()
 }
 
-/// Connects a job and divides connections and volume among its threads.
+/// Connects a job, and divides connections and volume among its threads.
 fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> Result<(Connected, Vec<Part>), Error> {
     let mut sockets: Vec<(OwnedFd, Connected)> = Vec::new();
     for index in 0..job.connections {
@@ -226,7 +226,7 @@ fn prepare(job: &Job, extras: &Extras<'_>, stop: &AtomicBool) -> Result<(Connect
     Ok((connected, threads))
 }
 
-/// The part of the volume that the job uses, if the export allows the job at all.
+/// The part of the volume that the job uses; an error if the export does not allow the job.
 fn usable(job: &Job, connected: &Connected, extras: &Extras<'_>) -> Result<Range, Error> {
     let flags = connected.flags;
     let needs = |flag: TransmissionFlags, needed: bool, what: &str| {
@@ -331,7 +331,7 @@ impl JobResult {
         self.close_seconds();
     }
 
-    /// A second is closed when every thread has reported it or has ended.
+    /// Completes the seconds that every running thread has reported.
     fn close_seconds(&mut self) {
         while let Some(entry) = self.open.first_entry() {
             if entry.get().1 + self.finished < self.job.threads {
@@ -355,17 +355,17 @@ impl JobResult {
         &self.job.name
     }
 
-    /// Length of the measured run in seconds.
+    /// Length of the measured run, in seconds.
     pub(crate) fn elapsed_s(&self) -> f64 {
         self.summary.measured_ns as f64 / 1e9
     }
 
-    /// Requests answered without error, each second.
+    /// Requests answered without error, per second.
     pub(crate) fn iops(&self) -> f64 {
         per_second(self.total.ops.iter().map(|op| op.requests).sum(), self.elapsed_s())
     }
 
-    /// Bytes of those requests, each second.
+    /// Payload bytes of those requests, per second.
     pub fn bytes_per_s(&self) -> f64 {
         per_second(self.total.ops.iter().map(|op| op.bytes).sum(), self.elapsed_s())
     }
@@ -375,18 +375,18 @@ impl JobResult {
         self.total.all().latency_ns.value_at_quantile(q) as f64 / 1e6
     }
 
-    /// Bytes of reads that were compared with what the volume may hold.
+    /// Bytes of reads that were compared with the possible content of the volume.
     pub(crate) fn verified_bytes(&self) -> u64 {
         self.summary.verified_bytes
     }
 
-    /// The failure, if there was one.
+    /// The failure of the job, if any.
     pub fn failure(&self) -> Option<&str> {
         self.summary.failure.as_deref()
     }
 }
 
-/// A rate; 0 when no time has passed.
+/// `count` per second; 0 when no time has passed.
 pub(crate) fn per_second(count: u64, elapsed_s: f64) -> f64 {
     if elapsed_s > 0.0 { count as f64 / elapsed_s } else { 0.0 }
 }

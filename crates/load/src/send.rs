@@ -1,4 +1,4 @@
-//! Bytes on their way to the server: many requests, one send.
+//! Queues bytes for the server, so that many requests leave in one send.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -7,21 +7,21 @@ use std::os::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 
-/// Pieces handed to the kernel at once; its limit (`UIO_MAXIOV`) is 1024, and far fewer pay.
+/// Pieces passed to the kernel at once; its limit (`UIO_MAXIOV`) is 1024, but more than this gains nothing.
 const MAX_PIECES: usize = 64;
-/// Sent bytes at the front of the buffer that are worth moving the rest for.
+/// Sent bytes at the front of the buffer from which on the rest is moved to the front.
 const COMPACT_AT: usize = 1 << 20;
 
 /// A run of bytes to send.
 #[derive(Clone, Copy, Debug)]
 enum Piece {
-    /// The next so many bytes of the queue's own buffer.
+    /// This many of the next bytes of the queue's own buffer.
     Own(usize),
-    /// So many bytes of the shared payload, from this index.
+    /// Start and length of a part of the shared payload.
     Shared(usize, usize),
 }
 
-/// The bytes still to be sent on one connection.
+/// The bytes still to be sent on one connection, in order.
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
     own: Vec<u8>,
@@ -30,12 +30,12 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    /// True if everything has been sent.
+    /// True if no bytes are left to send.
     pub(crate) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Lets `write` append bytes, and queues them.
+    /// Lets `write` append bytes to the queue.
     #[inline]
     pub(crate) fn append(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let before = self.own.len();
@@ -47,15 +47,15 @@ impl SendQueue {
         }
     }
 
-    /// Queues a part of the payload that is handed to [`SendQueue::send`].
+    /// Appends a part of the payload that the caller passes to [`SendQueue::send`].
     pub(crate) fn append_shared(&mut self, start: usize, length: usize) {
         self.pieces.push_back(Piece::Shared(start, length));
     }
 
-    /// Sends as much as the socket takes; true if that was all.
+    /// Sends as many bytes as the socket takes; true if none are left.
     ///
     /// # Errors
-    /// The error of the socket, other than that it is full.
+    /// The socket's error, except a full socket.
     pub(crate) fn send(&mut self, socket: BorrowedFd<'_>, shared: &[u8]) -> Result<bool, Errno> {
         while !self.pieces.is_empty() {
             let mut slices = [IoSlice::new(&[]); MAX_PIECES];

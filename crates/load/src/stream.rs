@@ -6,7 +6,7 @@ use evenkeel_sim::workload::zipf::{Scatter, Zipf};
 use crate::content::mix;
 use crate::job::{Job, Mode, Pattern};
 
-/// The operation of a request.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Op {
     #[default]
@@ -17,7 +17,7 @@ pub(crate) enum Op {
     Flush,
 }
 
-/// One request to send.
+/// A request to send, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Planned {
     pub(crate) op: Op,
@@ -25,17 +25,17 @@ pub(crate) struct Planned {
     pub(crate) length: u64,
 }
 
-/// A part of the volume. Start and length are multiples of every block size it is used with,
-/// or its end is rounded down to one.
+/// A part of the volume, in bytes. Start and length are multiples of every block size used in it,
+/// or the usable length is rounded down to such a multiple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) start: u64,
     pub(crate) length: u64,
 }
 
-/// One of the block sizes of a stream.
+/// A block size of a stream.
 struct Size {
-    /// Sum of the weights up to and with this one.
+    /// Sum of the weights up to and including this size's.
     weight: u64,
     bytes: u64,
     blocks: u64,
@@ -58,8 +58,8 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// The stream that `job` sends to `range` with this seed. A sequential one starts at `phase`
-    /// (`0.0..1.0`) of the range, so that several do not tread on each other.
+    /// The stream of requests that `job` sends to `range` with this seed. A sequential stream starts at `phase`
+    /// (`0.0..1.0`) of the range, so that several streams do not overlap.
     ///
     /// # Panics
     /// When the range is smaller than the largest block.
@@ -165,7 +165,7 @@ impl Stream {
         at
     }
 
-    /// Uniform in `0..n` (to within n / 2^64).
+    /// A number uniformly distributed in `0..n` (to within n / 2^64).
     fn below(&mut self, n: u64) -> u64 {
         ((u128::from(self.rng.next_u64()) * u128::from(n)) >> 64) as u64
     }

@@ -1,4 +1,4 @@
-//! One thread with its connections.
+//! A thread of a job, with its connections.
 //!
 //! ```text
 //!       ┌────────────── due, room ──────────────┐
@@ -30,60 +30,60 @@ use crate::pace::Due;
 use crate::region::Region;
 use crate::stream::Op;
 
-/// Room for this many bytes of answers in one receive. Larger ones no longer help, and this stays in the cache.
+/// Size of the receive buffer, in bytes. A larger one gains nothing, and this one stays in the processor's cache.
 const RECEIVE_BUFFER: usize = 512 << 10;
-/// The longest wait, so that stop flag, timeouts and intervals are looked at.
+/// The longest sleep, after which stop flag, timeouts and intervals are checked.
 const LONGEST_WAIT_NS: u64 = 100_000_000;
-/// How long answers are awaited after an interrupt.
+/// Time after an interrupt for which answers are awaited.
 const INTERRUPT_PATIENCE_NS: u64 = 1_000_000_000;
-/// Marks the timer among the connections.
+/// The epoll token of the timer; other tokens are indexes of connections.
 const TIMER: u64 = u64::MAX;
-/// A job is filled and read back in requests of at least this size, in bytes.
+/// Least size of requests with which a region is filled or read back, in bytes, rounded down to grains.
 const SWEEP_BLOCK: u64 = 128 << 10;
 
-/// The phase of a worker.
+/// The phase of a worker's run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Writes its regions once.
+    /// Writes all its regions once.
     Fill,
     /// Sends the job's requests.
     Run,
-    /// Reads back what is known.
+    /// Reads back all blocks whose content is known.
     Check,
 }
 
-/// News from a worker.
+/// A message from a worker to the main thread.
 pub(crate) enum Message {
-    /// The counts of a whole second of the measured run.
+    /// The counts of one whole second of the measured run.
     Second { job: usize, second: u32, tally: Tally },
-    /// The worker is through.
+    /// The worker has ended.
     Finished { job: usize, summary: Summary },
 }
 
-/// How a worker's part of a job went.
+/// Result of a worker, for its part of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
-    /// Why it ended early.
+    /// Reason for an early end.
     pub(crate) failure: Option<String>,
     /// The first request that was answered with an error.
     pub(crate) first_error: Option<String>,
-    /// The counts after the last whole second.
+    /// Counts after the last whole second.
     pub(crate) rest: Option<Tally>,
-    /// Requests that were due and not sent when the run ended (open loop).
+    /// Open loop: requests that were due and had not been sent when the run ended.
     pub(crate) unsent: u64,
-    /// Requests without an answer when it ended.
+    /// Requests that had no answer when the run ended.
     pub(crate) unanswered: u64,
-    /// Length of the measured part, to its end or the last answer, whichever is later.
+    /// Length of the measured run: up to its planned end or the last answer, whichever is later.
     pub(crate) measured_ns: u64,
     /// Processor time of this thread during the run, warm-up included.
     pub(crate) cpu_ns: u64,
     /// Requests answered during the run, warm-up included.
     pub(crate) answered: u64,
-    /// Bytes of reads that were compared with what the volume may hold.
+    /// Bytes of reads that were compared with the possible content of the volume.
     pub(crate) verified_bytes: u64,
 }
 
-/// The state that workers share.
+/// State shared by all workers of a run and the main thread.
 #[derive(Clone)]
 pub(crate) struct Shared<'a> {
     pub(crate) job_index: usize,
@@ -92,12 +92,12 @@ pub(crate) struct Shared<'a> {
     pub(crate) journal: Option<&'a Journal>,
     pub(crate) stop: &'a AtomicBool,
     pub(crate) ready: &'a Barrier,
-    /// True if this is a check of what is known already: no run, only reading back.
+    /// True if the volume is only read back and checked against a journal.
     pub(crate) check_only: bool,
     pub(crate) mailbox: Mailbox<Message>,
 }
 
-/// One thread with its connections and the regions that they use.
+/// A thread with its connections, and the regions that these use.
 pub(crate) struct Worker<'a> {
     shared: Shared<'a>,
     connections: Vec<Connection>,
@@ -112,10 +112,10 @@ pub(crate) struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    /// A worker that has its connections but has not begun.
+    /// A worker with connections, before its run.
     ///
     /// # Errors
-    /// When the system refuses the descriptors it needs.
+    /// When the system provides no epoll set or timer.
     pub(crate) fn new(shared: Shared<'a>, connections: Vec<Connection>, regions: Vec<Region>) -> Result<Self, Error> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).at("cannot create an epoll set")?;
         for (index, connection) in connections.iter().enumerate() {
@@ -148,7 +148,7 @@ impl<'a> Worker<'a> {
         })
     }
 
-    /// Fills, runs and checks as the job says, and reports to the mailbox.
+    /// Fills, runs and checks as the job requires, and sends the result to the mailbox.
     pub(crate) fn run(mut self) {
         // Each waits for all others, also for one that failed.
         // A check keeps what it is about.
@@ -309,7 +309,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Waits for the server, and looks for its answers without sleeping as long as they are expected soon.
+    /// Waits for answers: polls without sleeping while they are expected soon, then sleeps.
     fn wait(&mut self, events: &mut Vec<epoll::Event>, begun: u64, clock: &impl Fn() -> u64) -> Result<(), Error> {
         let until = begun + self.spin.window().as_nanos();
         let mut now = begun;
@@ -338,7 +338,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// True if anything is in flight or will be sent.
+    /// True if requests are in flight or will be sent.
     fn is_busy(&self, now: u64, run: &Run) -> bool {
         if self.connections.iter().any(|connection| connection.slots.in_flight() > 0) {
             return true;
@@ -378,7 +378,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Queues what is due on a connection and sends it; true if anything is in flight or will be.
+    /// Queues the requests that are due on a connection and sends them; true if requests are in flight or will be sent.
     fn serve(&mut self, index: usize, now: u64, run: &Run) -> Result<bool, Error> {
         let connection = &mut self.connections[index];
         let region = &mut self.regions[connection.region];
@@ -414,7 +414,7 @@ impl<'a> Worker<'a> {
         Ok(connection.slots.in_flight() > 0 || (run.phase == Phase::Run && now < run.end && connection.left != Some(0)))
     }
 
-    /// Sets the wake-up for the next request that has room and is not due yet.
+    /// Sets the timer to the next request that is not due yet and has room in its queue depth.
     fn set_timer(&self, now: u64, run: &Run) -> Result<(), Error> {
         let due = self.connections.iter().filter(|connection| connection.has_room() && connection.left != Some(0));
         let next = due.map(|connection| match connection.pace.due(now) {
@@ -432,7 +432,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Reports each second of the measured run that is over.
+    /// Reports each second of the measured run that has ended.
     fn record_seconds(&mut self, now: u64, phase: Phase) {
         if phase != Phase::Run {
             return;
@@ -452,12 +452,12 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// Where a phase stands.
+/// State of a phase.
 struct Run {
     phase: Phase,
-    /// When to stop sending.
+    /// When sending stops, in ns since the start of the phase.
     end: u64,
-    /// When it was asked to stop.
+    /// When the interrupt was noticed, in ns since the start of the phase.
     interrupted: Option<u64>,
 }
 

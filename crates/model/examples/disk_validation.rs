@@ -1,4 +1,4 @@
-//! How near the disk model comes to a real disk.
+//! Compares the disk model with a real disk.
 //!
 //! ```text
 //! cargo run --release --example disk_validation -p evenkeel-model -- DIR

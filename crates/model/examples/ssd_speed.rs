@@ -1,4 +1,5 @@
-//! How many requests a second of real time the drive simulates: `cargo run --release -p evenkeel-model --example ssd_speed`.
+//! Speed of the SSD model in simulated requests per second of real time: `cargo run --release -p evenkeel-model
+//! --example ssd_speed`.
 
 use std::time::Instant as Clock;
 
@@ -23,7 +24,7 @@ fn main() {
     }
 }
 
-/// Random requests of 4 KiB, 128 at a time; how long the drive took, in seconds of its time.
+/// Runs random requests of 4 KiB at queue depth 128; the virtual time that they took, in seconds.
 fn closed_loop(params: SsdParams, reads_percent: u64) -> f64 {
     let mut drive = Ssd::new(params, 1);
     let mut rng = SplitMix64::new(2);

@@ -1,4 +1,4 @@
-//! Any of the models behind one interface.
+//! A device of any of the models behind one interface.
 
 use alloc::boxed::Box;
 
@@ -12,28 +12,28 @@ use crate::raid::{Raid0, Raid0Params};
 use crate::ssd::{Ssd, SsdParams};
 use crate::store::{Store, StoreParams};
 
-/// Parameters of any model; as text a table with `kind` and the keys of that kind over its preset.
+/// Parameters of any model. As text: a table with `kind`, and keys of that kind that override its preset.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(tag = "kind", rename_all = "snake_case"))]
 pub enum DeviceParams {
-    /// A batching store over a device.
+    /// A batching store (see [`store`](crate::store)).
     Store(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] StoreParams),
     /// A solid-state drive.
     Ssd(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] SsdParams),
     /// A disk.
     Disk(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] DiskParams),
-    /// Stripes over equal members.
+    /// RAID-0 over equal members.
     Raid0(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] Raid0Params),
-    /// A fast device over a slow one.
+    /// A fast device that caches a slow one.
     Cached(#[cfg_attr(feature = "serde", serde(deserialize_with = "crate::preset::read"))] CachedParams),
 }
 
 impl DeviceParams {
-    /// Checks that the parameters make sense together.
+    /// Checks that the parameters are in range and fit together.
     ///
     /// # Errors
-    /// The first parameter that does not, and what would be right.
+    /// The first parameter that is wrong, with its rule.
     pub fn validate(&self) -> Result<(), InvalidParams> {
         match self {
             Self::Store(params) => params.validate(),
@@ -45,17 +45,17 @@ impl DeviceParams {
     }
 }
 
-/// Any of the models; the verbs are those of the [crate].
+/// A device of any model; the methods are those of the [crate].
 pub enum Device {
-    /// A batching store over a device.
+    /// A batching store (see [`store`](crate::store)).
     Store(Box<Store>),
     /// A solid-state drive.
     Ssd(Box<Ssd>),
     /// A disk.
     Disk(Box<Disk>),
-    /// Stripes over equal members.
+    /// RAID-0 over equal members.
     Raid0(Box<Raid0>),
-    /// A fast device over a slow one.
+    /// A fast device that caches a slow one.
     Cached(Box<Cached>),
 }
 
@@ -83,7 +83,7 @@ impl Device {
         }
     }
 
-    /// Takes a request. `id` comes back from [`Device::poll`] and is not looked into.
+    /// Takes a request. [`Device::poll`] returns `id` when it has completed.
     #[inline]
     pub fn submit(&mut self, now: Instant, id: u64, io: Io) {
         match self {
@@ -95,7 +95,7 @@ impl Device {
         }
     }
 
-    /// When to poll next; `Instant::FAR_FUTURE` when nothing is under way.
+    /// When to poll next; `Instant::FAR_FUTURE` when nothing is in flight.
     #[inline]
     pub fn next_event(&self) -> Instant {
         match self {
@@ -119,7 +119,7 @@ impl Device {
         }
     }
 
-    /// Stops everything for `length` from `now`.
+    /// Stalls the device: it serves nothing for `length` from `now`.
     pub fn stall(&mut self, now: Instant, length: evenkeel_control::Duration) {
         match self {
             Self::Store(device) => device.stall(now, length),
@@ -130,7 +130,7 @@ impl Device {
         }
     }
 
-    /// Changes the parameters; those of another kind of device change nothing.
+    /// Changes the parameters; parameters of another model have no effect.
     pub fn set_params(&mut self, now: Instant, params: &DeviceParams) {
         match (self, params) {
             (Self::Store(device), DeviceParams::Store(params)) => device.set_params(now, *params),

@@ -3,10 +3,10 @@
 use evenkeel_control::Duration;
 use evenkeel_control::rng::SplitMix64;
 
-/// How a nominal latency varies; each form keeps its mean.
+/// Distribution of a latency around its nominal value; each form keeps the mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Jitter {
-    /// Not at all.
+    /// No variation.
     #[default]
     None,
     /// Uniform within ± `spread` (0 to 1) of the nominal value.
@@ -14,7 +14,7 @@ pub enum Jitter {
         /// Half width as a fraction of the nominal value.
         spread: f64,
     },
-    /// Lognormal, the long tail that devices show.
+    /// Lognormal: the long tail of real devices.
     LogNormal {
         /// Standard deviation of the logarithm (0 to 2); 0.25 puts the 99th percentile at 1.7 times the nominal value.
         sigma: f64,
@@ -31,7 +31,7 @@ impl Jitter {
         }
     }
 
-    /// One draw around `nominal`.
+    /// A random latency with the mean `nominal`.
     pub fn apply(&self, nominal: Duration, rng: &mut SplitMix64) -> Duration {
         let factor = match *self {
             Self::None => return nominal,

@@ -1,15 +1,15 @@
-//! Faults in the parameters of a model.
+//! Errors in the parameters of a model.
 
 use core::fmt;
 
 use evenkeel_control::Duration;
 
-/// A parameter of a model that makes no sense.
+/// A parameter of a model that is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidParams {
-    /// How many stripes it is a member of, one within the other.
+    /// Number of RAID-0 levels above the device that has the parameter.
     pub depth: u32,
-    /// The key: the field, which may have its unit in its name beside that.
+    /// The key of the parameter: the field's name, without a unit.
     pub parameter: &'static str,
     /// The rule that it breaks.
     pub must_be: &'static str,
@@ -24,7 +24,7 @@ impl fmt::Display for InvalidParams {
 
 impl core::error::Error for InvalidParams {}
 
-/// The first of `rules` (holds, parameter, what it must be) that is broken.
+/// Fails with the first broken rule of `rules`; a rule is (holds, parameter, text after "must be").
 pub(crate) fn check(rules: &[(bool, &'static str, &'static str)]) -> Result<(), InvalidParams> {
     match rules.iter().find(|(holds, ..)| !holds) {
         None => Ok(()),
@@ -32,12 +32,12 @@ pub(crate) fn check(rules: &[(bool, &'static str, &'static str)]) -> Result<(), 
     }
 }
 
-/// Scales a time for a device `speed` times as fast.
+/// A function that scales a time for a device `speed` times as fast.
 pub(crate) fn faster_time(speed: f64) -> impl Fn(Duration) -> Duration {
     move |time| Duration::from_nanos((time.as_nanos() as f64 / speed) as u64)
 }
 
-/// Scales a rate for a device `speed` times as fast.
+/// A function that scales a rate for a device `speed` times as fast.
 pub(crate) fn faster_rate(speed: f64) -> impl Fn(u64) -> u64 {
     move |rate| ((rate as f64 * speed) as u64).max(1)
 }

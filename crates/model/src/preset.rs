@@ -1,4 +1,4 @@
-//! Parameters as they are written: `preset` names those to start from, and other keys take the place of its own.
+//! Parameters in TOML: `preset` names the parameters to start from, and other keys override them.
 
 use alloc::format;
 use alloc::string::String;
@@ -10,19 +10,19 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::Table;
 
-/// Devices by name, each with its parameters.
+/// Presets: names, each with a function that makes its parameters.
 pub type Presets<P> = &'static [(&'static str, fn() -> P)];
 
-/// Parameters that start from one of several devices.
+/// Parameters that start from one of several presets.
 pub trait Preset: Serialize + DeserializeOwned + 'static {
-    /// The devices by name, the default first; with a single one there is no key `preset`.
+    /// The presets by name, the default first; with a single preset there is no key `preset`.
     const PRESETS: Presets<Self>;
 }
 
-/// Reads parameters of which a part may be written.
+/// Reads parameters; keys that are absent have the preset's value.
 ///
 /// # Errors
-/// What is wrong, with the key at fault in front.
+/// A message that begins with the wrong key.
 pub fn read<'de, P: Preset, D: Deserializer<'de>>(deserializer: D) -> Result<P, D::Error> {
     let mut written = Table::deserialize(deserializer)?;
     let [(_, mut start), ..] = *P::PRESETS else { return Err(D::Error::custom("there is no preset")) };
@@ -43,7 +43,7 @@ pub fn read<'de, P: Preset, D: Deserializer<'de>>(deserializer: D) -> Result<P, 
     overlay::read(&base, written, P::deserialize).map_err(D::Error::custom)
 }
 
-/// The same for parameters that may be left out, where they are not.
+/// Reads optional parameters that are present, like [`read`].
 ///
 /// # Errors
 /// As [`read`].
@@ -51,7 +51,7 @@ pub fn read_some<'de, P: Preset, D: Deserializer<'de>>(deserializer: D) -> Resul
     read(deserializer).map(Some)
 }
 
-/// Adds `preset` to the schema of parameters, of which then no key is required.
+/// Adds the key `preset` to a schema of parameters, and makes all keys optional.
 pub(crate) fn schema<P: Preset>(schema: &mut Schema) {
     let names: Vec<&str> = P::PRESETS.iter().map(|(name, _)| *name).collect();
     let preset = json_schema!({ "enum": names, "description": "The device to start from; the first is the default." });
@@ -62,7 +62,7 @@ pub(crate) fn schema<P: Preset>(schema: &mut Schema) {
     schema.insert("additionalProperties".into(), false.into());
 }
 
-/// How the spread of latencies is written: the standard deviation of its logarithm, 0 for none.
+/// Jitter as a number: the standard deviation of the latency's logarithm, 0 for none.
 pub(crate) mod jitter {
     use super::{Deserialize, Deserializer};
     use crate::jitter::Jitter;

@@ -1,8 +1,8 @@
-//! RAID-0: equal members with stripes dealt out in turn.
+//! RAID-0: equal members, with the stripes dealt out to them in turn.
 //!
-//! A request goes to all members its stripes are on, in one piece each because the stripes of a member follow one
-//! another there, and is done when the last piece is. A flush goes to every member; other work without payload to the
-//! one its offset is on.
+//! A request goes to every member that holds a part of it, in one piece each, because a member's stripes are contiguous
+//! there; it completes with its last piece. A flush goes to every member; other work without payload goes to the member
+//! that its offset is on.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -21,9 +21,9 @@ use crate::params::{InvalidParams, check};
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Raid0Params {
-    /// Devices, 1 to 1,024; cannot change while it runs.
+    /// Number of members, 1 to 1,024; cannot change while it runs.
     pub members: u32,
-    /// Bytes in a row on one member.
+    /// Size of a stripe, in bytes.
     #[cfg_attr(feature = "serde", serde(rename = "stripe", with = "evenkeel_control::text::AsBytes"))]
     pub stripe_bytes: u64,
     /// The parameters of each member.
@@ -36,17 +36,17 @@ impl crate::preset::Preset for Raid0Params {
 }
 
 impl Default for Raid0Params {
-    /// Four of [`DiskParams::nearline`] with stripes of 64 KiB.
+    /// Four members like [`DiskParams::nearline`], with stripes of 64 KiB.
     fn default() -> Self {
         Self { members: 4, stripe_bytes: 64 << 10, member: Box::new(DeviceParams::Disk(DiskParams::nearline())) }
     }
 }
 
 impl Raid0Params {
-    /// Checks that the parameters make sense together, those of the member included.
+    /// Checks that the parameters are in range and fit together, the member's included.
     ///
     /// # Errors
-    /// The first parameter that does not, and what would be right.
+    /// The first parameter that is wrong, with its rule.
     pub fn validate(&self) -> Result<(), InvalidParams> {
         check(&[
             ((1..=1_024).contains(&self.members), "members", "1 to 1024"),
@@ -55,14 +55,15 @@ impl Raid0Params {
         self.member.validate().map_err(|error| InvalidParams { depth: error.depth + 1, ..error })
     }
 
-    /// How many of the first `offset` bytes are on `member`, which is where byte `offset` or the next one is there.
+    /// Number of the array's first `offset` bytes that are on `member`: the offset there of byte `offset`, or of the
+    /// next one on it.
     fn on_member(&self, member: u64, offset: u64) -> u64 {
         let (stripe, row) = (self.stripe_bytes, self.stripe_bytes * u64::from(self.members));
         offset / row * stripe + (offset % row).saturating_sub(member * stripe).min(stripe)
     }
 }
 
-/// A request of which pieces are under way.
+/// A request with its number of incomplete pieces.
 #[derive(Clone, Copy, Debug)]
 struct Whole {
     id: u64,
@@ -76,7 +77,7 @@ pub struct Raid0 {
     params: Raid0Params,
     members: Vec<Device>,
     seen: Instant,
-    /// Requests by the id their pieces have, and the ids that are free.
+    /// Requests, by the id that their pieces have at the members; below, the free ids.
     wholes: Vec<Whole>,
     free: Vec<usize>,
     done: VecDeque<u64>,
@@ -100,7 +101,7 @@ impl Raid0 {
         }
     }
 
-    /// Takes a request. `id` comes back from [`Raid0::poll`] and is not looked into.
+    /// Takes a request. [`Raid0::poll`] returns `id` when it has completed.
     pub fn submit(&mut self, now: Instant, id: u64, io: Io) {
         self.advance(now);
         let whole = self.free.pop().unwrap_or(self.wholes.len());
@@ -121,7 +122,7 @@ impl Raid0 {
         self.wholes[whole] = Whole { id, pieces };
     }
 
-    /// When to poll next; `Instant::FAR_FUTURE` when nothing is under way.
+    /// When to poll next; `Instant::FAR_FUTURE` when nothing is in flight.
     pub fn next_event(&self) -> Instant {
         if self.done.is_empty() { self.next_member_event() } else { self.seen }
     }
@@ -132,7 +133,7 @@ impl Raid0 {
         self.done.pop_front()
     }
 
-    /// Stops all members for `length` from `now`.
+    /// Stalls all members for `length` from `now`.
     pub fn stall(&mut self, now: Instant, length: Duration) {
         self.advance(now);
         for member in &mut self.members {
@@ -140,7 +141,7 @@ impl Raid0 {
         }
     }
 
-    /// Changes what the members are and where new requests go; the number of members stays.
+    /// Changes the parameters of the members, and the stripes for new requests; the number of members stays.
     pub fn set_params(&mut self, now: Instant, params: &Raid0Params) {
         self.advance(now);
         for member in &mut self.members {
@@ -153,7 +154,8 @@ impl Raid0 {
         self.members.iter().map(Device::next_event).min().unwrap_or(Instant::FAR_FUTURE)
     }
 
-    /// Lives through the completions of all members by `now` in order of time, so that it does not matter when it is asked.
+    /// Handles the completions of all members up to `now`, in order of time, so that results do not depend on when it
+    /// is called.
     fn advance(&mut self, now: Instant) {
         self.seen = self.seen.max(now);
         loop {

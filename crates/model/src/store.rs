@@ -29,7 +29,7 @@ use crate::jitter::Jitter;
 pub use crate::params::InvalidParams;
 use crate::params::{check, faster_rate, faster_time};
 
-/// Every stall is an event of its own; more of them than this would keep a core busy with nothing else.
+/// Least interval of stalls: each stall is an event, and more of them would keep a core busy with nothing else.
 const MIN_STALL_EVERY: Duration = Duration::from_millis(1);
 
 /// The parameters of a [`Store`]; everything can change while it runs.
@@ -76,8 +76,8 @@ impl crate::preset::Preset for StoreParams {
 impl StoreParams {
     /// A store on a SATA-class SSD.
     ///
-    /// With 64 KiB writes, 256 to 512 KiB inside keep most of the throughput and depth beyond that only adds latency
-    /// (the paper's knee).
+    /// With 64 KiB writes, 256 to 512 KiB in flight keep most of the throughput; more depth only adds latency (the
+    /// paper's knee).
     pub const fn ssd() -> Self {
         Self {
             bandwidth_bytes_per_s: 100_000_000,
@@ -113,7 +113,7 @@ impl StoreParams {
         }
     }
 
-    /// The same store with everything that takes time done `speed` times as fast; `speed` is greater than 0. Stalls stay.
+    /// The store with its times divided by `speed` and its rates multiplied by it; `speed` is above 0. Periodic stalls stay.
     pub fn scaled(&self, speed: f64) -> Self {
         let (time, rate) = (faster_time(speed), faster_rate(speed));
         Self {
@@ -126,10 +126,10 @@ impl StoreParams {
         }
     }
 
-    /// Checks that the parameters make sense together.
+    /// Checks that the parameters are in range and fit together.
     ///
     /// # Errors
-    /// The first parameter that does not, and what would be right.
+    /// The first parameter that is wrong, with its rule.
     pub fn validate(&self) -> Result<(), InvalidParams> {
         let rules = [
             (self.bandwidth_bytes_per_s > 0, "bandwidth", "greater than 0"),
@@ -150,14 +150,14 @@ impl StoreParams {
         check(&rules)
     }
 
-    /// How long a request occupies the link. Rounded up, so that neither rate is ever exceeded.
+    /// Time for which a request occupies the link, rounded up, so that neither rate is ever exceeded.
     fn link_time(&self, bytes: u32) -> Duration {
         let transfer = (u64::from(bytes) * 1_000_000_000).div_ceil(self.bandwidth_bytes_per_s.max(1));
         let base = 1_000_000_000u64.div_ceil(self.iops.max(1));
         Duration::from_nanos(transfer.max(base))
     }
 
-    /// How long a commit with this much payload in the log takes.
+    /// Time of a commit with this much payload in the log, before jitter.
     fn commit_time(&self, logged_bytes: u64) -> Duration {
         let transfer =
             (u128::from(logged_bytes) * 1_000_000_000).div_ceil(u128::from(self.bandwidth_bytes_per_s.max(1)));
@@ -165,7 +165,7 @@ impl StoreParams {
     }
 }
 
-/// Something for the link to move.
+/// A transfer over the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Transfer {
     Read {
@@ -176,11 +176,11 @@ enum Transfer {
         id: u64,
         bytes: u32,
     },
-    /// A deferred write whose request is long done.
+    /// Application of a deferred write, whose request has completed already.
     Apply {
         bytes: u32,
     },
-    /// The committer's write for its batch.
+    /// The log write of a batch.
     Log {
         bytes: u32,
     },
@@ -194,11 +194,11 @@ impl Transfer {
     }
 }
 
-/// Something for the committer.
+/// A request for the committer.
 #[derive(Clone, Copy, Debug)]
 struct Transaction {
     id: u64,
-    /// Payload in the log, to be applied after the commit.
+    /// Payload that goes into the log and is applied after the commit.
     logged_bytes: u32,
 }
 
@@ -212,13 +212,14 @@ pub struct Store {
     clock: DeviceClock,
     next_stall: Instant,
     inside: usize,
-    /// The transfer on the link, when it is through (device time), and what waits for it.
+    /// The transfer on the link, and when it ends (device time); below, the queue for the link.
     moving: Option<(Instant, Transfer)>,
     link_queue: VecDeque<Transfer>,
-    /// The transfers past the link, by when they arrive (device time), in order of leaving the link among equals.
+    /// Transfers that have left the link, by the time at which their latency ends (device time), then in order of
+    /// leaving the link.
     landing: BinaryHeap<Reverse<(Instant, u64, Transfer)>>,
     landings: u64,
-    /// The batch in the committer, when it is through (device time), and what waits for it.
+    /// When the present commit ends (device time); below, its batch, and the queue for the committer.
     commit_end: Option<Instant>,
     batch: Vec<Transaction>,
     commit_queue: VecDeque<Transaction>,
@@ -248,7 +249,7 @@ impl Store {
         }
     }
 
-    /// Takes a request. `id` comes back from [`Store::poll`] and is not looked into.
+    /// Takes a request. [`Store::poll`] returns `id` when it has completed.
     pub fn submit(&mut self, now: Instant, id: u64, io: Io) {
         let device_now = self.advance(now);
         self.inside += 1;
@@ -264,7 +265,7 @@ impl Store {
         }
     }
 
-    /// When to poll next: nothing completes before, and something may then; `Instant::FAR_FUTURE` when nothing is under way.
+    /// When to poll next, as nothing completes before that instant; `Instant::FAR_FUTURE` when nothing is in flight.
     pub fn next_event(&self) -> Instant {
         if self.done.is_empty() { self.next_device_event() } else { self.seen }
     }
@@ -277,7 +278,7 @@ impl Store {
         Some(id)
     }
 
-    /// Requests submitted and not yet handed back by [`Store::poll`].
+    /// Requests submitted and not yet returned by [`Store::poll`].
     pub fn in_flight(&self) -> usize {
         self.inside
     }
@@ -287,7 +288,7 @@ impl Store {
         &self.params
     }
 
-    /// Changes the parameters. What the link moves and what the committer commits at this moment ends as planned.
+    /// Changes the parameters. The present transfer and the present commit end as planned.
     pub fn set_params(&mut self, now: Instant, params: StoreParams) {
         self.advance(now);
         if params.stall_every != self.params.stall_every {
@@ -296,7 +297,7 @@ impl Store {
         self.params = params;
     }
 
-    /// Stops everything for `length` from `now`, on top of a stall already under way.
+    /// Stalls the store for `length` from `now`, or from the end of a stall in progress.
     pub fn stall(&mut self, now: Instant, length: Duration) {
         self.advance(now);
         self.clock.stall(self.seen, length);
@@ -307,7 +308,7 @@ impl Store {
             && self.deferred_bytes + u64::from(bytes) <= self.params.deferred_backlog_max_bytes
     }
 
-    /// Lives through everything due by `now`, in order; the device time of `now`.
+    /// Handles all events due by `now`, in order; the device time at `now`.
     fn advance(&mut self, now: Instant) -> Instant {
         self.seen = self.seen.max(now);
         loop {
@@ -322,7 +323,7 @@ impl Store {
         }
     }
 
-    /// Begins the periodic stall that is due. While the device has nothing to do, only the last one matters.
+    /// Begins the periodic stall that is due. Of the stalls that an idle device missed, only the last one matters.
     fn begin_stall(&mut self, event: Instant) {
         let every = self.params.stall_every;
         if event == Instant::FAR_FUTURE {
@@ -339,7 +340,8 @@ impl Store {
         ends.into_iter().flatten().min().map_or(Instant::FAR_FUTURE, |end| self.clock.reached(end))
     }
 
-    /// The earliest event; among simultaneous ones along the path of a request, so that a batch takes all that is there.
+    /// Handles the earliest event. Simultaneous ones are handled in the order of a request's path, so that a batch
+    /// takes all that is there.
     fn step(&mut self) {
         let moving = self.moving.map_or(Instant::FAR_FUTURE, |(end, _)| end);
         let landing = self.landing.peek().map_or(Instant::FAR_FUTURE, |&Reverse((end, ..))| end);

@@ -1,5 +1,5 @@
-//! Bufferbloat, and what admission control does about it: a bulk writer and a light client that goes first share a
-//! batching store with a deep buffer, in virtual time. With `--nocapture --test-threads=1` the runs print their figures.
+//! Bufferbloat, and its cure by admission control: a bulk writer and a light client with strict priority share a batching store
+//! with a deep buffer, in virtual time. With `--nocapture --test-threads=1` the runs print their figures.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,18 +10,18 @@ use evenkeel_model::Io;
 use evenkeel_model::store::{Store, StoreParams};
 
 const KIB: u64 = 1 << 10;
-/// What BlueStore charges a request on an SSD on top of its payload.
+/// Cost of a request on top of its payload, in bytes: BlueStore's for an SSD.
 const BASE_COST_BYTES: u64 = 4_000;
 const BULK_BYTES: u32 = 64 << 10;
 const LIGHT_BYTES: u32 = 4 << 10;
-/// The light client thinks until this long after its last request.
+/// Time from a completion of the light client to its next request.
 const LIGHT_PERIOD: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Client {
-    /// 4 KiB, one at a time; always goes first.
+    /// Sends 4 KiB, one request at a time; is always served first.
     Light,
-    /// 64 KiB, as many as the depth says, a new one as soon as one is done.
+    /// Sends 64 KiB, at a fixed queue depth, without think time.
     Bulk,
 }
 
@@ -45,7 +45,7 @@ impl Request {
     }
 }
 
-/// The whole path: two queues, admission, the store.
+/// The path of requests: two queues, admission, the store.
 struct Path {
     admission: Admission,
     store: Store,
@@ -64,7 +64,8 @@ impl Path {
         }
     }
 
-    /// Hands over what fits, the light client's first. Whose turn it is waits for room; nobody overtakes.
+    /// Submits admitted requests, the light client's first. A request that does not fit the budget waits, and none
+    /// overtakes it.
     fn dispatch(&mut self, now: Instant) {
         loop {
             let queue = if self.light.is_empty() { &mut self.bulk } else { &mut self.light };
@@ -98,7 +99,7 @@ struct Outcome {
     budget_bytes: u64,
 }
 
-/// Runs the light client against a bulk writer of this depth; the first half of the time is not counted.
+/// Runs the light client beside a bulk writer of this queue depth; only the second half of the time counts.
 fn run(config: Config, store: StoreParams, bulk_depth: usize, length: Duration) -> Outcome {
     let mut path = Path {
         admission: Admission::new(config, Instant::ZERO, 1),
@@ -236,7 +237,7 @@ fn repaired_slowfast_finds_the_knee_of_faster_and_slower_devices_too() {
     }
 }
 
-/// On a disk one request alone takes longer than the published first target, and a queue much longer than a fast interval.
+/// On a disk a single request takes longer than the published first target, and a queue takes much longer than a fast interval.
 #[test]
 fn repaired_slowfast_finds_the_knee_of_a_disk() {
     let disk = StoreParams { deferred_max_bytes: 0, ..StoreParams::hdd() };

@@ -1,4 +1,4 @@
-//! The cached device and the throttle above it: rules, and what was measured on dm-cache under `io.max`.
+//! The cached device and the throttle above it: their rules, and measurements of dm-cache under `io.max`.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
@@ -17,7 +17,7 @@ fn bytes_per_s(rate: u64) -> Limits {
     Limits { bytes_per_s: Some(rate), requests_per_s: None }
 }
 
-/// Requests of `bytes` one after the other, each as soon as it may, from `from` to `until`; answers how many.
+/// Dispatches requests of `bytes`, each as soon as the throttle allows, from `from` to `until`; their number.
 fn greedy(throttle: &mut Throttle, bytes: u32, from: Instant, until: Instant) -> u64 {
     let (mut now, mut count) = (from, 0);
     loop {
@@ -88,7 +88,7 @@ fn io(kind: Kind, block: u64) -> Io {
     Io { kind, offset: block * u64::from(BLOCK), bytes: BLOCK }
 }
 
-/// Sends a request to an idle device; answers how long it took and what it moved.
+/// Sends a request to an idle device; how long it took, and its completion.
 fn one(device: &mut Cached, now: &mut Instant, io: Io) -> (Duration, Done) {
     device.submit(*now, 7, io);
     let done_at = device.next_event();
@@ -158,7 +158,7 @@ fn write_back_takes_its_part_of_the_slow_device() {
     assert_eq!(wrong.validate().unwrap_err().parameter, "write_back");
 }
 
-/// A reader with eight requests out under a limit; answers its bytes in each second.
+/// Runs a reader of queue depth 8 under a limit in bytes per second; its bytes in each second.
 fn reader(params: CachedParams, limit: u64, seconds: u64, mut next: impl FnMut() -> u64) -> Vec<f64> {
     let mut device = Cached::new(params);
     let mut throttle = Throttle::new(bytes_per_s(limit));
@@ -188,7 +188,7 @@ fn reader(params: CachedParams, limit: u64, seconds: u64, mut next: impl FnMut()
     }
 }
 
-/// DAT and jitter in per cent, without the first minute.
+/// DAT and jitter of the rates after the first minute, in per cent of the guarantee.
 fn against(rates: &[f64], guaranteed: f64) -> (f64, f64) {
     let rates = &rates[60..];
     let mean = rates.iter().sum::<f64>() / rates.len() as f64;
@@ -196,7 +196,8 @@ fn against(rates: &[f64], guaranteed: f64) -> (f64, f64) {
     (100.0 * (1.0 - mean / guaranteed), 100.0 * jitter)
 }
 
-/// Blocks of a hot set of 40 MB that fits, and blocks that are never used again.
+/// Numbers of blocks: random ones of a hot set of 40 MB, which fits the cache, or where `cold` says so, blocks that
+/// never come again.
 fn blocks(seed: u64, mut cold: impl FnMut(u64, &mut SplitMix64) -> bool) -> impl FnMut() -> u64 {
     let (mut rng, mut n) = (SplitMix64::new(seed), 0);
     move || {
@@ -205,7 +206,8 @@ fn blocks(seed: u64, mut cold: impl FnMut(u64, &mut SplitMix64) -> bool) -> impl
     }
 }
 
-/// Phases of hits and misses in turn, of these mean lengths in MiB, each from half to one and a half of that.
+/// Numbers of blocks in alternating phases of hits and misses, with these mean lengths in MiB; a phase has 0.5 to 1.5
+/// times its mean.
 fn phases(seed: u64, hits: f64, misses: f64) -> impl FnMut() -> u64 {
     let (mut lengths, mut cold, mut left) = (SplitMix64::new(seed), true, 0.0);
     blocks(seed + 1, move |_, _| {

@@ -1,4 +1,4 @@
-//! The disk and RAID-0: their physics, and what holds for them whatever happens.
+//! The disk and RAID-0: their physics, and laws that hold for any requests.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn ms(n: f64) -> Duration {
     Duration::from_nanos((n * 1e6) as u64)
 }
 
-/// Polls at every event up to `end`; completions in order, with their times.
+/// Polls at every event up to `end`; completions in order, each with its instant.
 fn drain_until(device: &mut Device, end: Instant) -> Vec<(Instant, u64)> {
     let mut completions = Vec::new();
     while device.next_event() <= end {
@@ -33,7 +33,7 @@ fn drain_until(device: &mut Device, end: Instant) -> Vec<(Instant, u64)> {
     completions
 }
 
-/// Keeps `depth` requests inside until `count` are done; requests per second.
+/// Keeps `depth` requests in flight until `count` have completed; requests per second.
 fn closed_loop(device: &mut Device, depth: u64, count: u64, mut next: impl FnMut(u64) -> Io) -> f64 {
     let (mut sent, mut done, mut now) = (0, 0, Instant::ZERO);
     while done < count {
@@ -53,7 +53,7 @@ fn cache(segment_blocks: u32, read_ahead_blocks: u32) -> CacheParams {
     CacheParams { segments: 2, segment_blocks, read_ahead_blocks, read_ahead_min_blocks: 0, write_back: false }
 }
 
-/// Two surfaces, one zone of ten cylinders with 100 blocks of 100 µs; nothing takes time that is not geometry.
+/// A disk with two surfaces and one zone: ten cylinders with 100 blocks of 100 µs a track; only geometry takes time.
 fn bare() -> DiskParams {
     let mut params = DiskParams::cheetah9lp();
     params.rpm = 6_000;
@@ -87,7 +87,7 @@ fn disk(params: &DiskParams) -> Device {
     Device::new(&DeviceParams::Disk(params.clone()), 1)
 }
 
-/// When each of `ios`, all there from the beginning, completes.
+/// When each of `ios` completes, in ms; all are submitted at the start.
 fn completion_ms(params: &DiskParams, ios: &[Io]) -> Vec<f64> {
     let mut device = disk(params);
     for (id, &io) in (0..).zip(ios) {
@@ -395,7 +395,7 @@ fn parameters_that_make_no_sense_are_named() {
     assert_eq!(DiskParams::nearline().validate(), Ok(()));
 }
 
-/// The least a request can take: its blocks under the head one after the other, or over the interface.
+/// The least time of a request: an overhead, and the transfer of its payload over the interface.
 fn least(params: &DiskParams, io: Io) -> Duration {
     let bus = u128::from(io.bytes) * 1_000_000_000 / u128::from(params.bus_bandwidth_bytes_per_s);
     let overhead = params.overhead.read_sequential.as_nanos().min(params.overhead.write_hit.as_nanos());
@@ -420,7 +420,7 @@ fn a_device() -> impl Strategy<Value = DeviceParams> {
     })
 }
 
-/// Requests that follow one another, repeat, jump and cross the end, with the time since the one before.
+/// Requests that follow each other, repeat, jump and cross the end of the disk, each with the time since the one before.
 fn some_ios() -> impl Strategy<Value = Vec<(Duration, Io)>> {
     let kind =
         prop_oneof![4 => Just(Kind::Read), 4 => Just(Kind::Write), 1 => Just(Kind::Flush), 1 => Just(Kind::Meta)];
@@ -433,7 +433,8 @@ fn some_ios() -> impl Strategy<Value = Vec<(Duration, Io)>> {
     proptest::collection::vec(one, 1..80)
 }
 
-/// Submits `ios`, polling in between at every event or, if `lazy`, never; the completions with the time each came.
+/// Submits `ios`, polling in between at every event or, if `lazy`, never; the completions, each with the instant at
+/// which it was seen.
 fn completions(params: &DeviceParams, ios: &[(Duration, Io)], lazy: bool) -> Vec<(Instant, u64)> {
     let mut device = Device::new(params, 5);
     let mut now = Instant::ZERO;

@@ -1,7 +1,7 @@
-//! The disk model against a real disk: 10,000 requests that a Seagate Cheetah 9LP served.
+//! The disk model compared with a real disk: 10,000 requests that a Seagate Cheetah 9LP served.
 //!
-//! Run with `EVENKEEL_TRACES` naming the directory of `cheetah9LP.trace`. The synthetic twin holds the model against
-//! what the laws of seek and rotation say such a disk must take, and always runs.
+//! Run with `EVENKEEL_TRACES` naming the directory of `cheetah9LP.trace`. The test with a synthetic twin compares the
+//! model with the times that the laws of seek and rotation give such a disk; it always runs.
 
 use std::path::PathBuf;
 
@@ -16,10 +16,10 @@ use crate::skip::skip;
 
 use replay::{Distance, Record, distance, parse, replay};
 
-/// The bar; DiskSim's own model of this disk differs from the trace by 0.107 ms.
+/// Bar: the largest error of the mean, in per cent. DiskSim's own model of this disk differs from the trace by 0.107 ms.
 const MEAN_PERCENT_MAX: f64 = 5.0;
 const DEMERIT_MS_MAX: f64 = 0.5;
-/// What this model reaches, with a margin for changes that do no harm: the next worse physics is well beyond it.
+/// Demerit that this model reaches, with a margin for harmless changes; a model with worse physics is well beyond it.
 const REACHED_DEMERIT_MS: f64 = 0.107;
 
 fn assert_near(name: &str, distance: Distance, demerit_ms_max: f64) {
@@ -32,7 +32,7 @@ fn measured(records: &[Record]) -> Vec<Duration> {
     records.iter().map(|record| record.service).collect()
 }
 
-/// The text of a trace, or a note that it is not there.
+/// The text of a trace; `None`, after a note, if the file does not exist.
 fn trace(file: &str) -> Option<String> {
     let path = std::env::var_os("EVENKEEL_TRACES").map(|dir| PathBuf::from(dir).join(file));
     if let Some(path) = path.filter(|path| path.exists()) {
@@ -62,8 +62,8 @@ fn the_model_takes_as_long_as_the_real_disk() {
     }
 }
 
-/// Requests like those of the trace, with the time that seek, rotation and overheads give each: no event, no queue, no
-/// position of the head over time, and the angle of the platters drawn at random.
+/// Requests like the trace's, with service times from seek, rotation and overheads alone: no events, no queue, no
+/// position of the head over time; the angle of the platters is random.
 fn synthetic(params: &DiskParams, seed: u64, count: usize) -> Vec<Record> {
     let mut rng = SplitMix64::new(seed);
     let blocks = params.blocks();
@@ -102,8 +102,8 @@ fn synthetic(params: &DiskParams, seed: u64, count: usize) -> Vec<Record> {
         .collect()
 }
 
-/// Where a block is, by counting through the zones and not with the model's own table: its cylinder, and how many slots
-/// pass between the blocks of a request of `size` from there on because a track ends.
+/// Position of a block, counted through the zones without the model's table: its cylinder, and how many slots pass
+/// between the blocks of a request of `size` because a track ends.
 fn place(params: &DiskParams, block: u64, size: u64) -> (u32, f64) {
     let mut left = block;
     for zone in &params.zones {

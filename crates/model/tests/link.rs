@@ -1,4 +1,4 @@
-//! The model of an iSCSI target behind delayed packets, held against what was measured on a real one.
+//! The model of an iSCSI target with delayed packets, compared with measurements of a real one.
 
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
@@ -10,10 +10,10 @@ fn ms(n: f64) -> Duration {
 }
 
 const BLOCK: u32 = 64 << 10;
-/// Distance of the reader's requests: 256 KiB/s in pieces of 4 KiB.
+/// Time from one request of the reader to the next: 256 KiB/s in requests of 4 KiB.
 const READ_EVERY: Duration = Duration::from_micros(15_625);
 
-/// Mean time in ms of a request of 64 KiB, one after the other on one connection.
+/// Mean time in ms of a 64 KiB request, one after the other on one connection.
 fn request_ms(params: LinkParams, kind: Kind, throttle: Throttle) -> f64 {
     let mut link = Link::new(params, 1, 1);
     link.set_throttle(0, throttle);
@@ -32,8 +32,8 @@ fn request_ms(params: LinkParams, kind: Kind, throttle: Throttle) -> f64 {
     sum / count as f64
 }
 
-/// Twelve writers of 64 KiB, one request each, and the reader: mean wait of a read in ms as the target counts it, and
-/// MB/s written.
+/// Twelve writers with one request of 64 KiB each, beside the reader: the target's mean time of a read in ms, and MB/s
+/// written.
 fn interference(delay_ms: f64, seed: u64) -> (f64, f64) {
     let mut link = Link::new(LinkParams::shared(), 13, seed);
     for writer in 1..13 {

@@ -1,4 +1,4 @@
-//! The devices: one program, because each costs a link.
+//! All tests of the devices in one program, because each program costs a link.
 
 mod bufferbloat;
 mod cached;

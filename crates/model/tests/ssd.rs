@@ -1,4 +1,4 @@
-//! The drive: its equations, and what holds for it whatever happens.
+//! The drive: its equations, and laws that hold for any requests.
 
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
@@ -69,7 +69,7 @@ fn write(page: u64, bytes: u32) -> Io {
     io(Kind::Write, page, bytes)
 }
 
-/// When each of the requests ends that are submitted at the given microseconds, in nanoseconds.
+/// When each request completes, in ns; `ios` holds requests with their times of submission in µs.
 fn ends_ns(params: SsdParams, ios: &[(u64, Io)]) -> Vec<u64> {
     let mut drive = Ssd::new(params, 1);
     let mut ends = vec![0; ios.len()];
@@ -88,9 +88,9 @@ fn ends_ns(params: SsdParams, ios: &[(u64, Io)]) -> Vec<u64> {
     ends
 }
 
-/// Command, firmware, page, channel, link.
+/// Time of a 4 KiB read in ns: command, firmware, page, channel, link.
 const READ_NS: u64 = 10_000 + 20_000 + 100_000 + 8_192 + 4_096;
-/// Command, link, firmware.
+/// Time of a 4 KiB write in ns: command, link, firmware.
 const WRITE_NS: u64 = 10_000 + 4_096 + 30_000;
 
 #[test]
@@ -151,7 +151,7 @@ fn a_write_larger_than_the_buffer_goes_through_alone() {
     assert!(ends[1] > ends[0]);
 }
 
-/// The read comes while die 0 programs, from 14 + 32.768 µs on the channel to 1,059.152 µs.
+/// The read comes while die 0 programs: until 1,059.152 µs, after 26.384 µs for command and link and 32.768 µs for the channel.
 #[test]
 fn a_read_waits_for_a_program_or_interrupts_it() {
     let requests = [(0, write(0, 16 << 10)), (200, read(0))];
@@ -372,8 +372,8 @@ proptest! {
         laws::nothing_completes_before_its_event::<Ssd>(params, &ios);
     }
 
-    /// From the start on, neither the controller's rate nor the link's is exceeded, and between any two completions of
-    /// requests of one page no more payload than the link moves in that time.
+    /// Neither the controller's rate nor the link's is ever exceeded; between any two completions of requests of one
+    /// page no more payload completes than the link moves in that time.
     #[test]
     fn rates_are_never_exceeded(params in params(), depth in 1usize..60, reads in any::<bool>(), bytes in 1u32..4_096) {
         let kind = if reads { Kind::Read } else { Kind::Write };

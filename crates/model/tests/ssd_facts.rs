@@ -1,4 +1,5 @@
-//! The drive against what data sheets and reviews say of real ones; the facts and their sources are in `docs/algorithms/models.md`.
+//! The drive compared with facts from data sheets and reviews of real ones; `docs/algorithms/models.md` has the facts
+//! and their sources.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
@@ -6,12 +7,12 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use evenkeel_model::ssd::{Geometry, Ssd, SsdParams};
 
-/// What one stream of a closed loop does.
+/// The load of one stream of a closed loop.
 #[derive(Clone, Copy)]
 struct Stream {
     depth: usize,
     bytes: u32,
-    /// Per cent of requests that read.
+    /// Share of reads, in per cent.
     reads: u64,
     sequential: bool,
 }
@@ -51,7 +52,7 @@ fn percentile_us(ns: &[u64], percent: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * percent / 100.0) as usize] as f64 / 1e3
 }
 
-/// Closed loops on one drive, going on from call to call.
+/// A drive with closed loops, which continue from call to call.
 struct Bench {
     drive: Ssd,
     rng: SplitMix64,
@@ -64,7 +65,7 @@ impl Bench {
         Self { drive: Ssd::new(params, 1), rng: SplitMix64::new(2), now: Instant::ZERO, position: 0 }
     }
 
-    /// Runs the streams side by side for `length` and lets what is under way end; one count for each.
+    /// Runs the streams side by side for `length`, then lets requests in flight complete; the counts of each stream.
     fn run(&mut self, streams: &[Stream], length: Duration) -> Vec<Counted> {
         let end = self.now + length;
         let capacity = self.drive.params().geometry.capacity_bytes;
@@ -117,13 +118,13 @@ fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Whether `measured` is within `percent` of the fact.
+/// Asserts that `measured` is within `percent` of the fact.
 fn assert_within(what: &str, measured: f64, fact: f64, percent: f64) {
     println!("{what}: {measured:.1} (fact: {fact} ± {percent} %)");
     assert!((measured / fact - 1.0).abs() * 100.0 <= percent, "{what}: {measured}, not {fact} ± {percent} %");
 }
 
-/// IOPS and mean latency in microseconds of one stream on a drive as it comes.
+/// IOPS and mean latency in µs of one stream on a new drive with these parameters.
 fn of_one(params: SsdParams, stream: Stream) -> (f64, f64) {
     let length = ms(200);
     let counted = Bench::new(params).run(&[stream], length).swap_remove(0);
@@ -138,7 +139,7 @@ fn sequential_megabytes_per_s(params: SsdParams, kind: Kind) -> f64 {
     bench.run(&[sequential(kind, 128 << 10, 32)], ms(500))[0].megabytes_per_s(ms(500))
 }
 
-/// The drive with nothing on it.
+/// The parameters of an empty drive.
 fn fresh(params: SsdParams) -> SsdParams {
     SsdParams { geometry: Geometry { used: 0.0, aged: false, ..params.geometry }, ..params }
 }
@@ -168,8 +169,8 @@ fn nvme_meets_its_data_sheet() {
     assert_within("random write IOPS QD32, sustained", sustained, 50_000.0, 7.0);
 }
 
-/// The curve of IOPS over queue depth: in proportion while the dies are idle, level once the narrowest part is busy, and
-/// never more than one of the two (Little's law).
+/// IOPS over queue depth: proportional while the dies are idle, level once the narrowest part is busy, and never above
+/// either line (Little's law).
 #[test]
 fn depth_brings_iops_until_the_narrowest_part_is_busy() {
     for (params, ceiling) in [(SsdParams::sata(), 98_000.0), (SsdParams::nvme(), 540_000.0)] {
@@ -189,7 +190,7 @@ fn depth_brings_iops_until_the_narrowest_part_is_busy() {
     }
 }
 
-/// 12 GB go fast, the rest at the speed of three bits a cell; time without work makes room again.
+/// The first 12 GB are written fast, the rest at the speed of three bits a cell; idle time makes the drive fast again.
 #[test]
 fn sata_falls_off_its_cliff_and_recovers() {
     let mut bench = Bench::new(SsdParams::sata());
@@ -307,7 +308,7 @@ fn trims_make_room() {
     assert!(half > 3.0 * full, "{full} IOPS full, {half} IOPS half trimmed");
 }
 
-/// Without capacitors a flush waits for the flash; with them it is an answer.
+/// Without capacitors a flush waits until the buffer is in the flash; with capacitors it completes at once.
 #[test]
 fn a_flush_waits_for_a_volatile_buffer_only() {
     let flush_us = |params: SsdParams| {

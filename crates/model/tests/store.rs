@@ -1,4 +1,4 @@
-//! The batching store: its equations, and what holds for it whatever happens.
+//! The batching store: its equations, and laws that hold for any requests.
 
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
@@ -19,7 +19,7 @@ fn at_us(n: u64) -> Instant {
     Instant::ZERO + us(n)
 }
 
-/// 100 MB/s, 10,000 requests/s, 200 µs to write, 100 µs to read, 1 ms to commit; nothing random.
+/// A store of 100 MB/s, 10,000 requests/s, 200 µs for a write, 100 µs for a read, 1 ms for a commit, without jitter.
 fn exact() -> StoreParams {
     StoreParams {
         bandwidth_bytes_per_s: 100_000_000,
@@ -36,7 +36,7 @@ fn io(kind: Kind, bytes: u32) -> Io {
     Io { kind, offset: 0, bytes }
 }
 
-/// Polls at every event up to `end`; completions in order, with their times.
+/// Polls at every event up to `end`; completions in order, each with its instant.
 fn drain_until(store: &mut Store, end: Instant) -> Vec<(Instant, u64)> {
     let mut completions = Vec::new();
     while store.next_event() <= end {
@@ -292,7 +292,7 @@ proptest! {
         laws::nothing_completes_before_its_event::<Store>(params, &ios);
     }
 
-    /// Without jitter writes commit in the order in which they came.
+    /// Without jitter writes complete in the order of submission.
     #[test]
     fn commits_are_first_come_first_served(params in params(), sizes in prop::collection::vec(0u32..200_000, 1..80)) {
         let params = StoreParams { jitter: Jitter::None, deferred_max_bytes: 0, ..params };
@@ -301,7 +301,7 @@ proptest! {
         prop_assert!(completions.windows(2).all(|pair| pair[0].1 < pair[1].1));
     }
 
-    /// Neither rate is ever exceeded, and the link does not idle while something waits for it.
+    /// Neither rate is ever exceeded, and the link is never idle while a request waits for it.
     #[test]
     fn the_link_conserves_work(params in params(), sizes in prop::collection::vec(0u32..200_000, 1..80)) {
         let params = StoreParams { jitter: Jitter::None, stall_every: Duration::ZERO, ..params };
@@ -319,7 +319,7 @@ proptest! {
         }
     }
 
-    /// A closed loop of writes never commits more bytes than the bandwidth moves from its start on.
+    /// A closed loop of writes never commits more bytes than the bandwidth moves from the start of the loop on.
     #[test]
     fn a_closed_loop_stays_within_the_bandwidth(params in params(), depth in 1usize..40, bytes in 20_000u32..200_000) {
         let params = StoreParams { deferred_max_bytes: 0, ..params };

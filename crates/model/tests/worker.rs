@@ -1,4 +1,4 @@
-//! Workers of a messenger, held against what queueing theory says of them, and their bookkeeping.
+//! Workers of a messenger, compared with queueing theory, and checks of their counters.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use evenkeel_model::jitter::Jitter;
 use evenkeel_model::worker::{Done, Side, WorkerParams, Workers};
 use proptest::prelude::*;
 
-/// 10 µs for each message of a thousand bytes: half of it for the bytes.
+/// Workers that take 10 µs for each message of 1,000 bytes: 5 µs fixed, 5 µs for the bytes.
 fn constant() -> WorkerParams {
     WorkerParams {
         receive_time: Duration::from_micros(5),
@@ -32,7 +32,7 @@ fn at(n: u64) -> Instant {
     Instant::ZERO + us(n)
 }
 
-/// Polls until nothing is under way.
+/// Polls at every event until nothing is in flight.
 fn drain(workers: &mut Workers) -> Vec<Done> {
     let mut done = Vec::new();
     while workers.next_event() < Instant::FAR_FUTURE {
@@ -41,7 +41,7 @@ fn drain(workers: &mut Workers) -> Vec<Done> {
     done
 }
 
-/// Mean time in µs from submission to completion with arrivals at random, `utilisation` of what the worker can do.
+/// Mean time in µs from submission to completion with Poisson arrivals at a rate of `utilisation` times the worker's capacity.
 fn open_loop(params: WorkerParams, utilisation: f64, seed: u64) -> f64 {
     let mut workers = Workers::new(params, 1, &[0, 0, 0], seed);
     let mut rng = SplitMix64::new(seed + 1);
@@ -84,7 +84,8 @@ fn waits_are_those_of_a_queue_with_constant_service() {
     }
 }
 
-/// Messages per second of each connection, each with `depth` outstanding that are sent again `delay` after their return.
+/// Messages per second of each connection, with `depth` outstanding on each; a message is sent again `delay` after its
+/// completion.
 fn closed_loop(homes: &[u32], workers: usize, depth: u64, delay: Duration) -> Vec<f64> {
     let mut model = Workers::new(constant(), workers, homes, 1);
     let mut due: BTreeMap<(Instant, u64), u32> = BTreeMap::new();
@@ -184,7 +185,7 @@ fn calls() -> impl Strategy<Value = Vec<(u64, Call)>> {
     prop::collection::vec((0..30_u64, call), 0..200)
 }
 
-/// What comes of calls, polled at every event or only at the end and where the calls say so.
+/// Makes the calls and polls at every event (`eager`), or only where the calls say so and at the end; completions and workers.
 fn carry_out(calls: &[(u64, Call)], eager: bool) -> (Vec<Done>, Workers) {
     let params = WorkerParams { jitter: Jitter::Uniform { spread: 0.5 }, ..constant() };
     let mut workers = Workers::new(params, 3, &[0, 1, 2, 0, 1], 9);

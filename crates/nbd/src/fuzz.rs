@@ -100,7 +100,7 @@ impl Pieces {
     }
 }
 
-/// How a negotiation went: what was answered, how it ended, after how many bytes.
+/// The result of a negotiation: the answers, how it ended, and after how many bytes of input.
 #[derive(Debug, PartialEq, Eq)]
 struct Negotiation {
     out: Vec<u8>,
@@ -173,7 +173,7 @@ pub fn handshake(data: &[u8]) {
     serve(&session, &limits, &input[whole.consumed..]);
 }
 
-/// Every reply is framed, and belongs to an option.
+/// Checks that every reply to an option is framed and whole.
 fn check_answers(out: &[u8]) {
     let mut rest = &out[GREETING_LEN..];
     while let Some(header) = rest.first_chunk::<20>() {
@@ -311,7 +311,7 @@ fn converse(session: &Session, request: &server::Request, verdict: Result<(), Er
     }
 }
 
-/// Data, hole and data, then an end of its own.
+/// A reply of four chunks: data at both ends of the range, the hole between, and a last one without content.
 fn read_in_chunks(framing: Framing, request: &server::Request) -> Vec<u8> {
     let (cookie, offset) = (request.cookie, request.offset);
     let data = |at, done| {
@@ -330,7 +330,7 @@ fn expect(request: &server::Request) -> client::Expect {
     client::Expect { command: request.command, offset: request.offset, length: request.length, unfragmented }
 }
 
-/// A report of the client's parser; pieces of data that follow each other are one.
+/// An event that the client's parser reported; consecutive pieces of data are joined to one.
 #[derive(Debug, PartialEq, Eq)]
 enum Event {
     Data { cookie: u64, offset: u64, bytes: Vec<u8> },
@@ -349,7 +349,7 @@ impl Log {
         Self { outstanding: requests.into_iter().collect(), events: Vec::new() }
     }
 
-    /// Content lies within its request; a reply to an unknown cookie is never reported.
+    /// Checks that content lies within its request; a reply to an unknown cookie is never reported.
     fn check_range(&self, cookie: u64, offset: u64, length: u64) {
         let request = &self.outstanding[&cookie];
         assert!(length > 0 && offset >= request.offset);
@@ -414,9 +414,8 @@ impl client::Sink for Log {
     }
 }
 
-/// Client: framing, context, how the input is cut, how many requests are
-/// outstanding; then those, in the form of extended request headers; the rest
-/// is what a server sends.
+/// Client: the first bytes choose framing, context, how the input is cut, and how many requests are outstanding; these
+/// requests follow, in the form of extended request headers; the rest is what a server sends.
 pub fn client_replies(data: &[u8]) {
     let [framing, context, cut, count, rest @ ..] = data else { return };
     let mut requests = BTreeMap::new();

@@ -48,7 +48,7 @@ pub const MAX_STRING: usize = 4096;
 /// The largest payload of one READ or WRITE that every peer should accept, in
 /// bytes: 32 MiB ("Block size constraints").
 pub const MAX_PAYLOAD: u32 = 1 << 25;
-/// The longest DF read that a server has to support, in bytes (`NBD_CMD_READ`).
+/// The longest READ with the flag DF (one chunk of content) that a server has to support, in bytes (`NBD_CMD_READ`).
 pub const MIN_UNFRAGMENTED: u32 = 65_536;
 /// The smallest block that a careful client uses when nothing was negotiated, in bytes.
 pub const PORTABLE_MIN_BLOCK: u32 = 512;
@@ -95,7 +95,7 @@ pub mod reply {
     pub const INFO: u32 = 3;
     /// One metadata context.
     pub const META_CONTEXT: u32 = 4;
-    /// Set in every error.
+    /// Bit that is set in every error reply.
     pub const ERROR_BIT: u32 = 1 << 31;
     /// The option is unknown.
     pub const ERR_UNSUP: u32 = ERROR_BIT | 1;
@@ -103,7 +103,7 @@ pub mod reply {
     pub const ERR_POLICY: u32 = ERROR_BIT | 2;
     /// The option is malformed or out of place.
     pub const ERR_INVALID: u32 = ERROR_BIT | 3;
-    /// The option needs something that the platform lacks.
+    /// The option needs something that the server's platform lacks.
     pub const ERR_PLATFORM: u32 = ERROR_BIT | 4;
     /// TLS must be started first.
     pub const ERR_TLS_REQD: u32 = ERROR_BIT | 5;
@@ -115,7 +115,7 @@ pub mod reply {
     pub const ERR_BLOCK_SIZE_REQD: u32 = ERROR_BIT | 8;
     /// The request or its reply is too large.
     pub const ERR_TOO_BIG: u32 = ERROR_BIT | 9;
-    /// Extended headers must be negotiated first, or cannot be undone.
+    /// Extended headers must be negotiated first, or are in use already and cannot be undone.
     pub const ERR_EXT_HEADER_REQD: u32 = ERROR_BIT | 10;
 }
 
@@ -143,7 +143,7 @@ pub mod chunk {
     pub const BLOCK_STATUS: u16 = 5;
     /// Extents with 64-bit lengths.
     pub const BLOCK_STATUS_EXT: u16 = 6;
-    /// Set in every error chunk.
+    /// Bit that is set in the type of every error chunk.
     pub const ERROR_BIT: u16 = 1 << 15;
     /// The request failed.
     pub const ERROR: u16 = ERROR_BIT | 1;
@@ -181,12 +181,12 @@ macro_rules! flags {
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
-            /// Without the flags of `other`.
+            /// These flags without those of `other`.
             #[inline]
             pub const fn without(self, other: Self) -> Self {
                 Self(self.0 & !other.0)
             }
-            /// With the flags of `other`; `|` where constants are needed.
+            /// These flags and those of `other`: the operator `|` for constants.
             #[inline]
             pub const fn union(self, other: Self) -> Self {
                 Self(self.0 | other.0)
@@ -244,7 +244,7 @@ flags! {
         READ_ONLY = 1;
         /// FLUSH is supported.
         SEND_FLUSH = 2;
-        /// FUA is supported.
+        /// FUA (force unit access) is supported.
         SEND_FUA = 3;
         /// The medium is rotational.
         ROTATIONAL = 4;
@@ -252,7 +252,8 @@ flags! {
         SEND_TRIM = 5;
         /// WRITE_ZEROES is supported.
         SEND_WRITE_ZEROES = 6;
-        /// DF is supported; only with structured replies or extended headers.
+        /// DF (do not fragment: a READ is answered with one chunk) is supported; only with structured replies or extended
+        /// headers.
         SEND_DF = 7;
         /// A FLUSH or FUA on one connection covers what was completed on all of them.
         CAN_MULTI_CONN = 8;
@@ -349,7 +350,7 @@ pub struct Request {
     pub cookie: u64,
     /// The command.
     pub command: Command,
-    /// How to do it.
+    /// The wishes beyond the command.
     pub flags: CommandFlags,
     /// First byte concerned; 0 for FLUSH.
     pub offset: u64,

@@ -14,7 +14,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_to, socket_with};
 
-/// How long a server may take to accept a connection, and then for the whole handshake.
+/// How long a server may take to accept a connection, and again for the whole handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reason why a connection was not made.
@@ -38,21 +38,21 @@ pub enum DialError {
     /// The connection ended early.
     #[error("the connection broke during the handshake: {0}")]
     Broken(io::Error),
-    /// The server hung up.
+    /// The server closed the connection.
     #[error("the server closed the connection during the handshake: its log may say why")]
     Closed,
     /// The server's message is not NBD as specified.
     #[error("{0}")]
     Violation(Violation),
-    /// The server said no.
+    /// The server refused the request.
     #[error("{0}")]
     Refused(Refusal),
-    /// The server sent more than belongs to the handshake.
+    /// The server sent data after the handshake, before the first request.
     #[error("the server sent data before the first request")]
     Premature,
 }
 
-/// Names of the exports that the target's server lists; blocks for as long as [`connect`].
+/// Names of the exports that the target's server lists; blocks as long as [`connect`] may.
 ///
 /// # Errors
 /// Why there is no list.
@@ -68,11 +68,11 @@ pub fn list(target: &Target) -> Result<Vec<String>, DialError> {
     }
 }
 
-/// Connects to the target and negotiates, with `framing` at best and, if `base_allocation`, for block status; blocks for
-/// at most 20 s, or 10 s more for each further address of the host. The socket comes back nonblocking.
+/// Connects to the target and negotiates; blocks for at most 20 s, and 10 s more for each further address of the host.
+/// `framing`: the best to ask for; `base_allocation`: asks for block status, too. The socket comes back nonblocking.
 ///
 /// # Errors
-/// What kept the connection from being made.
+/// The reason why no connection was made.
 pub fn connect(target: &Target, framing: Framing, base_allocation: bool) -> Result<(OwnedFd, Connected), DialError> {
     let wanted = Wanted { export: target.export.clone(), purpose: Purpose::Go, framing, base_allocation };
     match dial(target, wanted)? {
@@ -96,7 +96,7 @@ fn dial(target: &Target, wanted: Wanted) -> Result<(OwnedFd, Outcome), DialError
     }
 }
 
-/// Connects to a Unix socket. A server that accepts no connection, so that its backlog is full, has `patience`.
+/// Connects to a Unix socket. If the backlog of the server is full, waits for `patience` at most.
 pub(crate) fn unix(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // The kernel waits for room in the backlog as long as for room to send.

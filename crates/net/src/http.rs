@@ -28,7 +28,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::dial::unix;
 
-/// A server takes no longer to accept, with all its addresses.
+/// Upper bound on the time for connecting to a server, over all its addresses.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where a server listens.
@@ -38,7 +38,7 @@ pub enum Place {
     Socket(PathBuf),
     /// Host, without the brackets of IPv6, and port.
     Plain(String, u16),
-    /// The same under TLS, with the authorities and the certificate of the client.
+    /// Host and port, under TLS with the client's authorities and certificate.
     Secure(String, u16, Arc<ClientConfig>),
 }
 
@@ -66,24 +66,25 @@ impl fmt::Display for Place {
 /// Reason why an answer did not come.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No connection.
+    /// No connection could be made.
     #[error("cannot connect: {0}")]
     Connect(io::Error),
-    /// No answer, or no more of it, for so long.
+    /// No answer, or no more of it, came within this time.
     #[error("no answer within {0:?}")]
     Late(Duration),
     /// The connection broke, or one side does not trust the other, or the server does not speak HTTP.
     #[error("the connection broke: {0}")]
     Broken(String),
-    /// The answer is longer than so many bytes.
+    /// The answer is longer than this number of bytes.
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
 }
 
-/// Asks and waits for the answer, of `most` bytes; connecting, and each part of the answer, takes `patience` at most.
+/// Sends a request and waits for the answer, of at most `most` bytes. Connecting takes at most 5 s or `patience`, the shorter
+/// of them, and each part of the answer at most `patience`.
 ///
 /// # Errors
-/// What kept the answer from coming, or from being UTF-8.
+/// The reason why no answer came, or that the answer is not UTF-8.
 pub fn ask(
     place: &Place,
     (patience, most): (Duration, usize),
@@ -102,15 +103,15 @@ pub fn ask(
     })
 }
 
-/// Bounds the time of `work`.
+/// Does `work` for at most `patience`.
 ///
 /// # Errors
-/// Those of `work`, and when it takes longer.
+/// Those of `work`, and [`Error::Late`] when it takes longer.
 pub async fn within<T>(patience: Duration, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     timeout(patience, work).await.unwrap_or(Err(Error::Late(patience)))
 }
 
-/// A connection for requests, one after the other. It ends when it is dropped.
+/// A connection for requests, one after the other. It is closed when dropped.
 pub struct Connection {
     authority: String,
     sender: SendRequest<Full<Bytes>>,
@@ -124,7 +125,7 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    /// Connects. The addresses of the server share `patience`; TLS has as much again.
+    /// Connects. All addresses of the server together have `patience`, and TLS has as much again.
     ///
     /// # Errors
     /// When no address accepts, or one side does not trust the other.
@@ -184,11 +185,11 @@ impl Connection {
 pub struct Body(Incoming);
 
 impl Body {
-    /// Appends the next bytes to `buffer`, which then holds `most` at most; how many, 0 at the end. Loses nothing when it
-    /// is dropped while it waits.
+    /// Appends the next bytes to `buffer`, which may hold at most `most` bytes; returns their number, 0 at the end. No bytes
+    /// are lost if the future is dropped while it waits.
     ///
     /// # Errors
-    /// When the connection breaks, or the buffer would hold more.
+    /// When the connection breaks, or the buffer would hold more than `most` bytes.
     pub async fn read(&mut self, buffer: &mut Vec<u8>, most: usize) -> Result<usize, Error> {
         while let Some(frame) = self.0.frame().await {
             let part = frame.map_err(|error| broken(&error))?.into_data().unwrap_or_default();
@@ -209,7 +210,7 @@ async fn dial(host: &str, port: u16, patience: Duration) -> Result<TcpStream, Er
     first_of(&addresses, patience).await
 }
 
-/// The first address that accepts. None takes the time of those after it.
+/// Connects to the first address that accepts. Each has an equal part of `patience`.
 async fn first_of(addresses: &[SocketAddr], patience: Duration) -> Result<TcpStream, Error> {
     let patience = patience / u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
     let mut last = io::Error::other("it has no address");
@@ -241,7 +242,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks a server that answers `answer` to everything and hangs up; what it was asked, and what came of it.
+    /// Asks a server that answers `answer` to everything and hangs up; returns what it was asked, and the outcome.
     fn asked(answer: &'static str, most: usize) -> (String, Result<(StatusCode, String), Error>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();

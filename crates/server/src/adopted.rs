@@ -1,13 +1,13 @@
 //! The files of volumes that the server has created or adopted, remembered in `data_dir`.
 //!
-//! A file that is not on record is foreign: it is examined before it is served, and then remembered. What a client writes
-//! later changes nothing, be it the header of another format. A file is known by its path together with its inode and its
-//! time of birth, where the file system has one:
+//! A file that is not on record is foreign: it is examined before it is served, and then remembered. Content that a client
+//! writes later has no effect on that, even if it looks like another format. A file is known by its path together with its
+//! inode and its time of birth, where the file system has one:
 //!
 //! - The path alone would take an image that was put in a volume's place for the volume.
 //! - The number of the device is left out: it changes from boot to boot, and on btrfs from mount to mount.
-//! - A folder restored from a backup or moved to another file system has other inodes. So has the record, which therefore
-//!   notes its own: where that is not right any more, the record is a copy, and paths alone count until it is next written.
+//! - A folder restored from a backup or moved to another file system has other inodes. The record therefore notes its own
+//!   inode, too: if that does not match, the record is a copy, and files are known by path alone until it is next written.
 //!   Files in `data_dir` are recorded relative to it.
 //! - Nodes of block devices are made anew at each boot; a device is known by its path alone, as configured.
 //!
@@ -25,9 +25,9 @@ use serde::{Deserialize, Serialize};
 use crate::error::Error;
 use crate::places::resolve;
 
-/// The record, in `data_dir`.
+/// Name of the record, in `data_dir`.
 const RECORD: &str = "files.toml";
-/// Its next version, until that is complete.
+/// Name of the file that the next version of the record is written to, before it replaces the record.
 const NEXT: &str = "files.toml.new";
 const HEADER: &str = "\
 # Files that hold volumes: created by the server, or examined when they were first served.
@@ -38,7 +38,7 @@ const HEADER: &str = "\
 /// The format of the record.
 const FORMAT: u32 = 1;
 
-/// Files remembered at most, beside those in use: some megabytes.
+/// Upper bound on the files remembered. Files that this process uses are never forgotten to keep it. Some megabytes.
 const MAX_FILES: usize = 65_536;
 
 /// The files of the record itself, whether or not they exist.
@@ -49,12 +49,12 @@ pub(crate) fn files(data_dir: &Path) -> [PathBuf; 2] {
 /// A known file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Known {
-    /// The distinction from a file that takes its place; `None` for a device, and for a file that is being created.
+    /// Inode and time of birth, which reveal another file in its place; `None` for a device and a file being created.
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
-    /// The server has created it.
+    /// True if the server created the file, false if it was examined and adopted.
     created: bool,
-    /// Looked up or added by this process.
+    /// True if this process has looked the file up or added it.
     #[serde(skip)]
     used: bool,
 }
@@ -65,7 +65,7 @@ impl Known {
     }
 }
 
-/// The record as text.
+/// The record as it is serialised.
 #[derive(Default, Serialize, Deserialize)]
 struct Text {
     format: u32,
@@ -75,7 +75,7 @@ struct Text {
     files: BTreeMap<String, Known>,
 }
 
-/// The name of a file or device.
+/// The key of a file or device in the record, with its identity.
 #[derive(Clone, Debug)]
 pub(crate) struct Name {
     key: String,
@@ -83,7 +83,7 @@ pub(crate) struct Name {
 }
 
 impl Name {
-    /// That of an open file; resolves its path, which may take time where a file system hangs.
+    /// The name of an open file; resolves its path, which may take time where a file system hangs.
     pub(crate) fn of(data_dir: &Path, path: &Path, metadata: &Metadata) -> Self {
         if metadata.file_type().is_block_device() {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -92,7 +92,7 @@ impl Name {
         Self { id: Some(identity(metadata)), ..Self::of_missing(data_dir, path) }
     }
 
-    /// That of a regular file that does not exist yet.
+    /// The name of a regular file that does not exist yet.
     pub(crate) fn of_missing(data_dir: &Path, path: &Path) -> Self {
         let path = resolve(path).unwrap_or_else(|_| path.to_owned());
         let folder = fs::canonicalize(data_dir).ok();
@@ -101,23 +101,23 @@ impl Name {
     }
 }
 
-/// Known files.
+/// The record in memory.
 #[derive(Default)]
 pub(crate) struct Adopted {
     data_dir: PathBuf,
     files: BTreeMap<String, Known>,
-    /// The record was copied: inodes mean nothing.
+    /// True if the record is a copy, so that the inodes in it mean nothing.
     copied: bool,
-    /// The format of a record that this version cannot read.
+    /// Format of the record found, if this version cannot read it.
     other_format: Option<u32>,
     changed: bool,
 }
 
 impl Adopted {
-    /// The record in `data_dir` for a server, which goes on without one of another format: that is kept aside.
+    /// Opens the record in `data_dir` for a server. A record of another format is renamed, and an empty one takes its place.
     ///
     /// # Errors
-    /// As [`Self::load`]; when the record cannot be kept aside.
+    /// As [`Self::load`], or when a record of another format cannot be renamed.
     pub(crate) fn open(data_dir: &Path) -> Result<Self, Error> {
         let adopted = Self::load(data_dir)?;
         if let Some(format) = adopted.other_format {
@@ -134,10 +134,10 @@ impl Adopted {
         Ok(adopted)
     }
 
-    /// Reads the record in `data_dir`; there need not be one. Changes nothing.
+    /// Reads the record in `data_dir`; empty if there is none. Changes no file.
     ///
     /// # Errors
-    /// When it cannot be read or is damaged.
+    /// When the record cannot be read or is damaged.
     pub(crate) fn load(data_dir: &Path) -> Result<Self, Error> {
         let path = data_dir.join(RECORD);
         let fail = |cause| Error::Volume { path: path.clone(), action: "read the record of files in", cause };
@@ -165,7 +165,7 @@ impl Adopted {
         Ok(adopted)
     }
 
-    /// Takes note of which of the expected files have come to be; the others are forgotten.
+    /// Notes which of the files announced by [`Self::expect`] exist now, and forgets the others.
     pub(crate) fn settle(&mut self) {
         let (data_dir, before) = (&self.data_dir, self.files.len());
         self.files.retain(|key, known| {
@@ -178,7 +178,7 @@ impl Adopted {
         self.changed |= self.files.len() < before;
     }
 
-    /// True if the server has created the file or device; `None` if it does not know it.
+    /// True if the server created the file or device, false if it was adopted; `None` if it is not on record.
     pub(crate) fn find(&mut self, name: &Name) -> Option<bool> {
         let known = self.files.get_mut(&name.key)?;
         if known.id != name.id && !self.copied {
@@ -190,27 +190,27 @@ impl Adopted {
         Some(known.created)
     }
 
-    /// True if there was a file or device at this path.
+    /// True if the record has a file or device at this path, with whatever identity.
     pub(crate) fn had(&self, name: &Name) -> bool {
         self.files.get(&name.key).is_some_and(|known| !known.is_expected())
     }
 
-    /// Remembers a file or device that was created, or else examined.
+    /// Adds a file or device to the record. `created`: the server created it, instead of examining it.
     pub(crate) fn remember(&mut self, name: Name, created: bool) {
         self.files.insert(name.key, Known { id: name.id, created, used: true });
         self.changed = true;
     }
 
-    /// Notes files that are about to be created, in place of what was expected before and did not come to be.
+    /// Records files that are about to be created. Files that were expected earlier and never created are forgotten.
     pub(crate) fn expect(&mut self, names: Vec<Name>) {
         self.files.retain(|_, known| !known.is_expected());
         names.into_iter().for_each(|name| self.remember(name, true));
     }
 
-    /// Writes the record, if something has changed.
+    /// Writes the record if it has changed.
     ///
     /// # Errors
-    /// When it cannot be written; the old one is intact then.
+    /// When the record cannot be written; the old one is intact then.
     pub(crate) fn save(&mut self) -> Result<(), Error> {
         if !self.changed {
             return Ok(());
@@ -234,7 +234,7 @@ impl Adopted {
     }
 }
 
-/// The distinction of a regular file from one that takes its place.
+/// Text that tells a regular file from another one put in its place: the inode, and the time of birth if known.
 fn identity(metadata: &Metadata) -> String {
     let born = metadata.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     born.map_or_else(
@@ -243,8 +243,8 @@ fn identity(metadata: &Metadata) -> String {
     )
 }
 
-/// Writes a file so that after a crash either the old or the new content is there. `content` is given the file that it
-/// goes into, which lies beside the old one under the name with `.new` behind it and then takes its place.
+/// Writes a file so that after a crash either the old or the new content is there. The new content goes to a file beside it,
+/// named with `.new` behind, which then replaces the old one. `content` gets that new file and returns the bytes for it.
 ///
 /// # Errors
 /// When the file cannot be written; the old one is intact then.

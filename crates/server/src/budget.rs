@@ -1,19 +1,19 @@
 //! The bound on the bytes that requests of all connections hold in buffers, shared out among tenants.
 //!
-//! While there is enough, a connection may hold half of what is free, and a tenant as much as it leaves free: however many
-//! hoard, each holds less than the one before, and something is left for those that come. While another tenant waits for
-//! memory, none takes more than its share: an equal part for every tenant with connections. Each tenant has a floor, which is
-//! granted in any case. The sum therefore stays below the limit plus one floor a tenant.
+//! While no other tenant waits for memory, a connection may hold up to half of the free bytes, and a tenant as many as it
+//! leaves free: however many tenants hoard, each holds less than the one before, and newcomers find something. While another
+//! tenant waits, no tenant takes more than its share: the limit divided by the number of tenants with connections. Each
+//! tenant always gets its floor ([`FLOOR`]). The sum therefore stays below the limit plus one floor per tenant.
 //!
-//! A large request would wait for ever while small ones take what becomes free, or where it is larger than a share. So one
-//! that has waited for a second, whose tenant is within its share, is the eldest, one request at a time: the rest of its
-//! tenant's share is set aside for it, and for a second now and then all that it needs, be that the shares of others. A tenant
-//! may exceed its share by one request in this way.
+//! A large request would wait for ever while small ones take what becomes free, or if it is larger than a share. So one
+//! waiting connection at a time is the eldest: one that has waited for a second, and whose tenant is within its share. The
+//! rest of its tenant's share is set aside for it, and for one second in 32 all that it needs, even out of other tenants'
+//! shares. In this way a tenant may exceed its share by one request.
 //!
-//! What a client left inside a device when it went stays there, and so does its charge. While more than a [`LEFT_BEHIND`] of
-//! the limit is such on a volume, the tenant takes no more than its floor for that volume: clients that come, ask and go would
-//! otherwise fill a device faster than it works. Where none of it has ended for a second, the device hangs, and waiting for it
-//! would help no request.
+//! Requests inside a device when their client disconnects stay there, with their charge. While more than the limit divided
+//! by [`LEFT_BEHIND`] is left behind on a volume, the tenant takes no more than its floor for that volume: clients that
+//! connect, ask and leave would otherwise fill a device faster than it works. If no request left behind has ended for a
+//! second, the device counts as hung, and waiting for it would help no request.
 //!
 //! A [`Charge`] gives back what it holds when it is dropped, wherever that happens.
 
@@ -25,19 +25,19 @@ use evenkeel_control::{Duration, Instant};
 
 use crate::clock;
 
-/// Bytes that a tenant may hold in any case: 16 small requests. Also what a connection that holds nothing gets if it is free.
+/// Bytes that a tenant may always hold: 16 small requests. A connection without any may also take that much of what is free.
 pub(crate) const FLOOR: u64 = 64 << 10;
-/// How long a request waits before memory is set aside for it: longer than others take to give back what is theirs.
+/// How long a request waits before memory is set aside for it: longer than other requests usually hold theirs.
 const ELDEST_AFTER: Duration = Duration::from_secs(1);
-/// How long more than a tenant's share is set aside, and how often: while the clients of the eldest keep what they have, others
-/// lose 3 % of the time.
+/// For how long all that the eldest needs is set aside, beyond its tenant's share, and how often ([`WHOLE_EVERY`]): while
+/// the eldest's tenant keeps what it has, other tenants lose 3 % of the time.
 const WHOLE_FOR: Duration = Duration::from_secs(1);
 const WHOLE_EVERY: Duration = Duration::from_secs(32);
 
-/// The part of the limit that clients of a tenant which are gone may have left inside a volume's device before those that come
-/// wait: 4 MiB of the default, as an ordinary bulk writer has in flight.
+/// Divisor of the limit: if a tenant's disconnected clients have left more than `limit / LEFT_BEHIND` bytes inside a volume's
+/// device, its new requests wait. 4 MiB by default, as an ordinary bulk writer has in flight.
 const LEFT_BEHIND: u64 = 64;
-/// A device that has ended none of them for so long hangs.
+/// A device that has ended no request left behind for this long counts as hung.
 const HANGS_AFTER: Duration = Duration::from_secs(1);
 
 /// The bound.
@@ -53,11 +53,11 @@ struct Inner {
     hungry: AtomicU32,
     /// The number of the connection that is the eldest; 0: none.
     eldest: AtomicU64,
-    /// The bytes set aside for it.
+    /// Bytes set aside for the eldest connection.
     aside: AtomicU64,
-    /// When all that an eldest needs was last set aside, in ns; 0: never.
+    /// When all that an eldest needs was last set aside, as a time of the clock in ns; 0: never.
     whole_since: AtomicU64,
-    /// Connections that have waited so far.
+    /// Connections that have begun to wait so far, which numbers them.
     numbers: AtomicU64,
     accounts: Mutex<HashMap<Arc<str>, Weak<Account>>>,
 }
@@ -66,41 +66,41 @@ struct Inner {
 pub(crate) struct Account {
     budget: Arc<Inner>,
     used: AtomicU64,
-    /// The part that clients left behind that are gone.
+    /// The part of `used` that disconnected clients left behind inside devices.
     left_bytes: AtomicU64,
-    /// The same by volume, of those where there is some.
+    /// Bytes left behind by volume id; volumes without any have no entry.
     left: Mutex<HashMap<u32, Left>>,
     /// Connections of the tenant.
     connections: AtomicU32,
-    /// Those of them that wait for memory.
+    /// Connections of the tenant that wait for memory.
     waiting: AtomicU32,
 }
 
-/// The bytes that clients left behind inside a volume's device.
+/// Bytes that a tenant's disconnected clients left behind inside a volume's device.
 struct Left {
     bytes: u64,
-    /// When the first of it was left or the last of it ended.
+    /// When a request left behind last ended; before that, when the first was left behind.
     last_ended: Instant,
 }
 
-/// A connection of a tenant.
+/// Membership of one connection in its tenant's account, until dropped.
 pub(crate) struct Member(Arc<Account>);
 
-/// The bytes that one connection left behind inside a volume's device. It counts as one of its tenant's until they are done.
+/// Bytes that a disconnected client left behind inside a volume's device. Counts as a connection of its tenant until dropped.
 pub(crate) struct LeftBehind {
     member: Member,
     volume: u32,
     bytes: u64,
 }
 
-/// Bytes of the budget, given back when it is dropped.
+/// Bytes of the budget, given back when the charge is dropped.
 #[derive(Default)]
 pub(crate) struct Charge {
     bytes: u64,
     account: Option<Arc<Account>>,
 }
 
-/// A connection that waits for memory.
+/// A connection that waits for memory, until dropped.
 pub(crate) struct Waiting {
     account: Arc<Account>,
     number: u64,
@@ -128,7 +128,7 @@ impl Budget {
         self.0.used.load(Relaxed)
     }
 
-    /// The bound.
+    /// The bound, in bytes.
     pub(crate) fn limit(&self) -> u64 {
         self.0.limit
     }
@@ -155,7 +155,7 @@ impl Budget {
 }
 
 impl Account {
-    /// Takes `bytes` for a connection that holds `held`, and may wait for them already, unless it has to wait.
+    /// Takes `bytes` for a connection that holds `held` bytes; `None` if it has to wait. `waits`: it waits already.
     #[inline]
     pub(crate) fn take(self: &Arc<Self>, held: u64, bytes: u64, waits: Option<&Waiting>) -> Option<Charge> {
         let Inner { limit, used, .. } = &*self.budget;
@@ -171,7 +171,7 @@ impl Account {
         Some(Charge { bytes, account: Some(Arc::clone(self)) })
     }
 
-    /// True if a connection that holds `held`, and may wait already, may take `bytes` now.
+    /// True if a connection that holds `held` bytes may take `bytes` now. `waits`: it waits already.
     pub(crate) fn may_take(&self, held: u64, bytes: u64, waits: Option<&Waiting>) -> bool {
         let (limit, all) = (self.budget.limit, self.budget.used.load(Relaxed));
         let own = self.used.load(Relaxed);
@@ -208,12 +208,12 @@ impl Account {
         waits.is_some_and(|waits| self.budget.eldest.load(Relaxed) == waits.number)
     }
 
-    /// The bytes that all tenants may have in any case.
+    /// Sum of the floors of all tenants, in bytes.
     fn floors(&self) -> u64 {
         FLOOR * u64::from(self.budget.tenants.load(Relaxed))
     }
 
-    /// Bytes that the tenant may hold while others wait.
+    /// Bytes that the tenant may hold while other tenants wait.
     fn share(&self) -> u64 {
         (self.budget.limit / u64::from(self.budget.tenants.load(Relaxed).max(1))).max(FLOOR)
     }
@@ -234,7 +234,7 @@ impl Account {
         self.waiting.load(Relaxed) > 0
     }
 
-    /// True if `bytes` for a volume have to wait for what clients left behind in its device.
+    /// True if a request of `bytes` for a volume has to wait until its device has ended requests left behind.
     #[inline]
     pub(crate) fn waits_for_the_gone(&self, volume: u32, bytes: u64) -> bool {
         let most = self.budget.limit / LEFT_BEHIND;
@@ -248,7 +248,7 @@ impl Account {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more connection is the tenant's.
+    /// Counts one more connection of the tenant, until the result is dropped.
     pub(crate) fn join(self: &Arc<Self>) -> Member {
         self.connections.fetch_add(1, Relaxed);
         Member(Arc::clone(self))
@@ -259,7 +259,7 @@ impl Account {
         self.connections.load(Relaxed)
     }
 
-    /// A connection of the tenant waits from now on.
+    /// A connection of the tenant waits for memory from now on, until the result is dropped.
     pub(crate) fn wait(self: &Arc<Self>, now: Instant) -> Waiting {
         if self.waiting.fetch_add(1, Relaxed) == 0 {
             self.budget.hungry.fetch_add(1, Relaxed);
@@ -270,14 +270,14 @@ impl Account {
 }
 
 impl Left {
-    /// True if nothing of it ends.
+    /// True if no request left behind has ended for [`HANGS_AFTER`].
     fn hangs(&self, now: Instant) -> bool {
         now.since(self.last_ended) >= HANGS_AFTER
     }
 }
 
 impl Waiting {
-    /// It still waits, for `bytes`.
+    /// The connection still waits, for `bytes`: makes it the eldest if it is due, and sets memory aside for the eldest.
     pub(crate) fn goes_on(&self, now: Instant, bytes: u64) {
         let Account { budget, used, .. } = &*self.account;
         let rest_of_share = self.account.share().checked_sub(used.load(Relaxed));
@@ -318,7 +318,7 @@ impl Drop for Member {
 }
 
 impl Member {
-    /// The client is gone, and has requests inside a volume's device for which `bytes` were taken.
+    /// The client has disconnected, with requests inside a volume's device for which `bytes` were taken.
     pub(crate) fn leave_behind(self, now: Instant, volume: u32, bytes: u64) -> LeftBehind {
         if bytes > 0 {
             self.left().entry(volume).or_insert(Left { bytes: 0, last_ended: now }).bytes += bytes;
@@ -329,7 +329,7 @@ impl Member {
 }
 
 impl LeftBehind {
-    /// A request is over that held so many of the bytes; when the device ended it, if that has begun it.
+    /// A request left behind has ended, which held `bytes`. `ended`: when the device ended it; `None` if it never began.
     pub(crate) fn end(&mut self, ended: Option<Instant>, bytes: u64) {
         let bytes = bytes.min(self.bytes);
         if bytes == 0 {
@@ -369,20 +369,20 @@ impl Drop for Waiting {
 }
 
 impl Charge {
-    /// How much it is.
+    /// Bytes that the charge holds.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Takes up to `bytes` out of it, as a charge of its own.
+    /// Splits up to `bytes` off, as a charge of its own.
     pub(crate) fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         Self { bytes, account: self.account.clone() }
     }
 
-    /// Adds another one of the same account.
+    /// Adds another charge of the same account to this one.
     pub(crate) fn join(&mut self, mut other: Self) {
         if self.account.is_none() {
             return *self = other;

@@ -5,11 +5,11 @@ use std::ptr::NonNull;
 
 use crate::faults::{Call, Faults};
 
-/// Alignment of every buffer: what `O_DIRECT` asks on any device.
+/// Alignment of every buffer in bytes: enough for `O_DIRECT` on any device.
 pub(crate) const ALIGN: usize = 4096;
 /// Largest buffer that the pool keeps for reuse; larger ones are rare and go back to the allocator.
 const MAX_POOLED: usize = 1 << 20;
-/// Bytes that a worker's pool keeps at most.
+/// Upper bound on the bytes that a worker's pool keeps for reuse.
 const MAX_KEPT: usize = 8 << 20;
 /// Size classes 4 KiB, 8 KiB … [`MAX_POOLED`].
 const CLASSES: usize = (MAX_POOLED / ALIGN).ilog2() as usize + 1;
@@ -29,7 +29,7 @@ impl Buffer {
         Layout::from_size_align(capacity, ALIGN).expect("a buffer is far smaller than the address space")
     }
 
-    /// `None` if the system has no memory: a limit of the process, or of a system that guarantees no more than it has.
+    /// A zeroed buffer; `None` if the system refuses the memory, by a limit of the process or for want of overcommit.
     fn allocate(capacity: usize, len: usize) -> Option<Self> {
         let (kept, len) = (capacity.try_into().ok()?, len.try_into().ok()?);
         let layout = Self::layout(capacity);
@@ -75,7 +75,7 @@ impl Drop for Buffer {
     }
 }
 
-/// A worker's free lists.
+/// A worker's free buffers, by size class.
 #[derive(Default)]
 pub(crate) struct BufferPool {
     free: [Vec<Buffer>; CLASSES],
@@ -84,12 +84,12 @@ pub(crate) struct BufferPool {
 }
 
 impl BufferPool {
-    /// Empty lists; `faults` are what a test lets fail.
+    /// An empty pool. `faults`: failures that a test injects.
     pub(crate) fn new(faults: Faults) -> Self {
         Self { faults, ..Self::default() }
     }
 
-    /// Bytes that a buffer of `len` bytes takes.
+    /// Bytes allocated for a buffer of `len` bytes.
     #[inline]
     pub(crate) fn capacity(len: usize) -> usize {
         if len > MAX_POOLED { len.next_multiple_of(ALIGN) } else { len.next_power_of_two().max(ALIGN) }
@@ -113,7 +113,7 @@ impl BufferPool {
         }
     }
 
-    /// Takes a buffer back.
+    /// Takes a buffer back for reuse.
     #[inline]
     pub(crate) fn give(&mut self, buffer: Buffer) {
         let capacity = buffer.capacity as usize;

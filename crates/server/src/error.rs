@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// Why the server could not start, or did not change.
+/// Why the server could not start, or a change was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,7 +15,7 @@ pub enum Error {
     Volume {
         /// The file.
         path: PathBuf,
-        /// The attempt.
+        /// The action that failed, as a verb.
         action: &'static str,
         /// The system's error.
         cause: io::Error,
@@ -27,9 +27,9 @@ pub enum Error {
         volume: String,
         /// The file.
         path: PathBuf,
-        /// The attempt.
+        /// The action that failed, as a verb.
         action: &'static str,
-        /// The system's error, or what there is to do.
+        /// The system's error, or the cure.
         cause: io::Error,
     },
     /// Another process serves this file.
@@ -40,7 +40,7 @@ pub enum Error {
         /// The other process, if the kernel knows it.
         holder: Option<u32>,
     },
-    /// A file or device that is not the server's, and that the operator has not given for this.
+    /// A file or device that is not the server's to use or change, and that the operator has not expressly given it for this.
     #[error("volume \"{volume}\" ({}): {why}. {cure}", path.display())]
     NotOurs {
         /// The volume.
@@ -98,7 +98,7 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// The change contradicts what is running.
+    /// The server refuses what was asked, for this reason.
     #[error("{0}")]
     Refused(String),
     /// A device did not answer in time. What it was asked to do may still happen.
@@ -106,7 +106,7 @@ pub enum Error {
     NoAnswer {
         /// The volume.
         volume: String,
-        /// How long it was waited for.
+        /// How long the server waited for an answer.
         patience: Duration,
     },
     /// More than one thing went wrong.
@@ -115,7 +115,7 @@ pub enum Error {
     /// The system refused a resource.
     #[error("cannot {action}: {cause}")]
     System {
-        /// The attempt.
+        /// The action that failed, as a verb.
         action: &'static str,
         /// The system's error.
         cause: io::Error,
@@ -123,7 +123,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The volume that it is about, if it is about one and knows its name.
+    /// Name of the volume that the error is about, if it is about one and has its name.
     pub fn volume(&self) -> Option<&str> {
         match self {
             Self::Opening { volume, .. }
@@ -135,7 +135,7 @@ impl Error {
         }
     }
 
-    /// Success if there are none, else one error that names them all.
+    /// `Ok` without errors, else one error that holds them all.
     pub(crate) fn unless_empty(mut errors: Vec<Self>) -> Result<(), Self> {
         match (errors.pop(), errors.is_empty()) {
             (None, _) => Ok(()),
@@ -160,7 +160,7 @@ fn describe(holder: Option<u32>) -> String {
     }
 }
 
-/// The further advice about an address; which option or key chooses another one is known to the program.
+/// Advice to append to the error of an address. The program itself adds which option or key chooses another address.
 fn listen_hint(holder: Option<u32>, cause: &io::Error) -> String {
     match cause.kind() {
         io::ErrorKind::AddrInUse => format!("; {} has it", describe(holder)),
@@ -169,7 +169,7 @@ fn listen_hint(holder: Option<u32>, cause: &io::Error) -> String {
     }
 }
 
-/// The error of the system call that has failed last on this thread.
+/// The errno of the system call that failed last on this thread.
 pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -4,10 +4,10 @@ use evenkeel_control::{Duration, Instant};
 
 /// Failures of one kind are logged once in this time.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Kinds that are distinguished; beyond them the one that was logged first gives way.
+/// Kinds that are distinguished at most; beyond them the one whose last log line is the oldest gives way.
 const MAX_KINDS: usize = 16;
 
-/// Which kinds of failures a volume has had lately.
+/// The kinds of failures that a volume has had lately.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
     kinds: Vec<Kind>,
@@ -23,8 +23,8 @@ struct Kind {
 }
 
 impl Failures {
-    /// Counts a failure of `what` at `now`. `Some` if it is due to be logged: how many of its kind were not since the last
-    /// one that was.
+    /// Counts a failure of `what` at `now`. `Some` if this failure is to be logged: how many of its kind went unlogged since
+    /// the last that was logged.
     pub(crate) fn count(&mut self, what: &'static str, errno: i32, now: Instant) -> Option<u64> {
         if let Some(kind) = self.kinds.iter_mut().find(|kind| kind.what == what && kind.errno == errno) {
             if now.since(kind.told_at) < INTERVAL {

@@ -1,17 +1,17 @@
 //! Faults that a test puts into the calls of the data path.
 //!
-//! The server asks [`Faults`] before each call. A server without a table, which is every one that the program starts, has
-//! a null pointer to look at there and goes on: tests run the code that production runs, to the last branch.
+//! The server asks [`Faults`] before each call. A server that the program starts has no table, only a null pointer to check:
+//! so tests run the code that production runs, to the last branch.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// The unit of reads and writes past the page cache.
+/// Bytes of a page: the unit of reads and writes past the page cache.
 const PAGE: u32 = 4096;
 
-/// A call to the system. The ring's operations count as the calls that they stand for.
+/// A call to the system. Operations of io_uring count as the calls that they stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Call {
@@ -55,7 +55,7 @@ pub enum Fault {
     Errno(i32),
     /// A read or write in a file moves half of its bytes, in whole pages if it has several.
     Short,
-    /// A call for a file is made so much later, by a thread. Every call is late until the table is cleared.
+    /// A call for a file is made by a thread and delayed by this time. Every such call is late until the line is removed.
     Late(Duration),
 }
 
@@ -68,9 +68,9 @@ pub struct Injection {
     pub call: Call,
     /// The fault that meets it.
     pub fault: Fault,
-    /// How many such calls are left alone first.
+    /// How many matching calls succeed before the first that meets the fault.
     pub skip: u64,
-    /// How many fail then.
+    /// How many matching calls meet the fault after that.
     pub times: u64,
 }
 
@@ -79,9 +79,9 @@ pub struct Injection {
 pub struct Faults(Option<Arc<Seam>>);
 
 struct Seam {
-    /// The lines, and how many calls each has met.
+    /// The lines, each with the number of calls that have met its fault.
     table: Arc<Mutex<Vec<(Injection, u64)>>>,
-    /// The place of those who ask here.
+    /// The volume or kind of connection whose calls are asked about here.
     place: String,
 }
 
@@ -114,7 +114,7 @@ impl std::fmt::Debug for Faults {
 }
 
 impl Faults {
-    /// No table: nothing fails that the system does not make fail.
+    /// No table: nothing fails unless the system makes it fail.
     pub(crate) const NONE: Self = Self(None);
 
     /// An empty table.
@@ -122,20 +122,20 @@ impl Faults {
         Self(Some(Arc::new(Seam { table: Arc::default(), place: String::new() })))
     }
 
-    /// Adds a line; of those for one call the first that is not used up counts.
+    /// Adds a line. Of the lines that match a call, the first that is not used up applies.
     pub fn add(&self, injection: Injection) {
         if let Some(seam) = &self.0 {
             seam.table().push((injection, 0));
         }
     }
 
-    /// Removes the lines for a place; how many calls the line has met that has met the fewest, 0 without any line.
+    /// Removes the lines for a place; returns the smallest number of calls that one of them has met, 0 without lines.
     pub fn clear(&self, place: &str) -> u64 {
         let Some(seam) = &self.0 else { return 0 };
         seam.table().extract_if(.., |(line, _)| line.place == place).map(|(_, met)| met).min().unwrap_or_default()
     }
 
-    /// How many calls of a kind the lines for it have met.
+    /// Number of calls of this kind that have met the fault of a line in the table.
     pub fn met(&self, call: Call) -> u64 {
         let of = |seam: &Arc<Seam>| seam.table().iter().filter(|(line, _)| line.call == call).map(|(_, met)| met).sum();
         self.0.as_ref().map_or(0, of)
@@ -147,13 +147,13 @@ impl Faults {
         Self(self.0.as_ref().map(seam))
     }
 
-    /// The fault that meets the next call of this kind, which counts as made.
+    /// The fault for the next call of this kind, if any; counts the call as made.
     #[inline]
     pub(crate) fn take(&self, call: Call) -> Option<Fault> {
         self.0.as_ref().and_then(|seam| seam.take(call))
     }
 
-    /// Meets a call that can only fail or be late, on a thread that may wait.
+    /// Applies the fault for a call that moves no bytes: fails or delays it. For threads that may wait.
     #[inline]
     pub(crate) fn check(&self, call: Call) -> Result<(), Errno> {
         match self.take(call) {
@@ -162,7 +162,7 @@ impl Faults {
         }
     }
 
-    /// Meets a read or write of `len` bytes, on a thread that may wait; how many of them it is to move.
+    /// Applies the fault for a read or write of `len` bytes; returns how many bytes to move. For threads that may wait.
     #[inline]
     pub(crate) fn cut(&self, call: Call, len: u32) -> Result<u32, Errno> {
         match self.take(call) {
@@ -173,7 +173,7 @@ impl Faults {
 }
 
 impl Fault {
-    /// The fate of a read or write of `len` bytes: how many it is to move, late if so. Other calls have none.
+    /// Carries out the fault for a call of `len` bytes (0 if it moves none): sleeps, or returns the errno or a shorter length.
     #[cold]
     pub(crate) fn meet(self, len: u32) -> Result<u32, Errno> {
         match self {

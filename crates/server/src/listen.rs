@@ -51,7 +51,7 @@ impl AsFd for Listener {
 }
 
 impl Listener {
-    /// Sets what connections have from it.
+    /// Sets the options that accepted connections inherit from the listening socket.
     pub(crate) fn prepare(&self, peer_timeout: Duration) {
         match self {
             Self::Tcp(fd) => prepare(fd.as_fd(), peer_timeout.into()),
@@ -59,7 +59,7 @@ impl Listener {
         }
     }
 
-    /// Takes a connection that waits.
+    /// Accepts a waiting connection.
     pub(crate) fn accept(&self, faults: &Faults) -> rustix::io::Result<(Transport, Peer)> {
         faults.check(Call::Accept)?;
         let (fd, address) = acceptfrom_with(self, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC)?;
@@ -78,14 +78,14 @@ impl Listener {
     }
 }
 
-/// Sockets with the addresses to show for them, and the files to remove in the end.
+/// Listening sockets, their addresses for display, and the socket files to remove at the end.
 #[derive(Default)]
 pub(crate) struct Listening {
     /// The sockets.
     pub(crate) listeners: Vec<Listener>,
-    /// As URIs.
+    /// The sockets' addresses as URIs.
     pub(crate) uris: Vec<String>,
-    /// Unix sockets that we made.
+    /// Paths of the Unix sockets that this server made.
     pub(crate) files: Vec<PathBuf>,
 }
 
@@ -101,7 +101,7 @@ impl Listening {
         Ok(())
     }
 
-    /// Opens a Unix socket. A file that a dead server left behind is replaced, a live one is not.
+    /// Opens a Unix socket. The file of a dead server's socket is replaced, that of a live server's is not.
     pub(crate) fn unix(&mut self, path: &Path) -> Result<(), Error> {
         let fail = |cause| Error::Listen { address: path.display().to_string(), cause, holder: None };
         let listener = match UnixListener::bind(path) {
@@ -120,7 +120,7 @@ impl Listening {
         Ok(())
     }
 
-    /// Takes over a listening socket that another process opened; its address, if it is one that other machines may reach.
+    /// Takes over a listening socket that another process opened; returns its address if other machines may reach it.
     pub(crate) fn inherited(&mut self, fd: OwnedFd) -> Result<Option<SocketAddr>, Error> {
         let fail = |cause: rustix::io::Errno| Error::System { action: "use an inherited socket", cause: cause.into() };
         rustix::io::ioctl_fionbio(&fd, true).map_err(fail)?;

@@ -14,7 +14,7 @@ pub(crate) struct Mailbox<M> {
 
 struct Queue<M> {
     messages: Vec<M>,
-    /// True if its thread still reads it.
+    /// True while a thread reads the mailbox.
     open: bool,
 }
 
@@ -32,7 +32,7 @@ impl<M> Mailbox<M> {
         Self::with(Faults::NONE)
     }
 
-    /// The same with what a test lets fail.
+    /// As [`Self::new`], with failures that a test injects.
     pub(crate) fn with(faults: Faults) -> rustix::io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
@@ -52,19 +52,19 @@ impl<M> Mailbox<M> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its thread reads it from now on.
+    /// From now on the mailbox is read by its thread: messages can be posted.
     pub(crate) fn open(&self) {
         self.queue().open = true;
     }
 
-    /// Its worker ends, unless there is a message for it. A later sender gets the message back.
+    /// Closes the mailbox of a worker that ends, unless it holds messages; true if closed. Senders then get messages back.
     pub(crate) fn close_if_empty(&self) -> bool {
         let mut queue = self.queue();
         queue.open &= !queue.messages.is_empty();
         !queue.open
     }
 
-    /// True if its worker has ended.
+    /// True if no thread reads the mailbox.
     pub(crate) fn is_closed(&self) -> bool {
         !self.queue().open
     }
@@ -94,13 +94,13 @@ impl<M> Mailbox<M> {
         }
     }
 
-    /// Tells the worker that something it waits for is done. It does not end before.
+    /// Tells the worker that an operation it waits for is done; a worker does not end while it waits for one.
     pub(crate) fn report(&self, message: M) {
         let kept = self.post(message);
         debug_assert!(kept.is_ok(), "a worker has ended that waits for an operation");
     }
 
-    /// Takes everything out into `into`, which must be empty. Owner only, who then looks into those [beside](Self::beside) it.
+    /// Moves all messages to `into`, which must be empty. For the owner only, which then empties those [beside](Self::beside) it.
     pub(crate) fn take(&self, into: &mut Vec<M>) {
         // In this order: a wake-up that is consumed here stands for messages that are taken below,
         // and one for messages that come later is still to be sent.
@@ -109,13 +109,13 @@ impl<M> Mailbox<M> {
         self.take_beside(into);
     }
 
-    /// The same after another mailbox with this bell was emptied.
+    /// As [`Self::take`], after another mailbox with the same bell was emptied: leaves the bell alone.
     pub(crate) fn take_beside(&self, into: &mut Vec<M>) {
         debug_assert!(into.is_empty());
         std::mem::swap(&mut self.queue().messages, into);
     }
 
-    /// Readable when there are messages.
+    /// A descriptor that is readable when there are messages.
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
         self.bell.event.as_fd()
     }

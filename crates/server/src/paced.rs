@@ -8,12 +8,13 @@ use evenkeel_control::{Duration, Instant};
 
 use crate::clock;
 
-/// An activity that clients cause and that storms must not make more of: it takes a tenth of a processor in the long run.
+/// An activity that clients cause and that storms must not make more of: in the long run it takes at most the share of a
+/// processor that its [`Config`] sets.
 ///
 /// The caller asks before it does something for a client whether it is the client's turn, and charges afterwards what it took.
 pub struct Paced<C>(Mutex<Duty<C>>);
 
-/// Processor time of the calling thread, from its beginning on.
+/// A measurement of the calling thread's processor time, from its beginning on.
 #[derive(Debug)]
 pub struct Work {
     begun_ns: u64,
@@ -26,12 +27,12 @@ impl Work {
         Self { begun_ns: clock::thread_cpu_ns() }
     }
 
-    /// The same with something that has taken so long before.
+    /// The same measurement as if it had begun `ns` of processor time earlier.
     pub(crate) fn after(self, ns: u64) -> Self {
         Self { begun_ns: self.begun_ns.saturating_sub(ns) }
     }
 
-    /// How long after another one it has begun, in nanoseconds.
+    /// Processor time from the beginning of `before` to the beginning of this one, in nanoseconds.
     pub(crate) fn since(&self, before: &Self) -> u64 {
         self.begun_ns.saturating_sub(before.begun_ns)
     }
@@ -49,22 +50,22 @@ impl<C: Ord + Copy> Paced<C> {
         Self(Mutex::new(Duty::new(config)))
     }
 
-    /// So much may be used at once from now on.
+    /// Sets the processor time that may be used at once.
     pub(crate) fn set_burst(&self, burst: Duration) {
         self.duty().set_burst(clock::now(), burst);
     }
 
-    /// A client's turn.
+    /// Tells if it is a client's turn now.
     pub(crate) fn turn(&self, client: C) -> Turn {
         self.duty().turn(clock::now(), client)
     }
 
-    /// When the next client may come of which nothing is known; `None`: now.
+    /// When the next client may come of whom nothing is known yet; `None`: now.
     pub(crate) fn newcomer(&self) -> Option<Instant> {
         self.duty().newcomer(clock::now())
     }
 
-    /// For how long a client has to wait; `None`: it is its turn. Then ask again.
+    /// How long a client has to wait before it asks again; `None`: it is its turn.
     pub fn delay(&self, client: C) -> Option<StdDuration> {
         match self.turn(client) {
             Turn::Own | Turn::Spare => None,
@@ -72,7 +73,7 @@ impl<C: Ord + Copy> Paced<C> {
         }
     }
 
-    /// For how long a client has to wait of which nothing is known yet.
+    /// How long the next client has to wait of whom nothing is known yet; `None`: it may come now.
     pub fn delay_of_newcomer(&self) -> Option<StdDuration> {
         self.newcomer().map(|until| until.since(clock::now()).into())
     }
@@ -84,7 +85,7 @@ impl<C: Ord + Copy> Paced<C> {
         }
     }
 
-    /// Waits likewise, then does `work` for the client.
+    /// Waits until it is the client's turn, then does `work` and charges the client for it.
     pub fn run<T>(&self, client: C, work: impl FnOnce() -> T) -> T {
         self.wait(client);
         let begun = Work::begin();
@@ -93,14 +94,14 @@ impl<C: Ord + Copy> Paced<C> {
         done
     }
 
-    /// Something was done for a client, on this thread and since `work` was begun. What comes next begins where it ended.
+    /// Charges a client this thread's processor time since `work` began; returns the beginning of what comes next.
     pub fn charge(&self, client: C, work: &Work) -> Work {
         let next = Work::begin();
         self.duty().spent(clock::now(), client, Duration::from_nanos(next.since(work)));
         next
     }
 
-    /// The same of something that could not wait: [`Duty::spent_anyway`].
+    /// As [`Self::charge`], for work that could not wait for the client's turn: [`Duty::spent_anyway`].
     pub(crate) fn charge_anyway(&self, client: C, work: &Work) -> Work {
         let next = Work::begin();
         self.duty().spent_anyway(clock::now(), client, Duration::from_nanos(next.since(work)));

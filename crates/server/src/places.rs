@@ -13,7 +13,7 @@ use evenkeel_policy::Config;
 use evenkeel_policy::config;
 use evenkeel_policy::units::Bytes;
 
-/// The kind of file that an existing path leads to, whatever its name.
+/// Identity of the file or device that an existing path leads to, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
     /// Device and inode.
@@ -23,7 +23,7 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    /// That of `metadata`.
+    /// The target that has this metadata.
     pub(crate) fn of(metadata: &Metadata) -> Self {
         if metadata.file_type().is_block_device() {
             Self::Device(metadata.rdev())
@@ -44,7 +44,7 @@ struct Own {
 pub(crate) struct OwnFiles(Vec<Own>);
 
 impl OwnFiles {
-    /// Those of `config`, the `records` in its data folder, and `more` that the program keeps.
+    /// The files that `config` names, the `records` in its data folder, and `more` that the program keeps.
     pub(crate) fn of(config: &Config, records: [PathBuf; 2], more: &[PathBuf]) -> Self {
         let server = &config.server;
         let records = records.map(|path| (path, "a record of this server"));
@@ -68,7 +68,7 @@ impl OwnFiles {
         Self(own.collect())
     }
 
-    /// Which of them is at `path`, if any is.
+    /// A description of the own file at `path`, if one is there.
     pub(crate) fn at(&self, path: &Path, target: Option<Target>) -> Option<&'static str> {
         let is = |own: &&Own| own.path == path || (target.is_some() && own.target == target);
         self.0.iter().find(is).map(|own| own.what)
@@ -90,7 +90,7 @@ pub(crate) fn resolve(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// The same as far as that is known, for comparing.
+/// As [`resolve`], but falls back to the absolute path; for comparing.
 pub(crate) fn resolved(path: &Path) -> PathBuf {
     resolve(path).or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
@@ -101,7 +101,7 @@ fn folder_of(path: &Path) -> io::Result<PathBuf> {
     std::fs::canonicalize(folder)
 }
 
-/// True if a command may put a volume on `path`, which is in the data folder or in what the configuration names.
+/// True if a command may put a volume on `path`, which is then in `data_dir` or in one of `volume_dirs`.
 pub(crate) fn is_allowed(server: &config::Server, path: &Path) -> bool {
     let mut places = server.volume_dirs.iter().chain([&server.data_dir]).filter_map(|place| resolve(place).ok());
     let (resolved, folder) = (resolve(path).ok(), folder_of(path).ok());
@@ -114,8 +114,8 @@ pub(crate) fn is_allowed(server: &config::Server, path: &Path) -> bool {
     })
 }
 
-/// A sentence about a file of `size` bytes at `path` that its file system has no room for; `None` if it has, or does not
-/// tell. The file need not exist, nor its folder.
+/// A warning if the file system of `path` has no room for a file of `size` bytes there; `None` if it has room, or does not
+/// tell. Neither the file nor its folder need exist.
 pub(crate) fn shortage(path: &Path, size: u64) -> Option<String> {
     let allocated = std::fs::metadata(path).map_or(0, |metadata| metadata.blocks().saturating_mul(512));
     let absolute = std::path::absolute(path).ok()?;

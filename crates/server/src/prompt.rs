@@ -9,12 +9,12 @@ use rustix::io::{Errno, Result};
 
 use crate::error::last_errno;
 
-/// The shortest time slice that Linux gives.
+/// The shortest time slice that Linux gives, in nanoseconds.
 const SLICE_NS: u64 = 100_000;
-/// The slack of timers. Guarantees are kept to the microsecond; the default is 50 µs.
+/// How late timers may fire, in nanoseconds. Guarantees are kept to the microsecond; the default is 50 µs.
 const SLACK_NS: Option<NonZeroU64> = NonZeroU64::new(1);
 
-/// True if a tenant is owed something.
+/// True if the configuration in force owes a tenant something, see [`follow`].
 static WANTED: AtomicBool = AtomicBool::new(false);
 
 /// Takes note whether a configuration owes a tenant something: a reservation, a guarantee or a latency target.
@@ -31,7 +31,7 @@ pub(crate) fn is_wanted() -> bool {
     WANTED.load(Ordering::Relaxed)
 }
 
-/// The loss where this configuration wants prompt threads and the system has none.
+/// A warning if this configuration wants prompt threads and the system has none.
 pub(crate) fn lack(config: &Config) -> Option<String> {
     // Sets what is there.
     let tried = || match get()? {

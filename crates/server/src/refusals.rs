@@ -9,11 +9,11 @@ use rustls::CertificateError;
 /// Why a client was turned away before it had a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// By a list of the server or of the volume that it asked for.
+    /// A list of the server, or of the volume that the client asked for, bars it.
     Barred(Barred),
-    /// No tenant names its certificate, and `named_only` is set.
+    /// No tenant names the client's certificate, and `named_only` is set.
     UnnamedCertificate,
-    /// It has not chosen a volume in time.
+    /// The client has not chosen a volume in time.
     HandshakeTimeout,
     /// Too many connections negotiate.
     Handshakes,
@@ -21,26 +21,26 @@ pub(crate) enum Reason {
     HandshakesOfClient,
     /// There are `server.max_connections` connections.
     Connections,
-    /// The client has as many connections as there would be left for others.
+    /// The client has as many connections as it leaves free for others.
     ConnectionsOfClient,
-    /// Its tenant has as many connections as there would be left for others.
+    /// The client's tenant has as many connections as it leaves free for others.
     ConnectionsOfTenant,
-    /// Its TLS came to nothing.
+    /// TLS with the client has failed.
     Tls(Fault),
 }
 
-/// Why TLS came to nothing.
+/// Why TLS with a client has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The client has shown no certificate.
     NoCertificate,
     /// Its certificate has expired, or is not valid yet.
     Expired,
-    /// Its certificate is revoked.
+    /// Its certificate is bad for another reason, usually an unknown authority.
     Revoked,
     /// Its certificate is not good for another reason, an unknown authority most of all.
     BadCertificate,
-    /// The client has given up, because it does not believe in the server's certificate most of all.
+    /// The client has given up, usually because it does not trust the server's certificate.
     Alert,
     /// The two do not understand each other: another version, no common cipher, no TLS at all.
     Protocol,
@@ -108,7 +108,7 @@ impl Reason {
         }
     }
 
-    /// The same as a sentence about the client.
+    /// The reason as a clause about the client, for messages.
     pub(crate) const fn because(self) -> &'static str {
         match self {
             Self::Barred(barred) => barred.because(),
@@ -135,13 +135,13 @@ impl Reason {
 pub(crate) struct Refusals([AtomicU64; Reason::ALL.len()]);
 
 impl Refusals {
-    /// One more.
+    /// Counts one more client turned away for this reason.
     pub(crate) fn count(&self, reason: Reason) {
         let place = Reason::ALL.iter().position(|other| *other == reason);
         place.and_then(|place| self.0.get(place)).map(|count| count.fetch_add(1, Ordering::Relaxed));
     }
 
-    /// By name; every reason, also those that there were none of.
+    /// The counts by the name of the reason, zeros included.
     pub(crate) fn totals(&self) -> BTreeMap<String, u64> {
         let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
         Reason::ALL.iter().map(|reason| reason.name().to_owned()).zip(counts).collect()

@@ -34,36 +34,36 @@ use crate::volume::{MoreRoom, Volume};
 /// How long a removed volume may take to close its file before that is reported.
 const RETIRE_PATIENCE: StdDuration = StdDuration::from_secs(5);
 
-/// How long an image may take to be closed after its data is safe.
+/// How long an RBD image may take to be closed after its data is safe.
 const CLOSE_PATIENCE: StdDuration = StdDuration::from_secs(2);
 
 /// Builds the next snapshot from the present one; nothing is visible to workers until it is published.
 pub(crate) struct Registry {
     /// The configuration in force.
     pub(crate) config: Arc<Config>,
-    /// How long a device may take to open or grow a volume; for ever if `None`, as before any client is served.
+    /// How long a device may take to open or grow a volume; `None`, as before any client is served: for ever.
     pub(crate) patience: Option<StdDuration>,
-    /// Notes about the files that it opened, since the last change.
+    /// Notes of the latest change about the files that it opened.
     pub(crate) notes: Vec<String>,
     /// Files of the program that no volume may be put on.
     own_files: Vec<PathBuf>,
-    /// The files of volumes, once one was opened.
+    /// The record of volumes' files; `None` until a volume on a file was opened.
     adopted: Option<Arc<Mutex<Adopted>>>,
     seed: u64,
     faults: Faults,
 }
 
 impl Registry {
-    /// Nothing yet; `seed` feeds exploration and modelled jitter, `own_files` are the program's own, `faults` are what a
-    /// test lets fail.
+    /// A registry without volumes; `seed` feeds exploration and modelled jitter, `own_files` are the program's own, `faults`
+    /// are injected by a test.
     pub(crate) fn new(seed: u64, own_files: Vec<PathBuf>, faults: Faults) -> Self {
         let empty = Config { volumes: Default::default(), ..Config::default() };
         Self { config: Arc::new(empty), patience: None, notes: Vec::new(), own_files, adopted: None, seed, faults }
     }
 
-    /// The snapshot for `config`, starting from `present`; `fresh`: at the start or a reload, which reads certificates again
-    /// even if they are in the same files, rather than by a command that names what it changes. Everything that can fail
-    /// happens here, and nothing that is being served changes.
+    /// The snapshot for `config`, based on `present`. Everything that can fail happens here, and nothing that is being served
+    /// changes. `fresh`: true at the start and at a reload, which read certificates again even from the same files, false for
+    /// a command, which names what it changes.
     pub(crate) fn plan(&mut self, present: &Snapshot, config: &Config, fresh: bool) -> Result<Snapshot, Error> {
         let mut next = Snapshot {
             config: Arc::new(config.clone()),
@@ -124,8 +124,8 @@ impl Registry {
         Ok(next)
     }
 
-    /// The facts about files before volumes are opened on them; `None` if no new volume is on one. Paths of files that
-    /// will be created are on record then. `fresh`: refuses to create one that was there before.
+    /// Gathers the facts about files before volumes are opened on them; `None` if no new volume is on a file. Puts the paths
+    /// of files to be created on record. `fresh`: refuses to create a file that was there before.
     fn files(&mut self, next: &Snapshot, fresh: bool) -> Result<Option<Files>, Error> {
         let config = &next.config;
         let served: HashSet<&str> = next.volumes.iter().flatten().map(|volume| volume.name.as_str()).collect();
@@ -172,7 +172,7 @@ impl Registry {
         Ok(Some(files))
     }
 
-    /// Opens the volumes that are new. `places`: pools by name.
+    /// Opens the new volumes. `places`: indices of pools by name.
     fn open(
         &mut self,
         present: &Snapshot,
@@ -328,13 +328,13 @@ impl Registry {
     }
 }
 
-/// The volumes that are to become longer, and how long.
+/// Volumes that the configuration makes longer, with their new sizes in bytes.
 fn growing(next: &Snapshot) -> impl Iterator<Item = (&Arc<Volume>, u64)> {
     let growing = |volume: &Arc<Volume>| wanted_size(next, volume).filter(|wanted| *wanted > volume.size());
     next.volumes.iter().flatten().filter_map(move |volume| Some((volume, growing(volume)?)))
 }
 
-/// Makes room in a volume; also says if there is none on its file system. Gives up after `patience`.
+/// Makes room for `size` bytes in a volume; also returns a warning if its file system is too full. Gives up after `patience`.
 pub(crate) fn lengthen(
     volume: &Arc<Volume>,
     size: u64,
@@ -352,7 +352,7 @@ pub(crate) fn lengthen(
     })
 }
 
-/// The size that the configuration asks for, if it does.
+/// The volume's size in bytes that the configuration sets, if it sets one.
 fn wanted_size(next: &Snapshot, volume: &Volume) -> Option<u64> {
     Some(next.config.volumes.get(&volume.name)?.size?.0)
 }
@@ -362,14 +362,14 @@ fn start_device(pool: &str, params: StoreParams, seed: u64) -> Result<Device, Er
     Device::start(params, seed).map_err(|cause| Error::System { action: "start an emulated device", cause })
 }
 
-/// The facts about files when volumes are opened on them.
+/// The facts about files that opening volumes needs.
 #[derive(Clone)]
 struct Files {
-    /// The server's own.
+    /// Files of the server itself.
     own: Arc<OwnFiles>,
-    /// Those of volumes, now and before.
+    /// The record of volumes' files, present and former.
     adopted: Arc<Mutex<Adopted>>,
-    /// Those of the volumes that are open, with their names.
+    /// Files and devices of the open volumes, with the volumes' names.
     taken: Arc<Mutex<HashMap<Target, String>>>,
 }
 
@@ -396,7 +396,7 @@ struct Opening {
 }
 
 impl Opening {
-    /// The volume, and what is to be said about its file.
+    /// Opens the volume; also returns notes about its file.
     fn open(self) -> Result<(Volume, Vec<String>), Error> {
         let (config, name, volume) = (&self.config, &self.name, &self.volume);
         let mut read_only = volume.read_only || config.server.read_only;
@@ -481,7 +481,7 @@ impl Opening {
         Ok((file, size))
     }
 
-    /// Refuses the server's own files and what another volume serves.
+    /// Fails if `path` is one of the server's own files or is served as another volume.
     fn must_be_free(&self, files: &Files, path: &Path) -> Result<(), Error> {
         let target = std::fs::metadata(path).ok().map(|metadata| Target::of(&metadata));
         let refuse = |why: String| {
@@ -497,7 +497,7 @@ impl Opening {
         }
     }
 
-    /// Examines a file or device that is not known; returns what it holds.
+    /// Examines a file or device that is not on record; returns a sentence about its content.
     fn examine(&self, file: &File, size: u64) -> Result<Option<String>, Error> {
         let note = self.judge(file.path(), file.examine(size))?;
         if let Some(note) = &note {
@@ -506,7 +506,7 @@ impl Opening {
         Ok(note)
     }
 
-    /// A sentence about what was found in a file or device; an image of another format is refused unless it is meant.
+    /// A sentence about the content found in a file or device; an error for an image, unless `format = "raw"` is set.
     fn judge(&self, path: &Path, found: io::Result<Option<(&'static str, Verdict)>>) -> Result<Option<String>, Error> {
         let name = &self.name;
         let found = found.map_err(|cause| Error::Volume { path: path.to_owned(), action: "examine", cause })?;
@@ -527,8 +527,8 @@ impl Opening {
         Ok(Some(format!("volume {name}: {} already holds {what}; clients see it as it is", path.display())))
     }
 
-    /// The size to serve: what was asked for, growing a file that is shorter if it is ours or that was asked for, too,
-    /// never cutting data off.
+    /// The size to serve, in bytes. A file shorter than configured is grown, if the server created it or `grow` is set. Data
+    /// is never cut off.
     fn fit(&self, file: &File, actual: u64, read_only: bool) -> Result<u64, Error> {
         let block = self.volume.backend == config::Backend::Block;
         let size = self.size(file.path(), actual, block || read_only, file.is_foreign())?;
@@ -541,7 +541,7 @@ impl Opening {
         Ok(size)
     }
 
-    /// The size that a file or device of `actual` bytes is to have; `fixed`: it cannot be lengthened.
+    /// The size in bytes that a file or device of `actual` bytes is to have; `fixed`: it cannot be lengthened.
     fn size(&self, path: &Path, actual: u64, fixed: bool, foreign: bool) -> Result<u64, Error> {
         let name = &self.name;
         let block = self.volume.backend == config::Backend::Block;
@@ -562,7 +562,7 @@ impl Opening {
         }
     }
 
-    /// The error of opening the volume's file, with the volume and the cure.
+    /// Adds the volume's name, and the cure where it is known, to an error of opening the volume's file.
     fn unopened(&self, error: Error) -> Error {
         let Error::Volume { path, action, cause } = error else { return error };
         let cause = match cause.kind() {
@@ -575,12 +575,12 @@ impl Opening {
         Error::Opening { volume: self.name.clone(), path, action, cause }
     }
 
-    /// True if a file that is not there would be made, given a size.
+    /// True if a missing file would be created, given a size.
     fn may_create(&self) -> bool {
         self.volume.backend == config::Backend::File && !self.volume.read_only && !self.config.server.read_only
     }
 
-    /// Checks that the volume's file would open, as far as this process can see; the key at fault, and the error.
+    /// Checks, as far as this process can see, that the volume's file would open. Fails with the key at fault, and the error.
     fn must_open(&self, path: &Path) -> Result<(), (&'static str, Error)> {
         let (volume, server) = (&self.volume, &self.config.server);
         let creates = self.may_create();
@@ -601,8 +601,8 @@ impl Opening {
         Err((if no_size { "size" } else { "path" }, self.unopened(error)))
     }
 
-    /// The note on opening a regular file that exists: what it holds, or why the server would refuse it, and the key
-    /// that is about. Nothing is said of what this process may not read.
+    /// A note on the content of the volume's file, if there is one to make; fails with the key at fault and the error if the
+    /// server would refuse the file. Nothing is noted about a file that this process may not read.
     fn inspect(&self) -> Result<Option<String>, (&'static str, Error)> {
         let refused = |error| ("path", error);
         let (volume, server) = (&self.volume, &self.config.server);
@@ -685,13 +685,13 @@ pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Vec<Finding> {
     found
 }
 
-/// Logs that there is no room for a volume's file, for which this is the reason; a line for the caller.
+/// Logs `lack`, the reason why there is no room for a volume's file; returns a line about it for the caller.
 fn lacks(volume: &str, lack: &str) -> String {
     tracing::warn!(volume, "{lack}");
     format!("warning: volume {volume}: {lack}")
 }
 
-/// Refuses to serve an empty file in place of one with a volume's data, which may be on a file system that is not mounted.
+/// The error for a missing file that is on record, perhaps on a file system that is not mounted: no empty one replaces it.
 fn gone(volume: &str, path: &Path) -> Error {
     Error::NotOurs {
         volume: volume.to_owned(),
@@ -704,7 +704,7 @@ fn gone(volume: &str, path: &Path) -> Error {
     }
 }
 
-/// Refuses to lengthen a file that Evenkeel did not create.
+/// The error that refuses to lengthen a file that Evenkeel did not create.
 fn foreign_size(volume: &str, path: &Path, actual: u64, wanted: u64) -> Error {
     Error::NotOurs {
         volume: volume.to_owned(),
@@ -714,8 +714,8 @@ fn foreign_size(volume: &str, path: &Path, actual: u64, wanted: u64) -> Error {
     }
 }
 
-/// Does something to volumes, to all of them at the same time and within `patience`; what went wrong. Where there was
-/// no answer in time, the file stays locked until there is one.
+/// Does `work` on all volumes at the same time, within `patience`; returns the errors. A volume that did not answer in time
+/// keeps its file locked until it does.
 pub(crate) fn settle(
     volumes: Vec<Arc<Volume>>,
     patience: StdDuration,
@@ -724,7 +724,7 @@ pub(crate) fn settle(
     side_by_side(volumes.into_iter().map(|volume| (volume.name.clone(), volume)).collect(), patience, work)
 }
 
-/// Waits a while until only the caller holds the volume, then makes its data durable and closes it.
+/// Waits up to [`RETIRE_PATIENCE`] until only the caller holds the volume, then makes its data durable and closes it.
 pub(crate) fn retire(volume: Arc<Volume>) -> Result<(), Error> {
     let until = std::time::Instant::now() + RETIRE_PATIENCE;
     while Arc::strong_count(&volume) > 1 && std::time::Instant::now() < until {
@@ -739,7 +739,7 @@ pub(crate) fn retire(volume: Arc<Volume>) -> Result<(), Error> {
     finish(&volume)
 }
 
-/// Makes a volume's data durable, and releases what others wait for; the volume is of no use any more.
+/// Makes a volume's data durable and closes its image, if it has one; the volume must not be used any more.
 pub(crate) fn finish(volume: &Volume) -> Result<(), Error> {
     sync(volume)?;
     if let Backend::Rbd(rbd) = &volume.backend

@@ -39,19 +39,19 @@ use crate::worker::request::ConnKey;
 
 /// How long a device may take to open or grow a volume while the server runs.
 const DEVICE_PATIENCE: StdDuration = StdDuration::from_secs(30);
-/// How long workers have to end once they are to end at once.
+/// How long workers may take to end after [`Message::Stop`].
 const STOP_PATIENCE: StdDuration = StdDuration::from_secs(2);
 
-/// The needs of a start besides the configuration.
+/// The parameters of a start besides the configuration.
 #[derive(Default)]
 pub struct Start {
     /// Listening sockets from a service manager; if there are any, the configured addresses are not opened.
     pub inherited: Vec<OwnedFd>,
-    /// Feeds exploration of adaptive controllers and jitter of emulated devices.
+    /// Seed of the random numbers for adaptive controllers' exploration and emulated devices' jitter.
     pub seed: u64,
     /// Files of the program, existing or not, that no volume may be put on: its configuration and records.
     pub own_files: Vec<PathBuf>,
-    /// The faults of a test.
+    /// Faults that a test injects.
     #[doc(hidden)]
     pub faults: Faults,
 }
@@ -59,11 +59,11 @@ pub struct Start {
 /// A change that is in force.
 #[derive(Debug)]
 pub struct Applied {
-    /// The differences.
+    /// The differences to the previous configuration, one a line.
     pub changes: Vec<String>,
-    /// Volumes no longer served that could not be made durable.
+    /// Errors of volumes that are no longer served and could not be made durable.
     pub warnings: Vec<Error>,
-    /// Notes: on files that volumes were opened on, and on a right that the first reservation lacks; logged already.
+    /// Notes, logged already: on files that volumes were opened on, and on a right that reservations lack.
     pub notes: Vec<String>,
 }
 
@@ -80,7 +80,7 @@ pub struct Server {
     started: StdInstant,
     engine: Engine,
     stopped: AtomicBool,
-    /// The last two counts, the older one first.
+    /// The last two readings of the tenants' counters, the older one first.
     counted: Mutex<[Option<Arc<Counted>>; 2]>,
 }
 
@@ -231,8 +231,8 @@ impl Server {
         &self.uris
     }
 
-    /// For how long the worker that was heard of longest ago has not come round: a second and a little while all is well.
-    /// Far more means that it hangs, and with it the connections that it serves. Workers that have ended do not count.
+    /// How long ago the worker heard of longest ago last did its housekeeping: a second and a little while all is well. Far
+    /// more means that it hangs, and with it the connections that it serves. Workers that have ended do not count.
     pub fn silence(&self) -> StdDuration {
         let now = crate::clock::now();
         let heard = self.shared.stats.iter().map(|stats| stats.heard_ns.load(Ordering::Relaxed));
@@ -248,14 +248,14 @@ impl Server {
         crate::state::collect(&self.shared, self.engine, uptime, before.map(Arc::as_ref))
     }
 
-    /// Takes note of what tenants have done so far: a window of later states begins here. To be called once a second.
+    /// Reads the tenants' counters: the window of a later [`Self::state`] begins here. To be called once a second.
     pub fn count(&self) {
         let counted = Arc::new(crate::state::count(&self.shared, self.started.elapsed()));
         let [older, newer] = &mut *self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         *older = newer.replace(counted);
     }
 
-    /// The configuration of TLS for HTTP, by the newest certificates; `None` without `[server.tls]`.
+    /// The TLS configuration for HTTP, with the newest certificates; `None` without `[server.tls]`.
     pub fn https(&self) -> Option<Arc<rustls::ServerConfig>> {
         self.shared.snapshot().tls.as_ref().map(|acceptor| acceptor.http())
     }
@@ -279,7 +279,7 @@ impl Server {
         self.take_up(&config, true)
     }
 
-    /// The same by a command, which reads certificates again only where it names other files.
+    /// As [`Self::reload`], for a command: reads certificates again only if their settings changed.
     ///
     /// # Errors
     /// As of [`Self::reload`].
@@ -302,10 +302,10 @@ impl Server {
         Ok(Applied { changes, warnings, notes })
     }
 
-    /// Serves a new volume, by command; returns what was noticed about its file.
+    /// Serves a new volume, by command; returns notes about its file.
     ///
     /// # Errors
-    /// When there is one of that name, its path is not one that commands may use, or it cannot be opened.
+    /// When a volume of that name exists, its path is not one that commands may use, or it cannot be opened.
     pub fn create_volume(&self, name: &str, volume: VolumeConfig) -> Result<Vec<String>, Error> {
         let mut registry = self.registry();
         let mut config = Config::clone(&registry.config);
@@ -330,7 +330,7 @@ impl Server {
         Ok(std::mem::take(&mut registry.notes))
     }
 
-    /// Makes a volume longer; returns what was noticed about its file. Clients see the new size when they reconnect.
+    /// Makes a volume longer; returns notes about its file. Clients see the new size when they reconnect.
     ///
     /// # Errors
     /// When there is no such volume, it is that long already, or its back end cannot grow.
@@ -377,7 +377,7 @@ impl Server {
     }
 
     /// Stops serving a volume: closes its connections, makes its data durable, releases its file, and leaves the file as it is.
-    /// Tells what went wrong with the data; the volume is removed nevertheless.
+    /// Returns the errors of making the data durable; the volume is removed nevertheless.
     ///
     /// # Errors
     /// When there is no such volume.
@@ -404,8 +404,8 @@ impl Server {
         self.switch(&mut registry, &config, false).map(drop)
     }
 
-    /// The summaries of the tenants of each pool whose slots are shared out since the last call, for the hosts that
-    /// share it; ends the period where they have a say.
+    /// The tenants' summaries of the last period, each once, of the pools whose slots are shared out: for the other hosts
+    /// on the same device. Where those have a say, the period ends now.
     pub fn slot_summaries(&self) -> BTreeMap<String, Summary> {
         let snapshot = self.shared.snapshot();
         let told = snapshot.pools.iter().filter_map(|pool| {
@@ -417,8 +417,8 @@ impl Server {
         told.collect()
     }
 
-    /// Shares out the slots of every pool that `sums` knows, by what all hosts together did in one period. `ramp`: how much
-    /// of its part this host takes, 0 to 1.
+    /// Shares out the slots of every pool for which `sums` has a summary: of what all hosts together did in one period.
+    /// `ramp`: the fraction of its part that this host takes, 0 to 1.
     pub fn decide_slots(&self, sums: impl Fn(&str) -> Option<Summary>, ramp: f64) {
         for pool in &self.shared.snapshot().pools {
             let Some(summary) = sums(&pool.name) else { continue };
@@ -431,20 +431,20 @@ impl Server {
         self.shared.post(0, Message::Visit);
     }
 
-    /// No other host has a say any more: each pool finds out for itself what its device can take.
+    /// Ends the sharing of slots with other hosts: each pool finds out by itself how much its device can take.
     pub fn decide_slots_alone(&self) {
         self.shared.snapshot().pools.iter().for_each(|pool| pool.lock().share_slots(false));
         self.shared.post(0, Message::Visit);
     }
 
-    /// Moves connections to other workers while they serve: the `n`th connection of each worker to the worker `n` places on.
-    /// Requests in flight go along. For tests of what placement will do.
+    /// Moves all connections to other workers while they serve, over varying distances. Requests in flight go along. For
+    /// tests.
     #[doc(hidden)]
     pub fn shuffle_connections(&self) {
         self.shuffle_first(usize::MAX);
     }
 
-    /// The same for so many connections: those whose slots come first.
+    /// As [`Self::shuffle_connections`], for the first `count` connections in the order of their slots.
     #[doc(hidden)]
     pub fn shuffle_first(&self, count: usize) {
         let workers = self.shared.workers();
@@ -458,7 +458,7 @@ impl Server {
         self.shared.post(self.shared.slots.home(key), Message::Move(key, to));
     }
 
-    /// Starts the workers that `wanted` asks for beyond those that there are. They get connections when they are counted.
+    /// Starts the workers `present` to `wanted - 1`. They get no connections before [`Shared::set_workers`] counts them.
     fn hire(&self, present: usize, wanted: usize) -> Result<(), Error> {
         for index in present..wanted {
             self.start_worker(index, Vec::new()).inspect_err(|_| self.dismiss(present, index))?;
@@ -466,16 +466,16 @@ impl Server {
         Ok(())
     }
 
-    /// Has the workers beyond `wanted` give their connections away and end, each when nothing of it is left. Does not
-    /// wait for them: one that hangs leaves when it comes round.
+    /// Makes the workers from `wanted` to `present - 1` give their connections away and end, each when its last work is done.
+    /// Does not wait for them: a worker that hangs leaves when it runs again.
     fn dismiss(&self, wanted: usize, present: usize) {
         for index in wanted..present {
             self.shared.post(index, Message::Leave);
         }
     }
 
-    /// Puts a new configuration into force, with certificates that are read again if `fresh`, and returns what could not be
-    /// made durable of the volumes that it removes. On failure nothing has changed.
+    /// Puts a new configuration into force, reading certificates again if `fresh`; returns the errors of making removed
+    /// volumes durable. On failure nothing has changed.
     fn switch(&self, registry: &mut Registry, config: &Config, fresh: bool) -> Result<Vec<Error>, Error> {
         let (before, same) = (self.shared.workers(), registry.config.server.workers == config.server.workers);
         let workers = if same { before } else { count_of(config.server.workers) };
@@ -511,11 +511,11 @@ impl Server {
         Ok(registry::settle(gone, config.server.drain_timeout.into(), registry::retire))
     }
 
-    /// Stops gracefully: accepts nothing more, answers what was asked, makes everything durable. Takes at most
-    /// `drain_timeout` and a little.
+    /// Stops gracefully: accepts nothing more, answers what was asked, makes everything durable. The answers take at most
+    /// `drain_timeout` and 2 s, making volumes durable at most as long again.
     ///
     /// # Errors
-    /// When requests were still in flight after that time, or a sync failed: data may be lost.
+    /// When requests were still in flight after `drain_timeout`, or a sync failed: data may be lost.
     pub fn shutdown(&self) -> Result<(), Error> {
         let patience: StdDuration = self.config().server.drain_timeout.into();
         let stopped = self.stop(patience);
@@ -591,7 +591,7 @@ fn choose_engine(wanted: Engine, faults: &Faults) -> Result<Engine, Error> {
     }
 }
 
-/// The loss where a reservation of this configuration may not go first in the I/O scheduler of a disk, too.
+/// A warning if this configuration has reservations on files whose requests may not go first in a disk's I/O scheduler.
 fn lacks_priority(config: &Config) -> Option<String> {
     let reserves = |tenant: &Tenant| {
         let of_pools = || tenant.pools.values().any(|own| own.reservation.is_some());
@@ -609,17 +609,17 @@ fn lacks_priority(config: &Config) -> Option<String> {
     ))
 }
 
-/// Descriptors for what there is once: the standard streams, sockets that listen, the thread for HTTP with its clients, a
+/// Descriptors that a server needs once: the standard streams, listening sockets, the HTTP thread with its clients, and a
 /// change with the files of new volumes.
 const OWN_DESCRIPTORS: u64 = 32;
 /// A worker's two epoll sets, eventfd and ring.
 const DESCRIPTORS_OF_WORKER: u64 = 4;
 /// A volume's file, through the page cache and past it; a volume in memory has none.
 const DESCRIPTORS_OF_VOLUME: u64 = 2;
-/// A server that has room for fewer clients is of no use.
+/// Clients that there must be descriptors for; a server with room for fewer does not start.
 const LEAST_CLIENTS: u64 = 8;
 
-/// Raises the limit of open files as far as it goes, and looks whether it is enough: thousands of connections need as many
+/// Raises the limit of open files as far as it goes, and checks that it is enough: thousands of connections need as many
 /// descriptors, and most systems allow them on request.
 fn check_descriptors(config: &Config) -> Result<(), Error> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

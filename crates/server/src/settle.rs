@@ -1,4 +1,4 @@
-//! Slow work on devices, side by side and within a time: a device that hangs keeps neither the others nor the caller.
+//! Slow work on devices, side by side and within a time: a device that hangs delays neither the others nor the caller.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,11 +7,11 @@ use std::time::{Duration as StdDuration, Instant as StdInstant};
 
 use crate::error::Error;
 
-/// Threads at most. As many hanging devices may keep others from their turn.
+/// Upper bound on the threads. This many hanging devices would keep the others from their turn.
 const MAX_THREADS: usize = 64;
 
-/// Does `work` for every item, named for the report, at the same time; what went wrong. After `patience` it returns with
-/// the rest reported as [`Error::NoAnswer`] while it goes on. An item is dropped before its work counts as done.
+/// Does `work` for all items at the same time; returns the errors. Items come with their volume's name. After `patience` the
+/// rest is reported as [`Error::NoAnswer`], and its work goes on. An item is dropped before its work counts as done.
 pub(crate) fn side_by_side<T: Send + 'static>(
     items: Vec<(String, T)>,
     patience: StdDuration,
@@ -52,10 +52,10 @@ pub(crate) fn side_by_side<T: Send + 'static>(
     errors
 }
 
-/// Does `work` on a thread of its own and waits for it no longer than `patience`, for ever if `None`.
+/// Does `work` on a thread of its own and waits for it no longer than `patience`; `None`: does it here, however long it takes.
 ///
 /// # Errors
-/// That of `work`, or [`Error::NoAnswer`]; it then goes on, and what it comes to is dropped.
+/// That of `work`, or [`Error::NoAnswer`] after `patience`: `work` then goes on, and its result is dropped.
 pub(crate) fn within<T: Send + 'static>(
     patience: Option<StdDuration>,
     volume: &str,
@@ -70,8 +70,8 @@ pub(crate) fn within<T: Send + 'static>(
     finished.recv_timeout(patience).unwrap_or_else(|_| Err(Error::NoAnswer { volume: volume.to_owned(), patience }))
 }
 
-/// Ends the process when a worker or the driver of a remote volume panics. Requests it had taken up would never be answered, and new connections
-/// would still be sent to it; a service manager that starts the process anew does better.
+/// Ends the process when a worker or the driver of a remote volume panics. Requests it had taken up would never be answered,
+/// and new connections would still be sent to it; a service manager that starts the process anew does better.
 pub(crate) struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {

@@ -22,33 +22,33 @@ use crate::worker::seen::Seen;
 /// Report of a worker about itself.
 #[derive(Default)]
 pub(crate) struct WorkerStats {
-    /// Connections it serves, those on their way to it included.
+    /// Connections that the worker serves, including those on their way to it.
     pub(crate) connections: AtomicU32,
     /// Requests received.
     pub(crate) requests: AtomicU64,
     /// CPU time used, in nanoseconds.
     pub(crate) cpu_ns: AtomicU64,
-    /// Share of the last second for which it had something to do, as the bits of a float.
+    /// Fraction of the last second for which the worker had something to do, 0 to 1, as the bits of an `f64`.
     pub(crate) busy: AtomicU64,
-    /// When its loop last came round to its housekeeping, in nanoseconds of the clock; 0 before its first time and after
-    /// its end.
+    /// When the worker's loop last came round to its housekeeping, in nanoseconds of the clock; 0 before its first time and
+    /// after its end.
     pub(crate) heard_ns: AtomicU64,
-    /// Operations that the back end seems to have lost, with their pools: their volumes may be removed meanwhile.
+    /// Operations that the back end seems to have lost, with the indices of their pools: their volumes may have been removed.
     pub(crate) overdue: Mutex<Vec<(usize, OverdueIo)>>,
-    /// Its connections, as of the last second.
+    /// The worker's connections, as of the last second.
     pub(crate) clients: Mutex<Vec<Seen>>,
 }
 
 /// Bounds from the configuration that do not change while the server runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Requests of one connection without a reply.
+    /// Most requests of one connection without a reply.
     pub(crate) in_flight: usize,
     /// Time a client has to choose an export, in nanoseconds.
     pub(crate) handshake_ns: u64,
-    /// Connections that have not chosen an export.
+    /// Most connections that have not chosen an export.
     pub(crate) handshakes: u32,
-    /// The same of one client.
+    /// Most connections of one client that have not chosen an export.
     pub(crate) handshakes_of_client: u32,
     /// How long a TCP peer may acknowledge nothing before it counts as gone.
     pub(crate) peer_timeout: Duration,
@@ -61,21 +61,21 @@ pub(crate) struct Shared {
     snapshot: RwLock<Arc<Snapshot>>,
     /// Counts replacements of the snapshot, so that a worker notices with one load.
     epoch: AtomicU64,
-    /// How to reach each worker that there ever was: as many places as there can be. One that has ended is closed.
+    /// Mailbox of each worker that there ever was, with a place for each that there can be. That of an ended one is closed.
     mailboxes: Vec<OnceLock<Arc<Mailbox<Message>>>>,
     /// Reports of the workers; as many places as there can be.
     pub(crate) stats: Vec<WorkerStats>,
-    /// How many workers there are to be; those beyond are leaving or have left.
+    /// Number of workers wanted; those with a higher index are leaving or have left.
     workers: AtomicUsize,
-    /// Connections.
+    /// Names and homes of all connections.
     pub(crate) slots: Slots,
-    /// Decides which worker serves which of them.
+    /// Decides which worker serves which connection.
     placement: Mutex<Placement>,
-    /// Connections that it has moved.
+    /// Number of times that placement has moved a connection.
     pub(crate) moves: AtomicU64,
     /// Bound on buffered payloads.
     pub(crate) budget: Budget,
-    /// Bytes that connections have sent ahead of what they may have outstanding.
+    /// Bytes received that wait to be parsed, as of requests beyond the connections' bound on outstanding ones.
     pub(crate) sent_ahead: AtomicU64,
     /// Other bounds.
     pub(crate) bounds: Bounds,
@@ -85,9 +85,9 @@ pub(crate) struct Shared {
     pub(crate) refused: AtomicU64,
     /// TLS handshakes completed.
     pub(crate) tls_handshakes: AtomicU64,
-    /// The clients that have not chosen an export yet.
+    /// Bounds on connections and negotiations, and their counts.
     pub(crate) handshakes: Arc<Handshakes>,
-    /// Clients turned away by the rules.
+    /// Counts of clients turned away, by reason.
     pub(crate) refusals: Refusals,
     /// Set when the server stops.
     pub(crate) draining: AtomicBool,
@@ -98,7 +98,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Shared state for so many workers, none of which has started.
+    /// State for `workers` workers, none of which has started, and at most `slots` connections.
     pub(crate) fn new(
         workers: usize,
         slots: u32,
@@ -140,7 +140,7 @@ impl Shared {
         Arc::clone(&self.snapshot.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Which snapshot is the newest.
+    /// Number of the newest snapshot.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
@@ -155,7 +155,7 @@ impl Shared {
         self.tell_all(|| Message::Refresh);
     }
 
-    /// Tells every worker the same, those that leave included.
+    /// Posts a message to every worker, including those that leave.
     pub(crate) fn tell_all(&self, message: impl Fn() -> Message) {
         for mailbox in self.mailboxes.iter().filter_map(OnceLock::get) {
             // To one that has ended there is nothing to say.
@@ -163,13 +163,12 @@ impl Shared {
         }
     }
 
-    /// How many workers there are to be.
+    /// Number of workers wanted.
     pub(crate) fn workers(&self) -> usize {
         self.workers.load(Ordering::Acquire)
     }
 
-    /// There are to be so many workers from now on, all of which run; newcomers go to them. How many connections those
-    /// have that are beyond.
+    /// Sets the number of workers, all of which run; new connections go to them. Returns how many connections have to move.
     pub(crate) fn set_workers(&self, workers: usize) -> usize {
         self.workers.store(workers, Ordering::Release);
         let decision = self.placement().set_workers(crate::clock::now(), workers);
@@ -190,7 +189,7 @@ impl Shared {
         place.get().ok_or(rustix::io::Errno::AGAIN)
     }
 
-    /// How to reach a worker, if there ever was one.
+    /// The mailbox of a worker, if there ever was one.
     pub(crate) fn mailbox(&self, worker: usize) -> Option<&Arc<Mailbox<Message>>> {
         self.mailboxes.get(worker)?.get()
     }
@@ -200,7 +199,7 @@ impl Shared {
         self.mailboxes.iter().skip(1).filter_map(OnceLock::get).all(|mailbox| mailbox.is_closed())
     }
 
-    /// Leaves a message for a worker. If it has ended, another one takes care of what must not be lost.
+    /// Leaves a message for a worker. If that has ended, the first worker gets the messages that must not be lost.
     pub(crate) fn post(&self, worker: usize, message: Message) {
         let returned = match self.mailbox(worker) {
             Some(mailbox) => mailbox.post(message).err(),
@@ -221,8 +220,8 @@ impl Shared {
         }
     }
 
-    /// A message was for a worker that has ended: the first worker, which never leaves, places the connection anew or
-    /// finds it.
+    /// Handles a message for a worker that has ended: the first worker, which never leaves, gets connections and completed
+    /// operations; other messages are dropped.
     fn redirect(&self, worker: usize, message: Message) {
         match message {
             Message::Accepted(..) | Message::Adopt(_) => {

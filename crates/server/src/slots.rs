@@ -1,4 +1,4 @@
-//! Names and homes of connections.
+//! Names of connections, and their homes: the workers that serve them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,20 +12,20 @@ use crate::budget::LeftBehind;
 use crate::handshakes::Place;
 use crate::worker::request::{ConnKey, is_change};
 
-/// Names and homes of connections.
+/// Names and homes of connections, by slot.
 pub(crate) struct Slots {
-    /// Of the connection that uses each slot, or used it last; one more if its client has closed its end.
+    /// Generation of the connection that uses each slot, or used it last; one more if its client has closed its end.
     generations: Vec<AtomicU32>,
     homes: Vec<AtomicU32>,
-    /// Requests that outlived their connection.
+    /// Requests in flight that have outlived their connection, by slot.
     orphans: Vec<AtomicU32>,
-    /// The rests of connections that have some.
+    /// Rests of closed connections whose requests have not all ended, by slot.
     rests: Mutex<HashMap<u32, Rest>>,
     free: Mutex<Vec<u32>>,
 }
 
-/// The part of a connection that stays until the last of its requests has ended: it counts as one of its client and of its
-/// tenant, and so do the bytes that it left behind.
+/// The part of a connection that stays until its last request has ended: it still counts as its client's and its tenant's,
+/// and so do the bytes that it left behind.
 pub(crate) struct Rest {
     pub(crate) _place: Place,
     pub(crate) left: Option<LeftBehind>,
@@ -44,7 +44,7 @@ impl Slots {
         }
     }
 
-    /// Names a new connection, which has no home yet; `None` when there are too many.
+    /// Names a new connection, which has no home yet; `None` when all slots are taken.
     pub(crate) fn take(&self) -> Option<ConnKey> {
         Some(self.key(self.free.lock().unwrap_or_else(PoisonError::into_inner).pop()?))
     }
@@ -54,9 +54,9 @@ impl Slots {
         ConnKey { slot, generation: self.generations[slot as usize].load(Ordering::Acquire) & !1 }
     }
 
-    /// The connection is gone; what is under way for it is not to be delivered. Its slot is free once its
-    /// `in_flight` requests have ended too: otherwise clients that come, ask and go could fill a pool's queue without bound,
-    /// or have all slots but the bound of one client.
+    /// The connection is gone; results of its requests under way are not delivered. Its slot is free once its `in_flight`
+    /// requests have ended, too: otherwise clients that connect, ask and leave could fill a pool's queue without bound, or
+    /// exceed the bound on one client's connections.
     pub(crate) fn give(&self, key: ConnKey, in_flight: u32, rest: Rest) {
         let slot = key.slot as usize;
         self.rests.lock().unwrap_or_else(PoisonError::into_inner).insert(key.slot, rest);
@@ -66,13 +66,13 @@ impl Slots {
         self.bury(key, 0, None);
     }
 
-    /// The client of a connection has closed its end.
+    /// The client of a connection has closed its end: from now on only changes are carried out, see [`Self::wish`].
     pub(crate) fn half_close(&self, key: ConnKey) {
         self.generations[key.slot as usize].store(key.generation | 1, Ordering::Release);
     }
 
-    /// A request is over whose connection is gone, and which held so many bytes of buffer memory; when its back end ended it, if
-    /// that has begun it.
+    /// A request has ended whose connection is gone, and which held `bytes` of buffer memory. `ended`: when the back end ended
+    /// it; `None` if that never began it.
     pub(crate) fn bury(&self, key: ConnKey, bytes: u64, ended: Option<Instant>) {
         let mut rests = self.rests.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(left) = rests.get_mut(&key.slot).and_then(|rest| rest.left.as_mut()) {
@@ -93,7 +93,7 @@ impl Slots {
         self.generations[key.slot as usize].load(Ordering::Acquire) & !1 == key.generation
     }
 
-    /// The fate of a request of a connection, now that its turn has come.
+    /// Tells if a request whose turn has come is carried out now, later or never, by the state of its connection.
     #[inline]
     pub(crate) fn wish(&self, key: ConnKey, command: Command) -> Wish {
         let generation = self.generations[key.slot as usize].load(Ordering::Acquire);
@@ -125,7 +125,7 @@ impl Slots {
         (0..used.len()).filter(|&slot| used[slot]).map(|slot| self.key(slot as u32)).collect()
     }
 
-    /// Connections that exist, and those that requests have outlived.
+    /// Slots in use: connections that exist, and closed ones whose requests have not all ended.
     pub(crate) fn taken(&self) -> u32 {
         (self.len() - self.free.lock().unwrap_or_else(PoisonError::into_inner).len()) as u32
     }

@@ -20,7 +20,7 @@ use crate::transport::tls::Acceptor;
 use crate::volume::Volume;
 use crate::worker::request::Request;
 
-/// A pool with its lock. Held for microseconds: workers go in with a batch.
+/// A pool behind its lock, which is held for microseconds: workers go in with a batch of requests.
 pub(crate) struct SharedPool {
     /// Name in the configuration.
     pub(crate) name: String,
@@ -28,9 +28,9 @@ pub(crate) struct SharedPool {
     pub(crate) state: Mutex<Pool<Box<Request>>>,
     /// Age at which an operation in flight counts as lost, in nanoseconds.
     pub(crate) overdue_after_ns: AtomicU64,
-    /// Bytes of slices, by direction, as the pool said last.
+    /// Bytes of a slice of a large request, by direction, as last set by the pool.
     slice_bytes: [AtomicU32; 2],
-    /// The latency target was reported as missed, and not as met since.
+    /// True if the latency target was last reported as missed.
     target_missed: AtomicBool,
 }
 
@@ -48,7 +48,7 @@ impl SharedPool {
         self.slice_bytes[direction as usize].load(Ordering::Relaxed).into()
     }
 
-    /// Makes known how large slices are to be from now on.
+    /// Tells the workers how large slices are from now on.
     #[inline]
     pub(crate) fn note_slices(&self, state: &Pool<Box<Request>>) {
         for direction in Direction::ALL {
@@ -59,7 +59,7 @@ impl SharedPool {
         }
     }
 
-    /// Logs why the target's controller decided as it did: a target that is missed since is a warning.
+    /// Logs the reason of the latency controller's decision: as a warning if the target has just become missed.
     #[cold]
     pub(crate) fn log_target(&self, reason: &Reason) {
         let (pool, name, because) = (&self.name, reason.name(), explain::latency(reason, Throttles::Tenants));
@@ -70,7 +70,7 @@ impl SharedPool {
         }
     }
 
-    /// True if the target is missed, if that is new: it is missed until it is certain that it is not.
+    /// `Some(true)` if the target has become missed since the last report, `Some(false)` if it is certain to be met again.
     fn newly_missed(&self, reason: &Reason) -> Option<bool> {
         let missed = target::is_missed(reason)?;
         (self.target_missed.swap(missed, Ordering::Relaxed) != missed).then_some(missed)
@@ -79,7 +79,7 @@ impl SharedPool {
     /// Takes the lock.
     ///
     /// Workers hold it for a batch, some 10 us. Sleeping and being woken takes as long on a machine and several times
-    /// that on a virtual one, so it is tried for about as long first.
+    /// that on a virtual one, so the lock is tried for about as long before sleeping.
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, Pool<Box<Request>>> {
         const TRIES: u32 = 200;
@@ -101,11 +101,11 @@ pub(crate) struct Snapshot {
     pub(crate) config: Arc<Config>,
     /// Volumes by id; removed ones leave a gap.
     pub(crate) volumes: Vec<Option<Arc<Volume>>>,
-    /// The settings of volumes by id: a list asks this of thousands of them.
+    /// Settings of volumes by id: a list of exports needs thousands of them.
     pub(crate) settings: Vec<Option<Arc<Settings>>>,
-    /// The tenants of volumes by id, for clients that no tenant names: a reload asks this for each of thousands of connections.
+    /// Tenants of volumes by id, for clients that no tenant names: a reload needs them for thousands of connections.
     pub(crate) owners: Vec<Option<Arc<str>>>,
-    /// The tenants that name clients.
+    /// The clients that tenants name.
     pub(crate) clients: Clients,
     /// Volumes by name.
     pub(crate) by_name: HashMap<String, u32>,
@@ -133,8 +133,8 @@ impl Snapshot {
         self.volumes.get(id as usize)?.as_ref()
     }
 
-    /// The offer to a new connection. All or nothing is better than asking for each volume: the names of volumes are
-    /// then hidden before TLS.
+    /// The TLS offered to a new connection: forced if every volume needs it, which hides the names of volumes before TLS,
+    /// else at the client's choice.
     pub(crate) fn offered_tls(&self, peer: &Peer) -> Tls {
         match &self.tls {
             None => Tls::No,
@@ -162,7 +162,7 @@ impl Snapshot {
         }
     }
 
-    /// True if a client whose certificate was verified may have any volume.
+    /// True if the client's certificate does not bar it from every volume: a tenant names it, or `named_only` is not set.
     pub(crate) fn admits(&self, peer: &Peer) -> bool {
         let named_only = self.config.server.tls.as_ref().is_some_and(|tls| tls.named_only);
         let certificate = peer.caller().certificate;
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Processor time of 4,000 lookups where so many tenants name one volume by a pattern, and a client by its address.
+    /// Processor time of 4,000 lookups where `tenants` tenants name one volume by a pattern, and a client by its address.
     fn lookups(tenants: usize) -> u64 {
         let mut text = String::from("[volumes.disk-0]\nbackend = \"memory\"\nsize = 4096\n");
         for n in 0..tenants {

@@ -2,10 +2,10 @@
 
 use evenkeel_control::Duration;
 
-/// The first look after a sleep that a look would have saved.
+/// The first window after a sleep that looking would have saved.
 const SHORTEST: Duration = Duration::from_micros(10);
 
-/// A look takes about a microsecond; one that takes this long has lost the processor to another thread.
+/// A look for events takes about a microsecond; one that takes this long has lost the processor to another thread.
 const LOST: Duration = Duration::from_micros(20);
 /// The time that a wake-up adds to a wait, at most.
 const WAKING: Duration = Duration::from_micros(50);
@@ -28,14 +28,14 @@ impl Spin {
         Self { longest, window: Duration::ZERO }
     }
 
-    /// How long to look now; zero while waits are long.
+    /// How long to look for events now; zero while waits are long.
     #[inline]
     pub const fn window(&self) -> Duration {
         self.window
     }
 
-    /// True to look no longer: the last look took `took`, so the processor is wanted elsewhere. Looking on would use up
-    /// the share of it that is needed when something comes.
+    /// True to stop looking: the last look took `took`, so that another thread wants the processor. Looking on would use up
+    /// the share of it that is needed when an event comes.
     #[inline]
     pub fn is_crowded_out(&mut self, took: Duration) -> bool {
         let lost = took > LOST;

@@ -1,4 +1,4 @@
-//! The state as records for the API.
+//! The server's state as records for the API.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -28,15 +28,15 @@ use crate::snapshot::{SharedPool, Snapshot};
 use crate::volume::Volume;
 use crate::worker::seen::Seen;
 
-/// Connections by pool and tenant.
+/// Number of connections by pool and tenant.
 type Connections = HashMap<(usize, Arc<str>), u32>;
 
-/// The least window of [`PoolState::lately`].
+/// The shortest window of [`PoolState::lately`].
 pub(crate) const WINDOW: StdDuration = StdDuration::from_secs(1);
 
 /// The counters of all tenants at one moment.
 pub(crate) struct Counted {
-    /// When.
+    /// The moment, as the server's uptime.
     pub(crate) uptime: StdDuration,
     tenants: HashMap<(usize, TenantId), Counts>,
 }
@@ -51,8 +51,8 @@ pub(crate) fn count(shared: &Shared, uptime: StdDuration) -> Counted {
     Counted { uptime, tenants: ids.filter_map(counts).collect() }
 }
 
-/// Looks at everything; takes each pool's lock once for each of its tenants, for microseconds. `before`: the beginning of the
-/// window, if there is one.
+/// Collects the server's state; takes each pool's lock once for each of its tenants, for microseconds. `before`: the counters
+/// at the beginning of the window, if there is one.
 pub(crate) fn collect(shared: &Shared, engine: Engine, uptime: StdDuration, before: Option<&Counted>) -> State {
     let snapshot = shared.snapshot();
     let mut connections = Connections::new();
@@ -140,7 +140,7 @@ pub(crate) fn clients(shared: &Shared, uptime: StdDuration) -> Clients {
     Clients { uptime_s: uptime.as_secs_f64(), clients }
 }
 
-/// One pool; `None` if it was removed and nothing of it is left inside.
+/// The state of one pool; `None` if it was removed and nothing of it is left.
 fn pool(
     shared: &Shared,
     snapshot: &Snapshot,

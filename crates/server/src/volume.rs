@@ -24,30 +24,30 @@ const MIN_BLOCK: u32 = 1;
 /// Request size that is served best.
 const PREFERRED_BLOCK: u32 = 4096;
 
-/// Bytes that are given back or zeroed in about the time in which one byte is moved: punching memory takes 60 ns for a page.
+/// Bytes that are trimmed or zeroed in about the time in which one byte is moved: punching memory takes 60 ns for a page.
 pub(crate) const METADATA_RATIO: u64 = 64;
 
 /// A volume that is being served.
 pub(crate) struct Volume {
-    /// Never used again for another volume of this process.
+    /// Number of the volume, never used again in this process.
     pub(crate) id: u32,
     /// Name of the export.
     pub(crate) name: String,
-    /// The pool it is on.
+    /// Index of the volume's pool.
     pub(crate) pool: usize,
-    /// Writes are refused.
+    /// True if writes are refused.
     pub(crate) read_only: bool,
-    /// Where the bytes are.
+    /// The back end that holds the bytes.
     pub(crate) backend: Backend,
-    /// For what the ring cannot do.
+    /// Threads for the file operations that io_uring does not do.
     pub(crate) threads: Threads<Self>,
     /// Connections at present.
     pub(crate) connections: AtomicU32,
     size: AtomicU64,
     growth: Mutex<Growth>,
-    /// Extents that searches have found of late, where each costs a call of its own.
+    /// Extents expected of a search, from recent searches, where each extent costs a call.
     extents: AtomicU32,
-    /// Syncs asked for so far, and how many of them are done with.
+    /// The turn of the last sync asked for, and the last turn that a completed sync covers.
     syncs: (AtomicU64, Mutex<u64>),
     sync_failed: AtomicBool,
     sync_error: Mutex<Option<String>>,
@@ -57,21 +57,21 @@ pub(crate) struct Volume {
 /// How a volume's file was lengthened last.
 #[derive(Default)]
 struct Growth {
-    /// The number of times.
+    /// How many times the volume was lengthened.
     times: u64,
-    /// Its length before and after, as long as it may have to be cut back.
+    /// Length before and after the last time, in bytes, while it may have to be undone.
     unsettled: Option<(u64, u64)>,
 }
 
-/// More room in a volume. A file is cut back to its former length if this is dropped before it is kept.
+/// More room in a volume. If dropped without [`Self::keep`], a file is cut back to its former length.
 pub(crate) struct MoreRoom {
     volume: Arc<Volume>,
-    /// The [`Growth::times`] with it.
+    /// Value of [`Growth::times`] after this growth.
     times: u64,
 }
 
 impl MoreRoom {
-    /// The volume is going to use it.
+    /// Makes the growth final: the volume is going to use the room.
     pub(crate) fn keep(self) {
         self.volume.growth().unsettled = None;
     }
@@ -108,7 +108,7 @@ impl Volume {
         }
     }
 
-    /// The same with what a test lets fail.
+    /// The same volume with failures that a test injects.
     pub(crate) fn with(mut self, faults: Faults) -> Self {
         if let Backend::File(file) = &mut self.backend {
             file.set_faults(faults);
@@ -124,13 +124,13 @@ impl Volume {
         }
     }
 
-    /// Counts a failure; if it is to be logged, how many like it were not.
+    /// Counts a failure; `Some` if it is to be logged: how many like it went unlogged.
     pub(crate) fn count_failure(&self, kind: &'static str, error: &std::io::Error) -> Option<u64> {
         let errno = error.raw_os_error().unwrap_or_default();
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).count(kind, errno, clock::now())
     }
 
-    /// The faults of a test.
+    /// Faults that a test injects into calls on the volume's file.
     #[inline]
     pub(crate) fn faults(&self) -> &Faults {
         match &self.backend {
@@ -152,8 +152,8 @@ impl Volume {
         self.growth.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for `size` bytes. The volume's size stays as it is. One at a time, until the file is synced: one that hung
-    /// takes nothing from those after it. Does nothing if `asker` is gone, which may not have waited for so long.
+    /// Makes room for `size` bytes; the volume's size stays as it is. One call at a time, until the file is synced: a call that
+    /// hung undoes nothing of a later one. Fails if `asker` is gone, which may have stopped waiting.
     ///
     /// # Errors
     /// When the back end cannot grow so far.
@@ -193,7 +193,7 @@ impl Volume {
         Ok(MoreRoom { volume: Arc::clone(self), times: growth.times })
     }
 
-    /// Cuts back a file that was lengthened for nothing, but never what is served.
+    /// Undoes a growth that was not kept; never cuts off what is served.
     fn shorten(&self, growth: &mut Growth) {
         if let (Backend::File(file), Some((before, grown))) = (&self.backend, growth.unsettled.take())
             && let Err(error) = file.shorten(grown, before.max(self.size()))
@@ -208,9 +208,9 @@ impl Volume {
         self.size.fetch_max(size, Ordering::Relaxed);
     }
 
-    /// A request's work for the device. Zeroes that must be written count as written, up to 4 GiB a request. Giving
-    /// space back counts as what takes as long, looking for extents as what is found; reading ahead where reads go past
-    /// the cache is nothing.
+    /// The work that a request is for the device. Zeroes that must be written count as a write, up to 4 GiB a request. Trims
+    /// and other zeroes count as the bytes moved in the same time, block status as the extents expected; reading ahead counts
+    /// as a read, and as nothing where reads go past the cache.
     #[inline]
     pub(crate) fn work(&self, command: Command, flags: CommandFlags, length: u64) -> Work {
         let read = || Work::new(Kind::Read, saturate(length));
@@ -227,7 +227,7 @@ impl Volume {
         }
     }
 
-    /// Looking for extents in `length` bytes: as many as an answer may have, as there is room for, and as were found of late.
+    /// The work of looking for extents in `length` bytes: for as many as a reply may have, fit in, and were found of late.
     fn search(&self, length: u64) -> Work {
         let most = match &self.backend {
             Backend::Memory(_) | Backend::Emulate(..) => length / CHUNK,
@@ -238,15 +238,15 @@ impl Volume {
         Work::new(Kind::Meta, saturate(most.clamp(1, MAX_EXTENTS as u64)) * size_of::<Extent>() as u32)
     }
 
-    /// A search has found so many extents. What is expected of the next falls slowly, so that one of a thousand pays for itself
-    /// also among many of one.
+    /// Takes note that a search has found `extents` extents. The number expected of the next search falls by an eighth at
+    /// most, so that one search with a thousand pays for itself also among many with one.
     pub(crate) fn has_found(&self, extents: usize) {
         let expected = self.extents.load(Ordering::Relaxed);
         let expected = (expected - expected.div_ceil(8)).max(saturate(extents as u64));
         self.extents.store(expected, Ordering::Relaxed);
     }
 
-    /// Writing `length` bytes.
+    /// The work of writing `length` bytes.
     pub(crate) fn write_of(length: u64) -> Work {
         Work::new(Kind::Write, saturate(length))
     }
@@ -292,15 +292,15 @@ impl Volume {
         flags
     }
 
-    /// Notes that a flush needs a sync of what has completed so far, for [`Self::sync`].
+    /// Asks for a sync of the writes that have completed so far; returns the turn for [`Self::sync`].
     pub(crate) fn ask_for_sync(&self) -> u64 {
         self.syncs.0.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     /// Makes every write durable that had completed when `turn` was asked for. Blocks, and fails for ever once a sync has failed.
     ///
-    /// One at a time: the kernel reports a failure to one of several syncs under way, and the others must not
-    /// be answered before it is recorded. Who asked before a sync began that is over needs none of their own.
+    /// One sync at a time: the kernel reports a failure to only one of several syncs under way, and the others must not
+    /// be answered before it is recorded. A turn asked for before the last completed sync began needs no sync of its own.
     pub(crate) fn sync(&self, turn: u64) -> rustix::io::Result<()> {
         let Backend::File(file) = &self.backend else { return Ok(()) };
         let (asked, covered) = &self.syncs;
@@ -316,7 +316,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Keeps every sync waiting as long as the value lives, as a device does that hangs.
+    /// Keeps every sync waiting as long as the result lives, as a device does that hangs.
     #[cfg(test)]
     pub(crate) fn hang_syncs(&self) -> std::sync::MutexGuard<'_, u64> {
         self.syncs.1.lock().unwrap()
@@ -333,7 +333,7 @@ impl Volume {
         self.sync_failed.store(true, Ordering::Release);
     }
 
-    /// True if a sync has ever failed, or what is behind the volume may have lost what it had acknowledged.
+    /// True if a sync has ever failed, or the server or image behind the volume may have lost acknowledged writes.
     #[inline]
     pub(crate) fn is_sync_failed(&self) -> bool {
         let lost = match &self.backend {
@@ -344,7 +344,7 @@ impl Volume {
         lost || self.sync_failed.load(Ordering::Acquire)
     }
 
-    /// Why it failed.
+    /// Why a sync failed or writes may be lost, if so.
     pub(crate) fn sync_error(&self) -> Option<String> {
         match &self.backend {
             Backend::Remote(remote) => return remote.loss(),
@@ -354,7 +354,7 @@ impl Volume {
         self.sync_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The limits of requests, where the server takes reads and writes of so many bytes.
+    /// The limits of requests; `max_request`: the largest read or write that the server takes.
     pub(crate) fn limits(&self, max_request: Bytes) -> Limits {
         let (min_block, max_payload) = match &self.backend {
             Backend::Remote(remote) => (remote.guaranteed().min_block, remote.guaranteed().max_payload),

@@ -1,4 +1,4 @@
-//! How many events a second the simulator gets through, beside a bare binary heap.
+//! Events per second of the simulator, compared with a bare binary heap.
 //!
 //! ```text
 //! cargo bench -p evenkeel-sim --bench engine             a table
@@ -6,11 +6,11 @@
 //! cargo bench -p evenkeel-sim --bench engine -- --smoke  quick, with loose bounds, for CI
 //! ```
 //!
-//! A case is a whole run: clients, pool, admission, device model and everything that is counted. One event is one turn
-//! of the loop. The yardstick is `std::collections::BinaryHeap` with 128 entries: one pop and one push of a later
-//! (instant, order, number) is what the smallest simulator needs for an event. Rounds of the two alternate, so that both
-//! meet the same machine; the ratio is taken round by round. Time is CPU time of the thread, so that others on the
-//! machine count only as far as they take caches and clock rate away.
+//! A case is a whole run: clients, pool, admission, device model and all statistics. One event is one turn of the loop.
+//! The yardstick is `std::collections::BinaryHeap` with 128 entries: the smallest simulator needs one pop and one push
+//! of a later (instant, order, number) for an event. Rounds of simulator and heap alternate, so that both meet the same
+//! machine; the ratio is taken round by round. Time is CPU time of the thread, so that other processes count only as
+//! far as they slow down caches and clock rate.
 //!
 //! Under `cargo test`, which passes no `--bench`, it runs as `--smoke` does.
 
@@ -29,11 +29,11 @@ use evenkeel_sim::workload::{Requests, Spec};
 use evenkeel_sim::world::{Client, Setup, Tenant, run_quietly};
 use rustix::time::{ClockId, clock_gettime};
 
-/// In the smoke test a ratio above this fails: far beyond noise, so only something quadratic or an allocation for each
-/// event gets there. Tests are built with little optimisation, which costs the run more than the heap.
+/// The smoke test fails if an event costs more than this many times the heap's: far beyond noise, so only quadratic work or an
+/// allocation for each event gets there. Tests are built with little optimisation, which slows the run more than the heap.
 const SMOKE_RATIO: f64 = 60.0;
 
-/// Entries of the yardstick.
+/// Entries of the binary heap that runs are compared with.
 const ENTRIES: u64 = 128;
 
 struct Case {
@@ -160,7 +160,7 @@ impl Yardstick {
     }
 }
 
-/// What `body` answers and the CPU time it took, in seconds.
+/// Runs `body`; its result, and the CPU time that it took, in seconds.
 fn time<T>(body: impl FnOnce() -> T) -> (T, f64) {
     let cpu_seconds = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);

@@ -1,8 +1,8 @@
-//! The next event: an event queue in integer nanoseconds.
+//! The event queue, in integer nanoseconds of virtual time.
 //!
-//! Two kinds of things can be due. *Events* are pushed once, happen once and carry what they are about. *Alarms* are a
-//! fixed few, each set to one instant that can be moved at will, earlier or later, at no cost: for a state machine that
-//! names its next deadline anew after each call. Moving an event would leave a stale one behind in the heap.
+//! *Events* are pushed once, happen once and carry data. *Alarms* are a fixed few, each set to one instant that can be
+//! moved earlier or later at no cost: for a state machine that names a new deadline after each call. Moving an event
+//! would leave a stale one behind in the heap.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,16 +11,16 @@ use evenkeel_control::Instant;
 
 use crate::slab::Slab;
 
-/// Events that may happen at one instant before it counts as a loop. A run of a million clients that all begin at once
-/// stays below; a loop gets there in well under a second.
+/// Events at one instant of virtual time beyond which the run counts as an endless loop. A run of a million clients
+/// that all begin at once stays below; a loop gets there in well under a second.
 pub const EVENTS_AT_ONE_INSTANT: u64 = 4_000_000;
 
-/// An event that is due.
+/// The next thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due<E> {
-    /// The alarm of this number; it is off now.
+    /// The alarm of this number; the queue has switched it off.
     Alarm(usize),
-    /// An event.
+    /// An event, with its data.
     Event(E),
 }
 
@@ -28,7 +28,7 @@ pub enum Due<E> {
 /// of insertion: the order depends on nothing but the calls made.
 #[derive(Debug)]
 pub struct Queue<E, const ALARMS: usize = 0> {
-    /// When, in which order, and where among the events.
+    /// Instant, sequence number, and place in `events`.
     heap: BinaryHeap<Reverse<(Instant, u64, u32)>>,
     events: Slab<E>,
     alarms: [Instant; ALARMS],
@@ -53,30 +53,30 @@ impl<E, const ALARMS: usize> Default for Queue<E, ALARMS> {
 }
 
 impl<E, const ALARMS: usize> Queue<E, ALARMS> {
-    /// The instant of the last thing taken out.
+    /// Current virtual time: the instant of the last event or alarm taken out.
     pub fn now(&self) -> Instant {
         self.now
     }
 
-    /// Things taken out so far.
+    /// Events and alarms taken out so far.
     pub fn popped(&self) -> u64 {
         self.popped
     }
 
-    /// True if more than [`EVENTS_AT_ONE_INSTANT`] were taken out without time moving on: a loop.
+    /// True if more than [`EVENTS_AT_ONE_INSTANT`] events and alarms were taken out at the present instant: a loop.
     #[inline]
     pub fn is_looping(&self) -> bool {
         self.at_this_instant > EVENTS_AT_ONE_INSTANT
     }
 
-    /// Makes `event` happen at `at`, or now if that is past. O(log n).
+    /// Makes `event` happen at `at`, or now if `at` is past. O(log n).
     pub fn push(&mut self, at: Instant, event: E) {
         let place = self.events.insert(event);
         self.heap.push(Reverse((at.max(self.now), self.pushed, place)));
         self.pushed += 1;
     }
 
-    /// Sets an alarm to `at` (or now if that is past), wherever it was set to before; `Instant::FAR_FUTURE` turns it off.
+    /// Sets an alarm to `at`, or to now if `at` is past, in place of its earlier instant; `Instant::FAR_FUTURE` turns it off.
     ///
     /// # Panics
     /// When there is no alarm of this number.

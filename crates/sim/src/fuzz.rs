@@ -1,13 +1,13 @@
-//! Bodies of the fuzz targets, so that the same code runs under a fuzzer and, on stable, in the tests.
+//! Bodies of the fuzz targets: the same code runs under a fuzzer and, on stable Rust, in the tests.
 //!
-//! Each takes arbitrary bytes and panics if a property does not hold.
+//! Each body takes arbitrary bytes and panics if a property does not hold.
 
 use evenkeel_control::units::Kind;
 
 use crate::workload::trace::{BadLines, Event, Format, Options, Reader};
 
-/// A trace: the first byte chooses format, events and what becomes of bad lines. Reading ends, no line gives more than one
-/// record, and what stops at a bad line has read until then what goes on behind it.
+/// A trace: the first byte chooses format, events and the treatment of bad lines. Reading must end, no line may give more than
+/// one record, and a reader that stops at a bad line must give the same records before it as one that skips bad lines.
 pub fn trace(data: &[u8]) {
     let [choice, text @ ..] = data else { return };
     let format = Format::ALL.get(usize::from(choice & 7)).copied();

@@ -5,14 +5,14 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`engine`] | what happens next: an event queue in integer nanoseconds |
-//! | [`scenario`] | what is run and what must come of it, as a text |
-//! | [`sweep`] | a scenario over several settings and seeds, and what came of it |
+//! | [`engine`] | the event queue, in integer nanoseconds |
+//! | [`scenario`] | a setup and bounds on its outcome, written as a text |
+//! | [`sweep`] | a scenario over several settings and seeds, with its results |
 //! | [`report`] | results as text, as rows and as a page with plots |
-//! | [`statistics`] | what several seeds say together |
-//! | [`workload`] | what clients ask: generators and traces |
-//! | [`experiment`] | what was measured elsewhere, measured here |
-//! | [`world`] | clients, one pool or one on each of several hosts, one device, run together |
+//! | [`statistics`] | statistics over several seeds |
+//! | [`workload`] | requests of clients: generators and traces |
+//! | [`experiment`] | experiments of publications, repeated |
+//! | [`world`] | clients, one pool or one on each of several hosts, and one device, run together |
 
 pub mod engine;
 pub mod experiment;

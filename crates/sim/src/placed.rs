@@ -4,22 +4,21 @@ use evenkeel_control::placement::{Placement, Sample, Usage};
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::worker::{Counters, Worked, WorkerParams, Workers};
 
-/// How often workers tell what their connections cost, as in `serve`: a placement's interval is a multiple of it.
+/// Interval at which workers report the costs of their connections, as in `serve`; a placement's interval is a multiple of it.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
-/// Workers, and who says which of them serves which connection. Slots of the placement are numbers of the workers'
-/// connections.
+/// Workers, and the controller that assigns connections to them. A slot of the placement is the number of a connection.
 #[derive(Debug)]
 pub(crate) struct Placed {
     pub(crate) workers: Workers,
     pub(crate) placement: Placement,
-    /// When last looked at: by connection, and by worker.
+    /// Counters at the last observation: of each connection, and of each worker.
     before: Vec<Counters>,
     worked: Vec<Worked>,
 }
 
 impl Placed {
-    /// Connections where `placement` has put them.
+    /// Workers with connections that `placement` has already assigned.
     pub(crate) fn new(workers: Workers, placement: Placement) -> Self {
         let worked = vec![Worked::default(); placement.workers()];
         Self { workers, placement, before: Vec::new(), worked }
@@ -30,15 +29,15 @@ impl Placed {
         Self::new(Workers::new(params, placement.workers(), &[], seed), placement)
     }
 
-    /// One more connection; its number.
+    /// Opens a connection; its number.
     pub(crate) fn connect(&mut self) -> u32 {
         let worker = self.placement.join(self.before.len() as u32);
         self.before.push(Counters::default());
         self.workers.connect(worker)
     }
 
-    /// Tells the placement what each of `connections` has cost since the last time, and `each` what it did and on which
-    /// worker it is.
+    /// Reports to the placement the cost of connections `0..connections` since the last call; calls `each` with
+    /// connection, worker and counters.
     pub(crate) fn observe(&mut self, connections: u32, mut each: impl FnMut(u32, u32, Counters)) {
         self.before.resize(connections as usize, Counters::default());
         for (connection, before) in (0..).zip(&mut self.before) {
@@ -49,8 +48,8 @@ impl Placed {
         }
     }
 
-    /// Tells the placement how busy each worker was in the `interval` since the last time, as a worker of `serve` does
-    /// itself; its share of that time, by worker.
+    /// Reports to the placement how busy each worker was in the `interval` since the last call, as a worker of `serve`
+    /// does itself; each worker's busy part of the interval.
     pub(crate) fn tell(&mut self, interval: Duration) -> Vec<f64> {
         let usage = |(worker, before): (u32, &mut Worked)| {
             let seen = self.workers.worked(worker);
@@ -66,7 +65,7 @@ impl Placed {
         (0..).zip(&mut self.worked).map(usage).collect()
     }
 
-    /// Lets the placement decide, and moves what it says; how many connections.
+    /// Lets the placement decide, and moves the connections that it names; their number.
     pub(crate) fn tick(&mut self, now: Instant) -> usize {
         let Some(decision) = self.placement.tick(now) else { return 0 };
         for one in self.placement.moves() {

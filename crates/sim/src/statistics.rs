@@ -1,11 +1,11 @@
 //! Statistics over several seeds.
 
-/// The mean of independent values, and how far the true mean may be from it.
+/// Mean of independent values, with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
-    /// Arithmetic mean; NaN of no values.
+    /// Arithmetic mean; NaN without values.
     pub mean: f64,
-    /// Half width of the 95 % confidence interval of the mean, by Student's t distribution; NaN of fewer than two values.
+    /// Half width of the 95 % confidence interval of the mean, by Student's t distribution; NaN for fewer than two values.
     pub half_width: f64,
 }
 
@@ -15,7 +15,8 @@ const T_975: [f64; 30] = [
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 ];
 
-/// The same for ever so many: of the normal distribution, to which it tends as 1/degrees.
+/// The 97.5 % quantile for any number of degrees of freedom; beyond the table an approximation, which tends to the
+/// normal distribution's as 1/degrees.
 fn t_975(degrees: usize) -> f64 {
     match T_975.get(degrees.wrapping_sub(1)) {
         Some(&quantile) => quantile,
@@ -30,13 +31,13 @@ impl Estimate {
         Self { mean, half_width: if values.len() < 2 { f64::NAN } else { t_975(values.len() - 1) * error } }
     }
 
-    /// The statistics of a figure of each of `items`.
+    /// The estimate of `figure` over all `items`.
     pub fn over<T>(items: impl IntoIterator<Item = T>, figure: impl Fn(T) -> f64) -> Self {
         Self::of(&items.into_iter().map(figure).collect::<Vec<_>>())
     }
 }
 
-/// The mean and its standard error.
+/// The mean, and its standard error.
 fn mean_and_error(values: &[f64]) -> (f64, f64) {
     let n = values.len() as f64;
     let mean = values.iter().sum::<f64>() / n;
@@ -47,8 +48,8 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
 /// 99.5 % quantiles of Student's t distribution with 1 to 9 degrees of freedom.
 const T_995: [f64; 9] = [63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250];
 
-/// The 99 % confidence interval of the mean of independent values, by Student's t distribution; everything for fewer than
-/// two values, or more than ten. O(n).
+/// The 99 % confidence interval of the mean of independent values, by Student's t distribution. It is unbounded for
+/// fewer than two values, and for more than ten. O(n).
 pub fn interval_99(values: &[f64]) -> (f64, f64) {
     let Some(quantile) = T_995.get(values.len().wrapping_sub(2)) else { return (f64::NEG_INFINITY, f64::INFINITY) };
     let (mean, error) = mean_and_error(values);

@@ -1,4 +1,4 @@
-//! What the experiment makes of runs, on a device that is a formula: no simulation, so every branch is quick to reach.
+//! Tests of the experiment's judgements, on a device that is a formula: no simulation, so every branch is reached quickly.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -8,7 +8,7 @@ use evenkeel_control::{Duration, Instant};
 use evenkeel_sim::experiment::{Digest, LatencyDigest, Options, Report, TenantDigest, bufferbloat};
 use evenkeel_sim::world::{BudgetSpread, Deficit, Sample, Served, Setup, TenantSample};
 
-/// Throughput rises with the budget up to the knee, latency in proportion to it.
+/// Budget at the knee, in bytes: throughput rises with the budget up to it, and latency grows in proportion to the budget.
 const KNEE_BYTES: f64 = 400_000.0;
 
 fn budget(config: &Config) -> f64 {

@@ -10,7 +10,7 @@ use evenkeel_model::store::StoreParams;
 use evenkeel_sim::workload::{Requests, Spec};
 use evenkeel_sim::world::{Client, Setup, Tenant, run_quietly};
 
-/// A client that writes in bursts of 32 requests of 32 KiB, ten times a second, and nobody else; warmed up for 20 s.
+/// A setup with one client, which writes bursts of 32 requests of 32 KiB ten times a second; warmed up for 20 s.
 fn bursts(admission: Config) -> Setup {
     let workload = Spec::bursts(32, Duration::from_millis(100), Requests::random(Kind::Write, 32 << 10, 1 << 30));
     Setup {
@@ -36,8 +36,7 @@ fn bursts(admission: Config) -> Setup {
     }
 }
 
-/// What bursts bring in the long run does not depend on the budget: only while one lasts does it show what a smaller budget
-/// costs.
+/// The mean throughput of bursts does not depend on the budget; only within a burst a smaller budget shows its cost.
 #[test]
 fn pauses_between_bursts_do_not_make_a_small_budget_look_free() {
     for seed in 1..=3 {

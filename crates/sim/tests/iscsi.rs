@@ -1,4 +1,4 @@
-//! The experiment on the shared iSCSI target: its bounds, and what must hold on targets it was not made for.
+//! The experiment on the shared iSCSI target: its bars, and properties that must hold on other targets, too.
 
 use evenkeel_control::response::Config;
 use evenkeel_control::units::Kind;
@@ -66,7 +66,7 @@ fn the_same_seed_gives_the_same_report() {
 
 const BURSTS: [(u64, u64); 2] = [(5, 35), (40, 70)];
 
-/// Hosts with so many writers each, on and off, and the reader.
+/// A setup with the reader and, for each element of `writers`, a host with that many writers in bursts.
 fn bursts(link: LinkParams, writers: &[usize], config: Config) -> Setup {
     let reader = Host {
         id: 1,
@@ -169,7 +169,7 @@ fn an_open_window_is_noticed_and_all_packets_bite() {
     assert!(everything.above * 20 <= everything.windows, "{everything:?}");
 }
 
-/// Hosts log in one after the other, as they do; the bar is 1.5 x the target for a burst that is known.
+/// Hosts begin each burst one after the other; the second burst overshoots by at most 20 % of the target.
 #[test]
 fn hosts_that_return_one_by_one_are_met_in_time() {
     for target_ms in [20.0, 15.0, 10.0] {
@@ -186,7 +186,7 @@ fn hosts_that_return_one_by_one_are_met_in_time() {
     }
 }
 
-/// Windows of 1 s above the target, in per cent, with a reader of another pace and bursts of other lengths; seeds 900 to 904.
+/// Per cent of the windows of 1 s above the target, with a reader of this pace and bursts of these lengths; seeds 900 to 904.
 fn above_percent(pace: Duration, bursts_s: &[(u64, u64)], control: &Control) -> f64 {
     let active: Vec<_> = bursts_s.iter().map(|&(begin, end)| (at(begin), at(end))).collect();
     let (mut above, mut windows) = (0, 0);
@@ -217,8 +217,8 @@ fn a_target_is_held_for_a_reader_of_two_reads_a_second_and_beside_short_bursts()
     }
 }
 
-/// Where the longest delay cannot meet the target the throttle is tried, and a modelled target gives the right verdict whatever
-/// the seed.
+/// Where the longest delay cannot meet the target, the throttle is tried; on a modelled target its trial ends rightly
+/// with every seed.
 #[test]
 fn every_trial_on_a_modelled_target_ends_as_it_must() {
     let shared = LinkParams::shared();

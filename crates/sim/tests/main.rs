@@ -1,4 +1,4 @@
-//! The simulator: one program, because each costs a link.
+//! All tests of the simulator in one program, because each program costs a link.
 
 mod bufferbloat;
 mod drg;

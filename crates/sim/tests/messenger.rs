@@ -1,5 +1,5 @@
-//! The experiment on messenger workers: a few short runs with seeds that no constant was looked at with, and its
-//! bookkeeping.
+//! The experiment on messenger workers: a few short runs with seeds that were not used to choose constants, and checks
+//! of the counts.
 
 use evenkeel_control::placement::{Config, Moving};
 use evenkeel_control::{Duration, Instant};
@@ -8,7 +8,7 @@ use evenkeel_sim::experiment::messenger::world::{Outcome, Setup, Spread, simulat
 use evenkeel_sim::experiment::messenger::{self, setup};
 use evenkeel_sim::experiment::{Options, Row};
 
-/// Shorter than the experiment's: for methods that decide every second.
+/// A setup with a shorter warm-up than the experiment's, for methods that decide every second.
 fn short(writes: f64, placement: Config) -> Setup {
     Setup { lead: Duration::from_secs(4), ..setup(writes, Load::Equal, placement, 5) }
 }

@@ -1,4 +1,4 @@
-//! Cases of experiments on all processors.
+//! Runs of experiments on all processors.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ pub(crate) fn in_turn(_: &str, runs: &[(Setup, u64)]) -> Result<Vec<Digest>, Fai
     runs.iter().map(|(setup, seed)| run_quietly(setup, *seed).map(Digest::of)).collect()
 }
 
-/// What `work` makes of each seed that it makes anything of, in order: on all processors, each takes the next seed.
+/// The results of `work` for the seeds for which it returns one, in order. All processors work; each takes the next seed.
 pub(crate) fn each<R: Send>(seeds: std::ops::Range<u64>, work: impl Fn(u64) -> Option<R> + Sync) -> Vec<R> {
     let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get).min(8);
     let (next, made) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));

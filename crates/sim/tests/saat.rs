@@ -18,7 +18,7 @@ fn setup(group: usize, control: Control, seconds: u64) -> Setup {
     Setup { device, tenants, habits, control, lead, duration: Duration::from_secs(seconds) }
 }
 
-/// DAT and jitter, means over the tenants, as parts of the guarantee.
+/// DAT and jitter of a run, as parts of the guarantee; means over the tenants.
 fn figures(setup: &Setup, outcome: &Outcome) -> (f64, f64) {
     let n = setup.tenants.len() as f64;
     let of = |(place, guaranteed): (usize, f64)| {
@@ -134,8 +134,8 @@ fn other_constants_are_tried_with_their_own_device_and_tenants() {
     assert!(section.text[0].contains("between 3.00 and 3.00 %"), "12 % are beyond what fits: {}", section.text[0]);
 }
 
-/// A trace as the MSR Cambridge files have it: of every `reads_in` requests one reads; all go to `span` bytes, but
-/// 400 of 6,000 in a row to where none was before.
+/// A trace in the format of the MSR Cambridge files: one of every `reads_in` requests is a read. Requests go to `span`
+/// bytes, but of every 6,000 requests 400 in a row go to new offsets.
 fn msr(requests: u64, reads_in: u64, span: u64) -> String {
     let line = |n: u64| {
         let op = if n.is_multiple_of(reads_in) { "Read" } else { "Write" };

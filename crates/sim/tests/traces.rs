@@ -1,4 +1,4 @@
-//! Recorded traces through a whole run: the published ones where they are, and a synthetic twin of each everywhere.
+//! Recorded traces through a whole run: the published ones where their files exist, and a synthetic twin of each everywhere.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fmt::Write as _;
@@ -21,7 +21,8 @@ use evenkeel_sim::world::{Client, Run, Setup, Tenant, run};
 
 use crate::skip::skip;
 
-/// The text of a trace that is kept outside, or `None` after a note that the test was skipped.
+/// The text of a trace that is stored outside of the project; `None`, after a note that the test is skipped, if it does
+/// not exist.
 #[expect(clippy::disallowed_methods, reason = "a test may look at files")]
 fn recorded(file: &str) -> Option<String> {
     let directory = std::env::var_os("EVENKEEL_TRACES").map(PathBuf::from);
@@ -32,7 +33,7 @@ fn recorded(file: &str) -> Option<String> {
     text
 }
 
-/// A trace in the form of MQSim: `count` requests on `devices` in `span_ns`, of which every `write_every`th writes.
+/// A trace in MQSim's format: `count` requests on `devices` within `span_ns`, of which every `write_every`th is a write.
 fn synthetic(count: u64, devices: u64, span_ns: u64, write_every: u64) -> String {
     let mut rng = SplitMix64::new(1);
     let mut text = String::new();
@@ -48,7 +49,7 @@ fn records(text: &str) -> Vec<Record> {
     Reader::new(text.as_bytes(), "trace", Options::default()).map(|record| record.unwrap()).collect()
 }
 
-/// What `keys` make of a trace.
+/// The replay of the trace `text` under these keys of a workload.
 fn replay(text: &str, keys: &str) -> Replay {
     let form: Form = toml::from_str(&format!("trace = \"t\"\n{keys}")).unwrap();
     let mut open = |_: &str| -> io::Result<Box<dyn BufRead>> { Ok(Box::new(Cursor::new(text.to_owned()))) };
@@ -58,7 +59,7 @@ fn replay(text: &str, keys: &str) -> Replay {
     }
 }
 
-/// Replays on an NVMe-like store that is fast enough for all of it.
+/// Replays on an NVMe-like store that is fast enough for all requests.
 fn play(replay: Replay, seconds: u64) -> Run {
     let device = StoreParams { iops: 500_000, bandwidth_bytes_per_s: 5_000_000_000, ..StoreParams::ssd() };
     let setup = Setup {
@@ -90,7 +91,7 @@ fn play(replay: Replay, seconds: u64) -> Run {
     run(&setup, 1, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
-/// Facts about a trace: requests, devices, share of reads in percent, seconds.
+/// Figures of a trace: requests, devices, reads in per cent, seconds.
 fn facts(records: &[Record]) -> (usize, usize, f64, f64) {
     let devices: std::collections::BTreeSet<u32> = records.iter().map(|record| record.device).collect();
     let reads = records.iter().filter(|record| record.kind == Kind::Read).count();

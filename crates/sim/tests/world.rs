@@ -1,4 +1,4 @@
-//! Laws that every run obeys, whatever it is made of.
+//! Laws that every run obeys, whatever its setup.
 
 use evenkeel_control::admission::{Config, SlowFastConfig};
 use evenkeel_control::mclock::{CostModel, Qos};
@@ -98,7 +98,7 @@ prop_compose! {
     }
 }
 
-/// FNV-1a over the whole result as text.
+/// FNV-1a hash of the whole result as text.
 fn fingerprint(result: &impl std::fmt::Debug) -> u64 {
     let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     format!("{result:?}").bytes().fold(0xcbf2_9ce4_8422_2325, hash)

@@ -1,7 +1,7 @@
 //! The dashboard: a page, its style and its modules, all from the program itself.
 //!
 //! It shows the state that `/api/v1` serves, and asks for it every second. There is nothing to build, and nothing is loaded from
-//! elsewhere; browsers keep the files and ask whether they are still the same.
+//! other servers; browsers keep the files and ask whether they have changed.
 
 use axum::Router;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
@@ -46,7 +46,7 @@ const FILES: &[File] = &[
     file!("panels.js"),
 ];
 
-/// The page and what it loads.
+/// The routes of the page and of the files that it loads.
 pub(crate) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     FILES.iter().fold(Router::new(), |router, file| {
         let tag = tag(file.content);
@@ -65,7 +65,7 @@ fn answer(file: &File, tag: &HeaderValue, asked: &HeaderMap) -> Response {
     if known { (StatusCode::NOT_MODIFIED, headers).into_response() } else { (headers, file.content).into_response() }
 }
 
-/// Names a content: its FNV-1a hash, quoted. It need not resist forgery.
+/// The entity tag of a content: its FNV-1a hash, quoted. It need not resist forgery.
 fn tag(content: &str) -> HeaderValue {
     let hash = content
         .bytes()

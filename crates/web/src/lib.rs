@@ -1,4 +1,4 @@
-//! Status over TCP, which only shows, and control over a Unix socket, which may change things.
+//! Status over TCP, which changes nothing, and control over a Unix socket, which may change things.
 //!
 //! A web page anywhere can make a browser post to localhost, so nothing that changes anything is reachable over TCP,
 //! and access to the Unix socket is a file permission. Runs on its own thread, away from the data path.
@@ -35,7 +35,7 @@ pub use request::Request;
 use serve::Manager;
 use serving::{Bounds, Opening, Pace, serve};
 
-/// How often the server counts what tenants have done: windows of rates and verdicts last from one to two of these.
+/// How often the server reads the tenants' counters: windows of rates and verdicts last one to two times as long.
 const COUNTED_EVERY: Duration = Duration::from_secs(1);
 
 /// The descriptions of all metrics of a server and of an agent.
@@ -81,8 +81,8 @@ pub fn spawn(manager: Arc<Manager>, status: Option<TcpListener>, control: UnixLi
     on_a_thread(runtime, work)
 }
 
-/// Serves what only shows, on a thread of its own for as long as the process lives; HTTPS where that is `wanted`, by the
-/// certificates of the moment that `https` returns.
+/// Serves a router that changes nothing, on a thread of its own for as long as the process lives; HTTPS where that is
+/// `wanted`, with the certificates that `https` returns at the moment.
 ///
 /// # Errors
 /// When the socket cannot be used or no thread can be started.
@@ -97,7 +97,7 @@ pub fn spawn_read_only(
     on_a_thread(runtime, shown)
 }
 
-/// Shows `router` on a status address.
+/// Serves `router` on a status address, as a future.
 fn show(
     runtime: &Runtime,
     pace: Pace,
@@ -125,8 +125,8 @@ fn on_a_thread(runtime: Runtime, work: impl Future<Output = ()> + Send + 'static
     thread::Builder::new().name("evenkeel-http".into()).spawn(move || runtime.block_on(work)).map(drop)
 }
 
-/// The opening of connections to the status address, by the certificates of the moment. Where there was HTTPS, there is
-/// no plain HTTP later, although a reload has taken the certificates away.
+/// Decides how new connections to the status address begin, by the certificates of the moment. Where there was HTTPS, there
+/// is no plain HTTP later, although a reload has taken the certificates away.
 fn opening(
     wanted: bool,
     https: impl Fn() -> Option<Arc<ServerConfig>> + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! Metrics made from records: tables that say what is read from which record, and the two text formats.
+//! Metrics made from records: tables that say which figure of a record is which metric, and the two text formats.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -41,7 +41,7 @@ pub(crate) struct Family {
 /// The description of a metric, for the manual.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// Its name in a scrape, which ends in the unit, of counters in `_total`.
+    /// Its name in a scrape, ending in the unit, and for counters in `_total`.
     pub name: String,
     /// `gauge`, `counter` or `histogram`.
     pub kind: &'static str,
@@ -65,7 +65,7 @@ pub(crate) mod help {
     pub(crate) const VIOLATIONS: &str = "Seconds above the latency target.";
 }
 
-/// A metric of every `T`, or of those that have it at the moment.
+/// A metric of every record `T`, or of the records that have it at the moment.
 pub(crate) struct Metric<T> {
     name: &'static str,
     help: &'static str,
@@ -81,7 +81,7 @@ enum Read<T> {
     Histogram(fn(&T) -> &LatencyState),
 }
 
-/// A figure that goes up and down; `None` leaves the sample out.
+/// A metric that goes up and down; `None` leaves the sample out.
 pub(crate) const fn gauge<T>(
     name: &'static str,
     help: &'static str,
@@ -106,30 +106,30 @@ pub(crate) const fn time<T>(name: &'static str, help: &'static str, read: fn(&T)
     Metric { name, help, unit: SECONDS, read: Read::Time(read) }
 }
 
-/// A distribution of durations. One without any is left out: tenants that are configured and never seen cost nothing.
+/// A distribution of durations. One without samples is left out: tenants that are configured and never seen cost nothing.
 pub(crate) const fn histogram<T>(name: &'static str, help: &'static str, read: fn(&T) -> &LatencyState) -> Metric<T> {
     Metric { name, help, unit: SECONDS, read: Read::Histogram(read) }
 }
 
-/// A count as a gauge. Counts stay exact up to 2^53, centuries of any of them.
+/// A count as the value of a gauge. Counts stay exact up to 2^53, centuries of any of them.
 pub(crate) fn some(value: u64) -> Option<f64> {
     Some(value as f64)
 }
 
-/// 1 or 0.
+/// 1 if it holds, else 0.
 pub(crate) fn whether(holds: bool) -> Option<f64> {
     some(u64::from(holds))
 }
 
-/// Milliseconds, as records have them.
+/// Seconds, as metrics have them, from milliseconds, as records have them.
 pub(crate) fn ms(value: Option<f64>) -> Option<f64> {
     value.map(|ms| ms / 1e3)
 }
 
-/// Values of the labels of a sample, in the order of their names.
+/// Values of a sample's labels, in the order of the labels' names.
 pub(crate) type Values<'a> = Vec<Cow<'a, str>>;
 
-/// A record with the values that distinguish it from others of its kind.
+/// A record with the label values that distinguish it from others of its kind.
 pub(crate) type Row<'a, T> = (Values<'a>, &'a T);
 
 fn labelled<'a>(labels: &[&'static str], values: &'a Values<'_>) -> Vec<(&'static str, &'a str)> {
@@ -155,7 +155,7 @@ fn description(
 }
 
 impl<T> Table<T> {
-    /// The descriptions of its metrics.
+    /// The descriptions of the table's metrics.
     pub(crate) fn described(&self, prefix: &str) -> Vec<Description> {
         let described = |metric: &Metric<T>| {
             let (unit, metric_type) = (metric.unit.as_ref(), metric.read.metric_type());
@@ -176,7 +176,7 @@ impl Family {
         Self { name, help, unit: None, metric_type: MetricType::Counter, labels }
     }
 
-    /// Its description.
+    /// The description of the metric.
     pub(crate) fn described(&self, prefix: &str) -> Vec<Description> {
         vec![description(prefix, self.name, self.help, self.unit.as_ref(), self.metric_type, self.labels)]
     }
@@ -201,8 +201,8 @@ impl<T> Read<T> {
     }
 }
 
-/// Writes every metric of a table for every row. A metric without rows at the moment is described all the same, so
-/// that each scrape has the names of all.
+/// Writes every metric of a table for every row. A metric without rows is described all the same, so that each scrape has
+/// the names of all metrics.
 pub(crate) fn each<T>(encoder: &mut DescriptorEncoder<'_>, table: &Table<T>, rows: &[Row<'_, T>]) -> fmt::Result {
     let labelled: Vec<_> = rows.iter().map(|(values, record)| (labelled(table.labels, values), *record)).collect();
     for Metric { name, help, unit, read } in table.metrics {
@@ -237,7 +237,7 @@ pub(crate) fn family<'a>(
     Ok(())
 }
 
-/// A figure that was counted elsewhere.
+/// The value of a sample, which was counted elsewhere.
 enum Figure<'a> {
     Counter(f64),
     Gauge(f64),
@@ -256,7 +256,7 @@ impl Figure<'_> {
     }
 }
 
-/// Counts between the bounds of [`BUCKET_EXPONENTS`], and above the last.
+/// Number of durations in each bucket up to the bounds of [`BUCKET_EXPONENTS`], and above the last; with the bounds in seconds.
 fn buckets(latency: &LatencyState) -> Vec<(f64, u64)> {
     let mut fine = latency.buckets.iter().peekable();
     let bounds = BUCKET_EXPONENTS.map(|exponent| (1u64 << exponent) as f64 / 1e9).chain([f64::INFINITY]);
@@ -287,7 +287,7 @@ pub(crate) fn answer(asked: &HeaderMap, prefix: &str, collector: impl Collector)
     }
 }
 
-/// The same in the older format, which describes counters under the names of their samples and knows no units.
+/// Turns the text into the older format, which describes counters under the names of their samples and knows no units.
 fn plain(openmetrics: &str) -> String {
     let mut text = String::with_capacity(openmetrics.len());
     // A counter is known by its type, which is told after its help.

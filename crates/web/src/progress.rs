@@ -1,4 +1,4 @@
-//! How far HTTP connections have come, and which of them gives way to a new one.
+//! The stages of HTTP connections, and which connection gives way to a new one.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -10,19 +10,19 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::caller::{Caller, Process};
 
-/// How often connections look at something that does not wake them.
+/// How often connections check a condition that does not wake them.
 pub(crate) const LOOK: Duration = Duration::from_secs(1);
-/// How soon another connection is asked to give way after one that did not.
+/// How soon another connection is asked to give way after one that was asked did not.
 const ANOTHER: Duration = Duration::from_millis(2);
 
 /// The caller, as far as the network knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Origin {
-    /// One that is about to connect.
+    /// A caller that is about to connect.
     Unknown,
     /// A user on the control socket, where the kernel knows it.
     User(Option<u32>),
-    /// An address, or the /64 of IPv6 that is all one host's.
+    /// An IPv4 address, or the /64 of an IPv6 address, which is all one host's.
     Network(u64),
 }
 
@@ -49,37 +49,37 @@ impl From<&Caller> for Origin {
 /// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// The head or the body of a request, or what comes before the first one, since then.
+    /// The head or the body of a request, or anything before the first request, is incomplete since this time.
     Part(Instant),
-    /// A request waits for the client's turn: silence is not the client's then.
+    /// A request waits for the client's turn: silence is not the client's fault.
     Turn,
-    /// It is being answered, likewise.
+    /// A request is being answered: silence is not the client's fault.
     Answering,
-    /// The answer is there and is being sent, since then: how fast the client reads is its own business.
+    /// The answer is complete and is being sent since this time: how fast the client reads is its own business.
     Sending(Instant),
-    /// Between two requests.
+    /// The connection waits for the next request.
     Idle,
 }
 
-/// How far a connection has come.
+/// The stage of a connection, and requests to give way.
 pub(crate) struct Progress {
     origin: Origin,
     came: Instant,
     state: Mutex<State>,
     /// Wakes the connection when it is asked to give way.
     asked: Notify,
-    /// Wakes its next request when an answer is sent.
+    /// Wakes the connection's next request when an answer is sent.
     sent: Notify,
 }
 
 struct State {
     stage: Stage,
-    /// True from when another connection needs its place until it gets on.
+    /// True from when another connection needs its place until its stage changes.
     gives_way: bool,
 }
 
 impl Progress {
-    /// A connection that comes now.
+    /// The progress of a connection that begins now.
     pub(crate) fn new(origin: Origin) -> Self {
         let came = Instant::now();
         let state = State { stage: Stage::Part(came), gives_way: false };
@@ -94,7 +94,7 @@ impl Progress {
         self.state().stage
     }
 
-    /// It has got on, and keeps its place.
+    /// Sets the stage; the connection need not give way any more.
     pub(crate) fn enter(&self, stage: Stage) {
         *self.state() = State { stage, gives_way: false };
     }
@@ -103,14 +103,14 @@ impl Progress {
         matches!(self.stage(), Stage::Turn | Stage::Answering)
     }
 
-    /// Bytes have come.
+    /// Bytes were received: ends idleness.
     pub(crate) fn receive(&self) {
         if self.stage() == Stage::Idle {
             self.enter(Stage::Part(Instant::now()));
         }
     }
 
-    /// The system has taken all that was to be sent.
+    /// The system has taken all bytes that were to be sent: an answer that was being sent is over.
     pub(crate) fn send(&self) {
         if matches!(self.stage(), Stage::Sending(_)) {
             self.enter(Stage::Idle);
@@ -118,20 +118,20 @@ impl Progress {
         }
     }
 
-    /// Waits until no answer is being sent: a client that asks on and reads nothing has one in memory.
+    /// Waits until no answer is being sent: a client that asks on and reads nothing then has only one answer in memory.
     pub(crate) async fn until_sent(&self) {
         while matches!(self.stage(), Stage::Sending(_)) {
             self.sent.notified().await;
         }
     }
 
-    /// Nothing could be read. One that is asked to give way stays if `more` has arrived meanwhile.
+    /// Nothing could be read. A connection that is asked to give way stays if `more` says that bytes have arrived.
     pub(crate) fn starve(&self, more: impl FnOnce() -> bool) {
         let mut state = self.state();
         state.gives_way = state.gives_way && !more();
     }
 
-    /// Asks it to give way.
+    /// Asks the connection to give way.
     pub(crate) fn ask(&self) {
         self.state().gives_way = true;
         self.asked.notify_one();
@@ -142,8 +142,8 @@ impl Progress {
         self.state().gives_way
     }
 
-    /// Waits until it gives way. To be polled behind the connection, which then has read what there was: a request that
-    /// has arrived whole is answered.
+    /// Waits until the connection gives way. To be polled after the connection, which then has read all that was there: a
+    /// request that has arrived completely is answered.
     pub(crate) async fn until_it_gives_way(&self) {
         loop {
             self.asked.notified().await;
@@ -153,7 +153,7 @@ impl Progress {
         }
     }
 
-    /// Waits until the head or the body of a request has been incomplete for so long, or an answer has been sent for so long.
+    /// Waits until a request has been incomplete for `incomplete`, or an answer has been under way for `sending`.
     pub(crate) async fn until_late(&self, incomplete: Duration, sending: Duration) {
         loop {
             let (since, patience) = match self.stage() {
@@ -178,7 +178,7 @@ impl Progress {
 pub(crate) struct Crowd(Vec<Weak<Progress>>);
 
 impl Crowd {
-    /// Adds a new one. O(1) amortised; in memory there are at most about twice as many as are open.
+    /// Adds a new connection. O(1) amortised; at most about twice as many are in memory as are open.
     pub(crate) fn push(&mut self, progress: &Arc<Progress>) {
         if self.0.len() == self.0.capacity() {
             self.0.retain(|progress| progress.strong_count() > 0);
@@ -186,9 +186,9 @@ impl Crowd {
         self.0.push(Arc::downgrade(progress));
     }
 
-    /// Asks one to give way that has not sent a whole request, or else one that asks for nothing, or else one that is being
-    /// sent its answer, or else one that waits for its turn: the oldest of the client with the most of them. A client that has few is not in the way of others.
-    /// Incomplete requests have `grace` in any case. Returns when to ask again if there is no place by then.
+    /// Asks a connection to give way: one with an incomplete request, else an idle one, else one that is being sent its answer,
+    /// else one that waits for its turn. Among these it is the oldest of the client with the most of them, so that a client
+    /// with few yields last. Incomplete requests have `grace` first. Returns after which time to ask again without a free place.
     pub(crate) fn make_room(&mut self, grace: Duration) -> Duration {
         self.0.retain(|progress| progress.strong_count() > 0);
         let open: Vec<_> = self.0.iter().filter_map(Weak::upgrade).collect();

@@ -8,8 +8,8 @@ use evenkeel_server::Error;
 use serde::Serialize;
 use serde_json::json;
 
-/// Why a request was turned down; as an answer `{"error": {"kind", "message", "cure"}}`. Nothing has changed then, but
-/// by `not_recorded` and perhaps by `no_answer`.
+/// Why a request was turned down; as an answer `{"error": {"kind", "message", "cure"}}`. The request has changed nothing,
+/// except with `not_recorded` and perhaps with `no_answer`.
 #[derive(Debug, Serialize)]
 pub struct Refusal {
     /// Name of the reason, for programs.

@@ -13,9 +13,9 @@ use crate::refusal::Refusal;
 pub struct Request<S> {
     /// Method.
     pub method: Method,
-    /// Path; a name in braces stands for any. Behind `?` stand its parameters.
+    /// Path; a name in braces stands for any name. Parameters follow after `?`.
     pub path: &'static str,
-    /// Example of a body; empty where there is none.
+    /// Example of a body; empty if the request has none.
     pub body: &'static str,
     /// Answer or effect, as Markdown.
     pub effect: &'static str,
@@ -31,7 +31,7 @@ pub(crate) const fn read<S>(
     Request { method: Method::GET, path, body: "", effect, handler }
 }
 
-/// The parameters of a request, behind `?`.
+/// The parameters of a request, after `?`.
 pub(crate) struct Asked<T>(pub(crate) T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {

@@ -9,20 +9,20 @@ use evenkeel_policy::http::is_this_machine;
 
 use crate::refusal::Refusal;
 
-/// Larger than any request that makes sense.
+/// Upper bound on the body of a request, in bytes: larger than any that makes sense.
 pub(crate) const MAX_BODY_BYTES: usize = 64 << 10;
 
-/// Nothing from elsewhere, nothing inline, not in a frame of another page.
+/// A page loads nothing from elsewhere, runs nothing inline, and is not shown in a frame of another page.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Lets reading requests pass only; with `loopback` only such that were addressed to this machine.
+/// Lets only reading requests pass; with `loopback` only those that are addressed to this machine.
 pub(crate) fn read_only(router: Router, loopback: bool) -> Router {
     let router = finish(router).layer(from_fn(refuse_writes));
     let router = if loopback { router.layer(from_fn(refuse_foreign_hosts)) } else { router };
     router.layer(from_fn(refuse_two_hosts)).layer(map_response(add_headers))
 }
 
-/// Bounds requests on the control socket.
+/// Bounds the size of requests on the control socket.
 pub(crate) fn control(router: Router) -> Router {
     let router = finish(router).layer(DefaultBodyLimit::max(MAX_BODY_BYTES));
     router.layer(from_fn(refuse_two_hosts)).layer(map_response(add_headers))
@@ -54,7 +54,7 @@ async fn refuse_writes(request: Request, next: Next) -> Response {
     response
 }
 
-/// A page of a name that resolves to 127.0.0.1 would otherwise be able to read everything (DNS rebinding).
+/// Refuses a request for another host's name: a page whose name resolves to 127.0.0.1 could else read all (DNS rebinding).
 async fn refuse_foreign_hosts(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     if host.is_some_and(is_this_machine) {
@@ -73,7 +73,7 @@ async fn refuse_foreign_hosts(request: Request, next: Next) -> Response {
     refusal.into_response()
 }
 
-/// Refuses a request with two hosts: a proxy before us may go by the one and we by the other (RFC 9112, 3.2).
+/// Refuses a request with two Host headers: a proxy may go by the one and this server by the other (RFC 9112, 3.2).
 async fn refuse_two_hosts(request: Request, next: Next) -> Response {
     if request.headers().get_all(header::HOST).iter().nth(1).is_none() {
         return next.run(request).await;

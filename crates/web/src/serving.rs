@@ -34,41 +34,41 @@ use crate::caller::Caller;
 use crate::progress::{Crowd, LOOK, Origin, Progress, Stage};
 use crate::rules::MAX_BODY_BYTES;
 
-/// The first request of a connection for it does not wait for the client's turn: connections have waited for theirs, and
-/// one address of this machine has monitoring and storms.
+/// Path whose request, as the first of a connection, does not wait for the client's turn: connections have waited for theirs,
+/// and monitoring may share one address with storms.
 const HEALTH: &str = "/healthz";
 
-/// Times and numbers, all of them counted from the beginning: a byte now and then makes nothing longer.
+/// Bounds on connections, all counted from a beginning: a byte now and then makes none of the times longer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Connections at once. For a further one another [gives way](Crowd::make_room); while all are being answered it waits.
-    /// Monitoring needs a handful.
+    /// Connections at once. For a further one another [gives way](Crowd::make_room); while all are being answered, the new
+    /// one waits. Monitoring needs a handful.
     pub(crate) connections: usize,
-    /// The time that a connection has for its first request before it gives way to another: longer than a busy machine
+    /// Time that a connection has for its first request before it may have to give way to another: longer than a busy machine
     /// takes from connecting to sending. At most `connections` come and go per `grace`.
     pub(crate) grace: Duration,
-    /// Of one address beyond this machine; further ones are closed.
+    /// Connections of one address beyond this machine; further ones are closed.
     pub(crate) of_address: usize,
-    /// Until TLS stands.
+    /// Time until TLS is established.
     pub(crate) handshake: Duration,
-    /// Until the head of a request is there, from its first byte, the first one of a connection from its beginning; and
-    /// then until its body is.
+    /// Time for the head of a request, from its first byte (for the first request of a connection from the connection's
+    /// beginning), and as much again for its body.
     pub(crate) head: Duration,
-    /// Until the next request begins. Not one of the periods that are usual for scrapers, whose next request would meet
-    /// the end.
+    /// Time until the next request begins. Differs from the usual periods of scrapers, whose next request would meet the
+    /// end of the connection.
     pub(crate) idle: Duration,
-    /// Until an answer is sent.
+    /// Time until an answer is completely sent.
     pub(crate) answer: Duration,
-    /// Nothing moves.
+    /// Time in which no byte moves, though no answer is awaited.
     pub(crate) silence: Duration,
-    /// The whole connection, which then ends behind the answer under way.
+    /// Time of the whole connection, which then ends after the answer under way.
     pub(crate) life: Duration,
-    /// The time that the last answer has left.
+    /// Time that the last answer has when the connection is to end.
     pub(crate) last_answer: Duration,
 }
 
 impl Bounds {
-    /// Those of a server. A scraper asks every 15 s or so; a client that is cut off can connect again.
+    /// The bounds of a server. A scraper asks every 15 s or so; a client that is cut off can connect again.
     pub(crate) const USUAL: Self = Self {
         connections: 64,
         grace: Duration::from_millis(20),
@@ -83,13 +83,13 @@ impl Bounds {
     };
 }
 
-/// The opening of a connection.
+/// How a connection begins.
 pub(crate) enum Opening {
-    /// A request.
+    /// With a request.
     Plain,
-    /// TLS.
+    /// With TLS.
     Secure(Arc<ServerConfig>),
-    /// Nothing: there was TLS here once, and there is nothing to begin it with any more.
+    /// Not at all: there was TLS here once, and there are no certificates for it any more.
     Close,
 }
 
@@ -103,7 +103,7 @@ impl Opening {
     }
 }
 
-/// The processor time of all that is asked by HTTP.
+/// Bounds the processor time of all requests by HTTP.
 pub(crate) type Pace = Arc<Paced<Origin>>;
 
 /// Waits until it is a client's turn.
@@ -114,12 +114,12 @@ async fn turn(pace: &Paced<Origin>, origin: Origin) {
 }
 
 thread_local! {
-    /// Up to where the processor time of this thread is charged. It serves HTTP and nothing else.
+    /// The moment up to which this thread's processor time is charged. The thread serves HTTP and nothing else.
     static CHARGED: Cell<Option<Work>> = const { Cell::new(None) };
 }
 
-/// Charges the processor time of `work` to a client, and what this thread has taken to come to it: that is as much again
-/// when requests are short.
+/// Charges a client the processor time of `work`, and the time that this thread took to come to it, which is as much again
+/// for short requests.
 async fn charged<T>(pace: &Paced<Origin>, origin: Origin, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let step = |context: &mut Context<'_>| {
@@ -132,11 +132,11 @@ async fn charged<T>(pace: &Paced<Origin>, origin: Origin, work: impl Future<Outp
 }
 
 tokio::task_local! {
-    /// The payer for a request's work on other threads.
+    /// The payer of a request's work on other threads.
     static PAYS: (Pace, Origin);
 }
 
-/// Does what a request asks for on a thread that may take its time, and charges it like the rest of the request.
+/// Does part of a request on a thread that may take its time, and charges it like the rest of the request.
 ///
 /// # Errors
 /// When `work` panics.
@@ -154,8 +154,8 @@ pub(crate) async fn elsewhere<T: Send + 'static>(work: impl FnOnce() -> T + Send
 }
 
 /// Serves a listener for as long as the process lives. `from` returns the other end of a connection, which
-/// requests carry as an extension; `opening` what one that comes now begins with. Those that began otherwise end. All
-/// listeners with the same `pace` together take no more time than that allows.
+/// requests carry as an extension; `opening` says how a new connection begins. Connections that began otherwise are ended.
+/// All listeners with the same `pace` together take no more processor time than that allows.
 pub(crate) async fn serve<L: Listener>(
     mut listener: L,
     router: Router,
@@ -228,15 +228,15 @@ pub(crate) async fn serve<L: Listener>(
     }
 }
 
-/// Waits until connections begin with something else.
+/// Waits until new connections begin otherwise than `begun`.
 async fn until_otherwise(opening: &impl Fn() -> Opening, begun: &Opening) {
     while opening().is(begun) {
         sleep(LOOK).await;
     }
 }
 
-/// Answers one connection's requests until it ends, or its time is over, or `over`; then ends it behind the answer
-/// under way. What goes wrong is the client's business.
+/// Answers one connection's requests until the connection ends, its time is over, or `over` is done; then ends it after the
+/// answer under way. Errors of the connection are the client's business.
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
@@ -280,8 +280,8 @@ async fn converse(
     let _ = timeout(bounds.last_answer, connection).await;
 }
 
-/// All of a body, so that one that does not arrive keeps its connection from counting as one that is being answered. What is
-/// more than is ever taken is left, and refused by its length.
+/// Reads all of a body, so that one that does not arrive keeps its connection from counting as being answered. The excess over
+/// [`MAX_BODY_BYTES`] is left unread, and refused by its length.
 async fn whole(mut body: Incoming) -> hyper::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     while bytes.len() <= MAX_BODY_BYTES
@@ -292,15 +292,15 @@ async fn whole(mut body: Incoming) -> hyper::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Connections by where they come from.
+/// Number of connections by the network that they come from.
 #[derive(Clone, Default)]
 struct Shares(Arc<Mutex<HashMap<u64, usize>>>);
 
-/// A connection that counts, until it is dropped.
+/// A connection that counts among those of its network, until dropped.
 struct Share(Option<(Shares, u64)>);
 
 impl Shares {
-    /// `None` if that address has its share already.
+    /// Counts a connection; `None` if its network has `most` already.
     fn take(&self, from: Option<IpAddr>, most: usize) -> Option<Share> {
         let from = from.filter(|address| !address.to_canonical().is_loopback());
         let Some(Origin::Network(key)) = from.map(Origin::from) else { return Some(Share(None)) };
@@ -327,7 +327,7 @@ impl Drop for Share {
     }
 }
 
-/// A connection that fails when nothing moves for a while, and no answer is awaited.
+/// A connection that fails when no byte moves for a while, unless an answer is awaited.
 struct Impatient<T> {
     inner: T,
     patience: Duration,
@@ -340,7 +340,7 @@ impl<T> Impatient<T> {
         Self { inner, patience, progress, silence: Box::pin(sleep(patience)) }
     }
 
-    /// Restarts the clock when something moved, and fails when the time is over.
+    /// Restarts the clock when something has moved, and fails when the time is over.
     fn watch<R>(&mut self, context: &mut Context<'_>, result: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if result.is_ready() || self.progress.is_answering() {
             self.silence.as_mut().reset(Instant::now() + self.patience);

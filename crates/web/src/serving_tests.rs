@@ -1,4 +1,4 @@
-//! Bounds on HTTP connections, short ones, with real sockets.
+//! Bounds on HTTP connections, made short, with real sockets.
 
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use super::*;
 
 /// Longest wait for something that takes milliseconds; reaching it is a failure.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Nothing ends by itself, before patience does.
+/// Bounds with which nothing ends by itself before [`PATIENCE`].
 const LONG: Bounds = Bounds {
     connections: 8,
     grace: Duration::ZERO,
@@ -29,7 +29,7 @@ const LONG: Bounds = Bounds {
 };
 const NEVER: Duration = Duration::from_secs(3_600);
 const SHORT: Duration = Duration::from_millis(200);
-/// Time for an answer before it is over, even on a busy machine.
+/// How long an answer may take, even on a busy machine.
 const FOR_AN_ANSWER: Duration = Duration::from_secs(2);
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
@@ -77,7 +77,7 @@ async fn work() -> &'static str {
     "here"
 }
 
-/// Whether a request on this connection is answered.
+/// True if a request on this connection is answered.
 async fn is_answered(stream: &mut TcpStream) -> bool {
     is_answered_at(stream, "/").await
 }
@@ -230,7 +230,7 @@ async fn bytes_that_the_runtime_has_not_seen_count_as_arrived() {
     assert!(read() && !progress.gives_way());
 }
 
-/// `GET /healthz` on a connection of its own: how long it takes.
+/// Sends `GET /healthz` on a connection of its own; returns how long the answer takes.
 fn probe(address: SocketAddr) -> Duration {
     let begun = Instant::now();
     let mut stream = std::net::TcpStream::connect(address).unwrap();
@@ -242,7 +242,7 @@ fn probe(address: SocketAddr) -> Duration {
     begun.elapsed()
 }
 
-/// Half-sent requests from this address, of which those that the server closes come again, until it is dropped.
+/// Half-sent requests from this address; those that the server closes are sent again, until this is dropped.
 struct HalfSent {
     came: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
@@ -250,7 +250,7 @@ struct HalfSent {
 }
 
 impl HalfSent {
-    /// So many at once, when all of them have come.
+    /// Starts `most` half-sent requests at once; returns when all have connected.
     fn start(address: SocketAddr, most: usize) -> Self {
         let (came, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (counts, ends) = (Arc::clone(&came), Arc::clone(&over));
@@ -288,7 +288,7 @@ impl Drop for HalfSent {
     }
 }
 
-/// Starts a server on a thread of its own, where so much processor time may be used at once.
+/// Starts a server on a thread of its own; `burst_ms`: processor time that may be used at once.
 fn start_apart(bounds: Bounds, burst_ms: u64) -> SocketAddr {
     let burst = evenkeel_control::Duration::from_millis(burst_ms);
     let pace = Arc::new(Paced::new(evenkeel_control::duty::Config { one_in: 10, burst }));
@@ -381,7 +381,7 @@ async fn an_answer_may_take_longer_than_silence_and_is_followed_by_it() {
     assert!(said.ends_with(b"here"), "{ended:?} after {said:?}");
 }
 
-/// A client that has asked for large answers, so many at once, and has the beginning of the first.
+/// A client that has asked for `answers` large answers at once, and has read the beginning of the first.
 async fn slow_reader(address: SocketAddr, path: &str, answers: usize) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let requests = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").repeat(answers);
@@ -390,7 +390,7 @@ async fn slow_reader(address: SocketAddr, path: &str, answers: usize) -> TcpStre
     stream
 }
 
-/// Reads up to the end of the stream, or of so many large answers; how many bytes that were.
+/// Reads up to the end of the stream, or of `answers` large answers; returns the number of bytes.
 async fn read_on(stream: &mut TcpStream, answers: usize) -> usize {
     let (mut all, mut some) = (0, vec![0; 1 << 20]);
     while all < answers * LARGE {
@@ -451,7 +451,7 @@ async fn further_connections_wait_while_all_are_being_answered() {
     assert!(timeout(PATIENCE, second.read(&mut [0; 1])).await.expect("served").is_ok_and(|read| read == 1));
 }
 
-/// Begins TLS, and has no certificate to go on with.
+/// A configuration that begins TLS, and has no certificate to go on with.
 fn secure() -> Arc<ServerConfig> {
     let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
     let builder = builder.with_safe_default_protocol_versions().unwrap().with_no_client_auth();

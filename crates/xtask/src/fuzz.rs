@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: coverage-guided fuzzing with the stable compiler. What the inputs reach is kept in `fuzz/corpus`,
-//! and every run is a line in `docs/results/fuzzing.md`.
+//! `cargo xtask fuzz`: coverage-guided fuzzing with the stable compiler. Inputs that reach new code are kept in
+//! `fuzz/corpus`, and every run adds a line to `docs/results/fuzzing.md`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,20 +10,20 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use evenkeel_labs::base::{build, process};
 
-/// cargo-fuzz's options for a nightly compiler that the stable one has too: counters at each edge, and what is compared
-/// with what.
+/// Compiler options that cargo-fuzz uses with nightly and that stable has, too: counters at each edge, and tracing of
+/// comparisons.
 const INSTRUMENTED: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
-/// Longest input: several messages of any kind.
+/// Longest input, in bytes: enough for several messages of any kind.
 const MAX_INPUT_BYTES: u64 = 4_096;
-/// One input runs for microseconds; after so many seconds it counts as a finding.
+/// Time for one input, in seconds, from which on it counts as a finding; inputs normally take microseconds.
 const MAX_INPUT_S: u64 = 10;
-/// Likewise for memory.
+/// Memory of a fuzzing process, in MB, above which its input counts as a finding.
 const MAX_MEMORY_MB: u64 = 1_024;
-/// Bytes of a target's corpus that are kept: twelve such stay below 1 MB.
+/// Upper bound on the bytes that are kept of a target's corpus: twelve corpora stay below 1 MB.
 const MAX_CORPUS_BYTES: u64 = 80_000;
-/// The longest time of a build, or of what follows a run.
+/// Longest time of a build or a merge, and of a fuzzing run beyond its own duration.
 const LIMIT: Duration = Duration::from_secs(40 * 60);
 
 /// Arguments of `cargo xtask fuzz`.
@@ -37,10 +37,10 @@ pub(crate) struct Args {
     targets: Vec<String>,
 }
 
-/// The result of one target.
+/// The result of fuzzing one target.
 struct Outcome {
     target: String,
-    /// Processor time.
+    /// Processor time of the fuzzing run.
     cpu: Duration,
     executions: u64,
     files: usize,
@@ -48,10 +48,9 @@ struct Outcome {
     findings: Vec<PathBuf>,
 }
 
-/// Runs the targets one after the other; whether nothing was found.
+/// Runs the targets one after the other; the result is true if there are no findings.
 ///
-/// # Errors
-/// When the targets cannot be built or run.
+/// # Errors|When the targets cannot be built or run.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let folder = build::workspace().join("fuzz");
     let programs = build_targets(&folder)?;
@@ -74,7 +73,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(clean)
 }
 
-/// Builds all targets; where they are.
+/// Builds all targets; returns the folder of their programs.
 fn build_targets(folder: &Path) -> Result<PathBuf> {
     let version = process::output(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?;
@@ -88,7 +87,7 @@ fn build_targets(folder: &Path) -> Result<PathBuf> {
     Ok(folder.join("target").join(host).join("release"))
 }
 
-/// Fuzzes one target from its corpus on, and keeps the inputs that reach more.
+/// Fuzzes one target for `time`, beginning with its corpus; adds the inputs that reach new code to the corpus.
 fn fuzz(folder: &Path, program: &Path, target: &str, time: Duration) -> Result<Outcome> {
     let (kept, found) = (folder.join("corpus").join(target), folder.join("target/corpus").join(target));
     let artifacts = folder.join("artifacts").join(target);
@@ -121,8 +120,8 @@ fn fuzz(folder: &Path, program: &Path, target: &str, time: Duration) -> Result<O
     Ok(Outcome { target: target.to_owned(), cpu, executions, files, bytes, findings })
 }
 
-/// Removes the longest of the inputs that a fuzzer has made, which it names by their digest, until the rest is small
-/// enough; how many are left, with their bytes.
+/// Removes the longest of the inputs that the fuzzer has made (their names are digests) until the folder has at most
+/// [`MAX_CORPUS_BYTES`]. Returns the number of files left, and their bytes.
 fn bound(folder: &Path) -> Result<(usize, u64)> {
     let mut files: Vec<(bool, u64, PathBuf)> = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -142,7 +141,7 @@ fn bound(folder: &Path) -> Result<(usize, u64)> {
     Ok((files.len(), bytes))
 }
 
-/// Adds a line to the page of results.
+/// Adds a line to `docs/results/fuzzing.md`.
 fn record(outcome: &Outcome) -> Result<()> {
     const HEAD: &str = "# Fuzzing\n\n\
         Written by `cargo xtask fuzz`, one line for each run of a target, in processor time. What was found is below the table.\n\n\

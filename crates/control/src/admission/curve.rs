@@ -45,8 +45,8 @@ pub(super) struct Fit {
     pub(super) highest_ms: f64,
 }
 
-/// The same curve from centred sums; `None` unless the latencies differ by more than `min_deviation`
-/// (standard deviation of ln(latency): 0.02 is 2 %).
+/// Fits `throughput = a + slope · ln(latency)` from centred sums; `None` unless the latencies differ by more than
+/// `min_deviation` (standard deviation of ln(latency): 0.02 is 2 %).
 pub(super) fn fit<'a>(samples: impl Iterator<Item = &'a Sample> + Clone, min_deviation: f64) -> Option<Fit> {
     let (mut n, mut mean_x, mut mean_y) = (0.0, 0.0, 0.0);
     let (mut lowest_ms, mut highest_ms) = (f64::INFINITY, 0.0f64);

@@ -16,7 +16,7 @@ const QUEUE: f64 = 4.0;
 const SMOOTHING: f64 = 0.2;
 /// Completions in the long-term mean.
 const WINDOW: f64 = 600.0;
-/// Requests at the start.
+/// The limit at the start, in requests.
 const INITIAL: f64 = 20.0;
 
 /// The limit.

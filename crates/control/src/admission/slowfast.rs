@@ -43,9 +43,9 @@ struct FastInterval {
     min_latency: Duration,
     /// `await_effect`: what was admitted before this instant does not count.
     counts_from: Instant,
-    /// Something completed that does not count.
+    /// True if something completed that does not count.
     stale: bool,
-    /// Violations in a row.
+    /// Intervals in a row that missed the target.
     violations: u32,
 }
 
@@ -57,10 +57,10 @@ struct SlowInterval {
     waited: u64,
     bytes: u64,
     peak_bytes: u64,
-    /// Fast intervals with completions, and those that missed the target with the smallest budget.
+    /// Fast intervals with completions; `unachievable`: those that missed the target with the smallest budget.
     judged: u32,
     unachievable: u32,
-    /// Smallest latency of the latter; `Duration::MAX` = none.
+    /// Smallest latency of the unachievable intervals; `Duration::MAX` = none.
     unachievable_min: Duration,
 }
 
@@ -170,7 +170,7 @@ impl SlowFast {
         slow.completions += 1;
     }
 
-    /// Closes the intervals that ended by `now`, in order of their ends; whether anything was decided.
+    /// Closes the intervals that ended by `now`, in order of their ends; true if anything was decided.
     ///
     /// All that was observed lies before the earlier end, so each loop has something to do at most once, and the
     /// empty intervals up to `now` are skipped by arithmetic: three steps at most, however late the call.

@@ -15,7 +15,7 @@ const ALPHA: f64 = 3.0;
 const BETA: f64 = 6.0;
 /// Completions for each request of the limit until the lowest latency is measured anew.
 const PROBE_EVERY: f64 = 30.0;
-/// Requests at the start.
+/// The limit at the start, in requests.
 const INITIAL: f64 = 20.0;
 
 /// The limit.

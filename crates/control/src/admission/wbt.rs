@@ -12,9 +12,9 @@ use crate::time::{Duration, Instant};
 const WINDOW_NS: f64 = 1e8;
 /// Budget at step 0: 16 requests (Linux's default depth) of 64 KiB.
 const BASE_BYTES: u64 = 1 << 20;
-/// Steps below which the budget does not grow: 2 doublings.
+/// Lowest step: the budget is the base doubled twice.
 const MIN_STEP: i32 = -2;
-/// Steps beyond which the budget does not shrink.
+/// Highest step: the budget shrinks no further.
 const MAX_STEP: i32 = 16;
 /// Windows in a row without completions until the step moves towards 0.
 const UNKNOWN_WINDOWS: u32 = 5;
@@ -57,7 +57,7 @@ impl Wbt {
         self.min_latency = self.min_latency.min(done.latency);
     }
 
-    /// Closes the windows that ended by `now`; what it decided, if it knows anything. O(1): empty windows bring the
+    /// Closes the windows that ended by `now`; returns the reason if the step was decided anew. O(1): empty windows bring the
     /// step to 0 at last, and nothing changes from there.
     pub(super) fn close(&mut self, now: Instant) -> Option<Reason> {
         let min = core::mem::replace(&mut self.min_latency, Duration::MAX);

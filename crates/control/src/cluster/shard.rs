@@ -1,8 +1,8 @@
-//! Shards: parts of a cluster that the others know by one sum.
+//! Shards: parts of a cluster that the hosts of other shards know only by a sum.
 //!
-//! A shard is a range of the hashes of hosts' names: all of them halved `bits` times. Hosts may halve differently, because
-//! they have other settings or see the cluster grow at another time. Shards that overlap then contain each other, and of
-//! those only the larger one counts ([`cover`]): every host is in exactly one that does.
+//! A shard is a range of the hashes of hosts' names: the range of all hashes halved `bits` times. Hosts may halve
+//! differently, because they have other settings or see the cluster grow at another time. Of two shards that overlap, one
+//! then contains the other, and only the larger one counts ([`cover`]): every host is in exactly one shard that counts.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ pub const MAX_BITS: u8 = 12;
 /// Bits of a hash.
 const HASH_BITS: u8 = 16;
 
-/// The hash of a host's name: the same everywhere, and even over names that differ little.
+/// The hash of a host's name: the same everywhere, and evenly spread even over names that differ little.
 pub fn hash(host: &str) -> u16 {
     // FNV-1a, and the last steps of SplitMix64, because the high bits of the former change little with the last letters.
     let hash = host
@@ -49,19 +49,19 @@ impl Shard {
         self.bits
     }
 
-    /// The hashes of its hosts' names.
+    /// The range of hashes of names that makes the shard.
     pub fn hashes(&self) -> RangeInclusive<u16> {
         let width = 1u32 << (HASH_BITS - self.bits);
         let first = u32::from(self.index) * width;
         first as u16..=(first + (width - 1)) as u16
     }
 
-    /// True if a host is in it.
+    /// True if a host is in this shard.
     pub fn holds(&self, host: &str) -> bool {
         Self::of(host, self.bits) == *self
     }
 
-    /// Larger shards that contain it, the whole first.
+    /// All larger shards that contain this one, the whole cluster first.
     pub fn within(&self) -> impl Iterator<Item = Self> + use<> {
         let Self { bits, index } = *self;
         (0..bits).map(move |fewer| Self { bits: fewer, index: index >> (bits - fewer) })
@@ -81,7 +81,7 @@ pub struct NoShard;
 impl FromStr for Shard {
     type Err = NoShard;
 
-    /// As it is displayed, and no other way: a shard has one name.
+    /// Reads exactly the text that `Display` writes, such as `3-005`: a shard has one name.
     fn from_str(text: &str) -> Result<Self, NoShard> {
         let (bits, index) = text.split_once('-').ok_or(NoShard)?;
         if !(1..=2).contains(&bits.len()) || index.len() != 3 || index.bytes().any(|b| b.is_ascii_uppercase()) {
@@ -95,17 +95,17 @@ impl FromStr for Shard {
     }
 }
 
-/// The sizes at which a cluster is divided, and into which.
+/// The size from which a cluster is divided, and the size of its shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Clusters of up to so many members are not divided.
+    /// Clusters of up to this many members are not divided.
     pub above: u64,
-    /// Members of a shard, at most, in the mean; `None`: as many as there are shards, so that a host reads the least.
+    /// Most members of a shard, in the mean over shards; `None`: as many as there are shards, so that a host reads the least.
     pub most: Option<u64>,
 }
 
 impl Sizes {
-    /// How often a cluster of so many members is to be halved.
+    /// How often a cluster of `hosts` members is to be halved; 0 if it is not divided.
     pub fn bits(&self, hosts: u64) -> u8 {
         if hosts <= self.above {
             return 0;
@@ -117,7 +117,8 @@ impl Sizes {
         (1..MAX_BITS).find(|&bits| enough(bits)).unwrap_or(MAX_BITS)
     }
 
-    /// The same for a cluster that is halved `now` times: shards unite again only when it has become smaller by a fifth.
+    /// [`Self::bits`] for a cluster that is halved `now` times: shards unite again only when it has become smaller by a
+    /// fifth.
     pub fn bits_after(&self, now: u8, hosts: u64) -> u8 {
         let (more, fewer) = (self.bits(hosts), self.bits(hosts.saturating_add(hosts / 4)));
         if more > now { more } else { fewer.min(now) }
@@ -127,16 +128,17 @@ impl Sizes {
 /// The state of a shard in a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// Which.
+    /// The shard.
     pub shard: Shard,
-    /// Periods since its newest sum; 0 = that is of this period.
+    /// Age of the shard's newest sum in periods; 0 = it is of this period.
     pub age: u64,
-    /// Members that are in its sum.
+    /// Members that are in the shard's newest sum.
     pub members: u64,
 }
 
-/// Which of the shards count, so that no host counts twice: of those that overlap, the larger one, because it contains
-/// the smaller one. But a suspect one does not count any more when those within it have sums of as many members.
+/// The shards that count, so that no host counts twice. Of shards that overlap the larger one counts, because it contains the
+/// smaller one. But a larger shard without a sum of this period (a suspect one) is replaced when shards within it have sums
+/// of as many members.
 pub fn cover(shards: &[Seen]) -> BTreeSet<Shard> {
     let current: BTreeSet<Shard> = shards.iter().filter(|seen| seen.age == 0).map(|seen| seen.shard).collect();
     let mut counts: BTreeSet<Shard> =

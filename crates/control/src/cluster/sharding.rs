@@ -2,10 +2,10 @@
 //! other shards one sum each.
 //!
 //! Two [`Membership`]s of the same kind, one over the other: in the first one hosts report, in the second one shards. When
-//! the hosts of a shard have reported period k, one of them adds up what they reported and publishes the sum. From
-//! then on all decide from the sums alone, their own shard's included as it was published, so that all decide from the
-//! same. No host is elected: the first by name of those that reported is the first to publish, the next one does it a
-//! quarter of a period later if nothing has come, and so on; of one period the first sum that is written counts.
+//! the hosts of a shard have reported period k, one of them adds up what they reported and publishes the sum. From then on
+//! all decide from the sums alone, their own shard's included as it was published, so that all decide from the same. No host
+//! is elected: the first by name of the hosts that reported publishes first; the next one does so a quarter of a period later
+//! if no sum has come, and so on. The first sum that is written about a period counts.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};
@@ -15,9 +15,11 @@ use super::shard::{Seen, Shard, Sizes, cover};
 use super::{Config, Fault, Membership, Presence, Report, SKEW_PERIODS, Status, View};
 use crate::{Duration, Instant, InvalidConfig};
 
-/// Shards that are kept track of: as many as there can be, so that a change of how finely a cluster is divided fits too.
+/// Most shards that are kept track of: as many as there can be of all sizes, so that they fit while a cluster changes how
+/// finely it is divided.
 const MAX_SHARDS: usize = 2 << super::shard::MAX_BITS;
-/// Half periods for which a sum is waited for: those for which a host is, and one for the sum's own way.
+/// Half periods for which a sum is waited for after it was due: three for the hosts' reports, as by default, and two for the
+/// sum's own way.
 const SUM_LATE: u64 = 5;
 /// Decisions in a row that have to find a cluster too finely divided before it is divided more coarsely.
 const SMALLER_FOR: u32 = 10;
@@ -25,24 +27,24 @@ const SMALLER_FOR: u32 = 10;
 /// A host's or shard's part of the cluster's statistics.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Contribution<C> {
-    /// How often its hosts halve the cluster.
+    /// How often the host, or the shard's hosts, halve the cluster.
     pub bits: u8,
-    /// How many members it speaks for.
+    /// Number of members whose statistics are in `content`.
     pub members: u64,
-    /// Statistics.
+    /// The members' statistics, added up.
     pub content: C,
 }
 
 /// A sum to be published.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sum<C> {
-    /// Of which shard.
+    /// The shard that the sum is over.
     pub shard: Shard,
-    /// Of which period.
+    /// The period that the sum is about.
     pub period: u64,
-    /// It is the last one: no host is left that would publish another.
+    /// True if this is the shard's last sum: no host is left that would publish another.
     pub leaving: bool,
-    /// How many members, and their statistics together.
+    /// The shard's members and their statistics, added up.
     pub contribution: Contribution<C>,
 }
 
@@ -60,7 +62,7 @@ pub struct Cluster<C> {
     shard: Shard,
     /// The period since which sums of shards decide, if they do.
     divided: Option<u64>,
-    /// A sum that this host publishes if no other has by then.
+    /// A sum, and when this host publishes it if no other host has done so.
     unpublished: Option<(Instant, Sum<C>)>,
     decided: Option<u64>,
     /// Members of the last view.
@@ -70,7 +72,8 @@ pub struct Cluster<C> {
 }
 
 impl<C: Clone + PartialEq> Cluster<C> {
-    /// Nothing known yet; not divided. `own` is the name of this host, `incarnation` which life of it this is.
+    /// A cluster of which nothing is known yet, not divided. `own` is the name of this host, `incarnation` that of its
+    /// reports ([`Report::incarnation`]).
     ///
     /// # Errors
     /// When a setting is out of range.
@@ -104,7 +107,7 @@ impl<C: Clone + PartialEq> Cluster<C> {
         self.members.config()
     }
 
-    /// Other sizes from now on.
+    /// Changes the sizes at which the cluster is divided.
     pub fn set_sizes(&mut self, sizes: Sizes) {
         self.sizes = sizes;
         if self.size > 0 {
@@ -112,17 +115,17 @@ impl<C: Clone + PartialEq> Cluster<C> {
         }
     }
 
-    /// The shard whose hosts are read one by one.
+    /// The shard whose hosts this host reads one by one.
     pub fn shard(&self) -> Shard {
         self.shard
     }
 
-    /// The shard whose hosts should be: call [`Cluster::divide`] once they are all known.
+    /// The shard whose hosts this host should read one by one: call [`Cluster::divide`] once they are all known.
     pub fn wanted(&self) -> Shard {
         Shard::of(&self.own, self.wanted)
     }
 
-    /// From now on the hosts of `shard` are read one by one, in which this host is; others are forgotten.
+    /// Reads the hosts of `shard`, to which this host belongs, one by one from now on; other hosts are forgotten.
     pub fn divide(&mut self, now: Instant, shard: Shard) {
         if shard == self.shard {
             return;
@@ -146,7 +149,7 @@ impl<C: Clone + PartialEq> Cluster<C> {
         self.size
     }
 
-    /// Takes a host's report in; see [`Membership::observe`]. Those of other shards are left out, without a word.
+    /// Takes a host's report in; see [`Membership::observe`]. Reports of hosts of other shards are ignored without an error.
     ///
     /// # Errors
     /// Why the report was ignored.
@@ -154,10 +157,10 @@ impl<C: Clone + PartialEq> Cluster<C> {
         if self.shard.holds(host) { self.members.observe(now, host, report) } else { Ok(()) }
     }
 
-    /// Takes a shard's sum in, one's own included, when it has come back.
+    /// Takes a shard's sum in; the own shard's too, when it has come back.
     ///
     /// # Errors
-    /// Why it was ignored.
+    /// Why the sum was ignored.
     pub fn observe_sum(&mut self, now: Instant, sum: Sum<C>) -> Result<(), Fault> {
         let Sum { shard, period, leaving, contribution } = sum;
         // Shards do not join step by step; their hosts do.
@@ -165,13 +168,14 @@ impl<C: Clone + PartialEq> Cluster<C> {
         self.shards.observe(now, &shard.to_string(), report)
     }
 
-    /// The lease of a host has ended. That of a shard's sum says nothing: another host publishes the next one.
+    /// Notes that the lease of a host has ended. The end of the lease of a shard's sum says nothing: another host publishes
+    /// the next one.
     pub fn lease_ended(&mut self, host: &str) {
         self.members.lease_ended(host);
     }
 
-    /// The next view to decide from, each period once: of hosts, or of shards where the cluster is divided. Ask after each
-    /// report, and at [`Cluster::deadline`].
+    /// The next view to decide from; each period is returned once. Its members are hosts, or shards where the cluster is
+    /// divided. Ask after each report, and at [`Cluster::deadline`].
     pub fn poll(&mut self, now: Instant) -> Option<View<'_, Contribution<C>>> {
         let current = self.config().period_at(now);
         if self.decided.is_some_and(|decided| decided > current.saturating_add(SKEW_PERIODS)) {
@@ -210,7 +214,7 @@ impl<C: Clone + PartialEq> Cluster<C> {
         (sum.leaving || !published).then_some(sum)
     }
 
-    /// The last sum of our shard, if this host is the last one in it that would publish one.
+    /// The last sum of our shard, without statistics, if this host is the last one in the shard that would publish one.
     pub fn last_sum(&self, now: Instant) -> Option<Sum<C>> {
         let newest = self.shards.newest(&self.shard.to_string())?;
         let period = self.config().period_at(now);
@@ -221,13 +225,13 @@ impl<C: Clone + PartialEq> Cluster<C> {
         (recent && !others).then(|| Sum { shard: self.shard, period, leaving: true, contribution: nothing })
     }
 
-    /// When to ask again even if nothing comes.
+    /// When to ask [`Cluster::poll`] and [`Cluster::to_publish`] again even if nothing comes.
     pub fn deadline(&self, now: Instant) -> Instant {
         let unpublished = self.unpublished.as_ref().map_or(Instant::FAR_FUTURE, |(at, _)| *at);
         unpublished.min(self.members.deadline(now)).min(self.shards.deadline(now))
     }
 
-    /// Status of this host: as well as both its own reports and its shard's sums come back.
+    /// Status of this host: the worse one of its status by its own reports and that by its shard's sums.
     pub fn status(&self, now: Instant) -> Status {
         let host = self.members.status(now);
         let Some(since) = self.divided else { return host };
@@ -247,7 +251,7 @@ impl<C: Clone + PartialEq> Cluster<C> {
         }
     }
 
-    /// The last of our own reports that came back.
+    /// Period of the last own report that came back.
     pub fn last_own(&self) -> Option<u64> {
         self.members.last_own()
     }
@@ -263,8 +267,8 @@ impl<C: Clone + PartialEq> Cluster<C> {
         self.shards.known(now).map(move |(name, _, presence)| (name, presence, members(name)))
     }
 
-    /// True if a period is one to decide, and not decided by the other kind of view already; what follows from its
-    /// size.
+    /// True if a period is not decided yet by either kind of view. If so, notes it as decided, and how finely a cluster of
+    /// its size should be divided.
     fn next(&mut self, period: u64, members: u64) -> bool {
         if self.decided.is_some_and(|decided| decided >= period) {
             return false;
@@ -288,7 +292,7 @@ impl<C: Clone + PartialEq> Cluster<C> {
         publishers.into_iter()
     }
 
-    /// Our shard's sum of a period, to be published when it is our turn.
+    /// Adds up our shard's reports of a period, to be published when it is our turn.
     fn add_up(&mut self, now: Instant, period: u64) {
         if self.members.status(now) == Status::Lost {
             return;

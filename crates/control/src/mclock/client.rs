@@ -35,13 +35,13 @@ const MAX_LEAD: u64 = 1 << 20;
 /// [`MAX_CREDIT_REQUESTS`], so a client that returns gets ahead of the others by no more than that, however long it was away.
 pub(super) const MAX_CREDIT: u64 = 64 << 10;
 
-/// The least that [`MAX_CREDIT`] is, in requests without payload: small requests that come in a burst are served as one.
+/// Lower bound on the credit, in requests without payload: small requests that come in a burst are served as one.
 pub(super) const MAX_CREDIT_REQUESTS: u64 = 16;
 
-/// The most that it is then, in cost units: tags stay within the range of the heap.
+/// Upper bound on the credit, in cost units, so that tags fit the heap.
 pub(super) const MAX_CREDIT_BYTES: u64 = 256 << 20;
 
-/// The least that [`MAX_LEAD`] is for large requests, in requests.
+/// Lower bound on the lead, in requests of the size that is served.
 const MAX_LEAD_REQUESTS: u64 = 2;
 
 /// How far a backlogged client may be behind its reservation and still catch up.
@@ -54,8 +54,8 @@ const MAX_LAG: Duration = Duration::from_secs(1);
 /// stream of flushes would be owed service for ever.
 const EMPTY_REQUEST_BYTES: u32 = 4_096;
 
-/// Heaps of clients that wait for their turn by weight: normal ones without a reservation, background, and normal ones with a
-/// reservation, which alone the reservation phase may serve.
+/// Heaps of clients that wait for their turn by weight: normal ones without a reservation, background ones, normal ones with a
+/// reservation.
 pub(super) const PLAIN: usize = 0;
 pub(super) const BACKGROUND: usize = 1;
 pub(super) const RESERVED: usize = 2;
@@ -79,20 +79,20 @@ pub(super) struct Client {
     pub(super) blocked: bool,
     pub(super) reserved: bool,
     pub(super) limited: bool,
-    /// In which it is served now.
+    /// The class in which the client is served now.
     class: Class,
     /// The class of its QoS policy.
     policy: Class,
-    /// Where a direction has a limit of its own.
+    /// The lists of the directions, where one of them has a limit of its own.
     pub(super) lanes: Option<Box<Lanes>>,
-    /// Changes that were put off.
+    /// Requests that were put off, if there are any.
     later: Option<Box<Later>>,
     reservation: TokenBucket,
     limit: TokenBucket,
 }
 
-/// Requests that were put off: served in the background class while nothing else of their client waits, and by a 64th of
-/// what it is served meanwhile.
+/// Requests that were put off: served in the background class while nothing else of their client waits, and otherwise by a
+/// 64th of what the client is served.
 struct Later {
     fifo: Fifo,
     claim: Claim,
@@ -119,7 +119,7 @@ impl Client {
         }
     }
 
-    /// Takes on a new guarantee; what it has already been served counts on, converted.
+    /// Takes on a new QoS policy; service that the client has already had counts on, converted.
     pub(super) fn set_qos(&mut self, now: Instant, qos: &Qos, virtual_time: [VirtualTime; 2]) {
         let lead = self.weight_tag.saturating_sub(virtual_time[self.class as usize]);
         let (old, new) = (self.inverse_weight, inverse(qos.weight));
@@ -140,7 +140,7 @@ impl Client {
         }
     }
 
-    /// The client has something to do again: time in which it did not ask earns it nothing.
+    /// Notes that the client has requests again: time without requests earns it nothing.
     #[inline]
     pub(super) fn activate(&mut self, now: Instant) {
         if self.reserved {
@@ -159,7 +159,7 @@ impl Client {
         self.ordinary_len() + self.later.as_ref().map_or(0, |later| later.fifo.len())
     }
 
-    /// How many of them were not put off.
+    /// How many waiting requests were not put off.
     #[inline]
     pub(super) fn ordinary_len(&self) -> u32 {
         self.fifo.len() + self.lanes.as_ref().map_or(0, |lanes| lanes.len())
@@ -181,7 +181,7 @@ impl Client {
         if self.later.is_some() && self.ordinary_len() == 0 { Class::Background } else { self.policy }
     }
 
-    /// Goes where its requests that wait now belong; true if that is another class than before.
+    /// Moves the client to the class of its waiting requests; true if that is another class than before.
     #[inline]
     pub(super) fn settle(&mut self, virtual_time: [VirtualTime; 2]) -> bool {
         let class = self.class_now();
@@ -204,7 +204,7 @@ impl Client {
         }
     }
 
-    /// A request was served: keeps the account of those that were put off.
+    /// Notes that a request of `place` was served, for the claim of requests that were put off.
     #[inline]
     pub(super) fn account(&mut self, place: Place, cost: u32) {
         let alone = self.ordinary_len() == 0;
@@ -314,7 +314,7 @@ impl Client {
         self.waiting().map(|(place, _)| self.reservation_due_in(place)).min().unwrap_or(u64::MAX)
     }
 
-    /// The same of what waits in one place.
+    /// When the next request of one place is due by reservation, in ns.
     #[inline]
     fn reservation_due_in(&self, place: Place) -> u64 {
         let own = self.lanes.as_ref().and_then(|lanes| lanes.limit(place));
@@ -339,7 +339,7 @@ impl Client {
         }
     }
 
-    /// When they let, or have let, the next request of one place pass, in ns.
+    /// When the limits let, or have let, the next request of one place pass, in ns.
     #[inline]
     pub(super) fn limit_due_in(&self, place: Place) -> u64 {
         let shared = if self.limited { self.limit.ready_at().as_nanos() } else { 0 };
@@ -379,14 +379,14 @@ impl Client {
         self.charge(now, work, cost, true);
     }
 
-    /// Before a charge for service beside the share by weight: the lead over others stays bounded.
+    /// Bounds the client's lead over others before it is charged for service beside its turn by weight.
     #[inline]
     pub(super) fn bound_lead(&mut self, cost: u32, virtual_time: VirtualTime) {
         let most = self.step(MAX_LEAD.max(MAX_LEAD_REQUESTS * u64::from(cost)));
         self.weight_tag = self.weight_tag.min(virtual_time + u128::from(most));
     }
 
-    /// Leaves behind what lies further back than the credit.
+    /// Raises a weight tag that lies behind `virtual_time` by more than the credit.
     #[inline]
     pub(super) fn catch_up(&mut self, virtual_time: VirtualTime, credit: u64) {
         if self.weight_tag < virtual_time {

@@ -17,12 +17,12 @@ pub(super) enum Place {
     /// Requests that no limit on a direction is about; all where there is no such limit.
     Common,
     Of(Direction),
-    /// Changes that were put off.
+    /// Requests that were put off; they all change data.
     Later,
 }
 
 impl Place {
-    /// Those of what was not put off, in the order in which they go where all else is equal.
+    /// The places of requests that were not put off, in the order in which they go where all else is equal.
     pub(super) const ORDINARY: [Self; 3] = [Self::Common, Self::Of(Direction::Read), Self::Of(Direction::Write)];
 }
 
@@ -107,8 +107,8 @@ impl Lanes {
 
     /// Charges the limit on the request's direction.
     ///
-    /// Only a reservation goes beyond it: that service by weight seems to, when two callers' clocks were read in another
-    /// order than they came, says nothing.
+    /// Only service by reservation counts as beyond the limit. Service by weight may seem to be, where two callers' clocks
+    /// were read in another order than they came, and that says nothing.
     #[inline]
     pub(super) fn charge(&mut self, now: Instant, work: &Work, by_reservation: bool) {
         let Some(direction) = work.kind.direction() else { return };

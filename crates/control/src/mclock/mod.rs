@@ -102,7 +102,7 @@ impl CostModel {
         u32::try_from(u64::from(self.base_bytes) + payload).unwrap_or(u32::MAX).max(1)
     }
 
-    /// How far behind virtual time a client may return.
+    /// How far behind virtual time a client may return, in cost units.
     #[inline]
     fn credit(&self) -> u64 {
         (MAX_CREDIT_REQUESTS * u64::from(self.base_bytes)).clamp(MAX_CREDIT, MAX_CREDIT_BYTES)
@@ -114,7 +114,7 @@ impl CostModel {
 pub enum Phase {
     /// Its client was behind its reservation.
     Reservation,
-    /// By weight.
+    /// It was the client's turn by weight.
     Weight,
 }
 
@@ -131,13 +131,13 @@ pub enum Pull<R> {
         work: Work,
         /// When it was pushed.
         queued_at: Instant,
-        /// Since when none of its client's limits has held it back: what it waited after that, it waited for others.
+        /// Since when no limit of its client has throttled it: what it waited after that, it waited for other clients.
         free_at: Instant,
         /// The request itself.
         payload: R,
     },
-    /// A request is due, but `admit` refused it. Until this instant the same one would be asked about again, unless
-    /// something else is called in between; then a limit admits another client, or a reservation falls due.
+    /// A request is due, but `admit` refused it. Until this instant the next pull chooses the same request, unless something
+    /// else is called in between; at this instant a limit admits another client, or a reservation falls due.
     Refused(Instant),
     /// Every waiting client is throttled by its limit until this instant.
     Wait(Instant),
@@ -148,12 +148,12 @@ pub enum Pull<R> {
 /// The caller's wish for a request whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// It is served.
+    /// The request is served.
     Now,
-    /// It is put off: served in the background class while nothing else of its client waits, and by a 64th of what the
-    /// client is served meanwhile. Its client's limits go for it, the reservation does not.
+    /// The request is put off: served in the background class while nothing else of its client waits, and otherwise by a 64th
+    /// of what the client is served. Its client's limits apply to it, the reservation does not.
     Later,
-    /// It is given back.
+    /// The request is given back to the caller.
     Never,
 }
 
@@ -169,11 +169,11 @@ struct Choice {
     phase: Phase,
     /// Which of its lists the next request is in.
     place: Place,
-    /// By weight although a reservation was due.
+    /// True if it is served by weight although a reservation is due.
     ahead_of_reservations: bool,
-    /// A background client although a normal one could be served.
+    /// True if it is a background client although a normal one could be served.
     ahead_of_normal: bool,
-    /// Ahead of its turn.
+    /// True if it is served ahead of its turn ([`Queue::pull_beside`]).
     beside: bool,
 }
 
@@ -243,8 +243,8 @@ impl<R> Queue<R> {
         ClientId { index, generation: 0 }
     }
 
-    /// Removes a client and hands back what it had queued, oldest first, what was put off behind the rest; nothing if it has
-    /// left before. O(log clients + requests handed back).
+    /// Removes a client and returns its queued requests, oldest first, and behind them those that were put off; nothing if it
+    /// has left before. O(log clients + requests returned).
     pub fn leave(&mut self, id: ClientId) -> Vec<R> {
         let Some(client) = live_mut(&mut self.clients, id) else { return Vec::new() };
         client.live = false;
@@ -264,8 +264,8 @@ impl<R> Queue<R> {
         payloads
     }
 
-    /// Changes a guarantee; effective at once, also for requests that wait, without a
-    /// burst of saved-up credit. Does nothing if the client has left. O(log clients).
+    /// Changes a client's QoS policy; effective at once, also for requests that wait, without a burst of saved-up credit.
+    /// Does nothing if the client has left. O(log clients).
     ///
     /// What did not change keeps its state, so that a controller may adjust one limit
     /// often without disturbing the rest.
@@ -279,11 +279,11 @@ impl<R> Queue<R> {
         }
     }
 
-    /// Sets or withdraws (unset) a limit on one direction of a client, beside the one on all that it does: what it throttles
-    /// does not throttle requests of the other direction, nor those that move no data. Effective at once, also for
-    /// requests that wait. The client's burst goes for it too, and like every limit it yields to a higher reservation.
-    /// Does nothing if the client has left. O(log clients); a client's first limit of this kind and the withdrawal of
-    /// its last take a look at each request that it has queued.
+    /// Sets or withdraws (unset) a limit on one direction of a client, beside the one on all that it does. The limit
+    /// throttles neither requests of the other direction nor those that move no data. Effective at once, also for requests
+    /// that wait. The client's burst applies to it too, and like every limit it yields to a higher reservation. Does nothing
+    /// if the client has left. O(log clients); a client's first limit of this kind and the withdrawal of its last take a look
+    /// at each request that it has queued.
     pub fn set_limit_of(&mut self, now: Instant, id: ClientId, direction: Direction, limit: Rates) {
         let Some(client) = live_mut(&mut self.clients, id) else { return };
         let had = client.lanes.is_some();
@@ -377,9 +377,9 @@ impl<R> Queue<R> {
 
     /// The next request to serve. O(log clients), amortised over the clients that their limit releases.
     ///
-    /// `admit` is asked about the one chosen, by payload and work; if it says no, no tag moves and the answer
-    /// is [`Pull::Refused`]. After [`Pull::Wait`] a pull at that instant finds a request, and an
-    /// earlier one does not, unless something else is called in between.
+    /// `admit` is asked about the chosen request, by payload and work; if it says no, no tag moves and the answer is
+    /// [`Pull::Refused`]. After [`Pull::Wait`] a pull at that instant finds a request, and an earlier one does not, unless
+    /// something else is called in between.
     #[inline]
     pub fn pull(&mut self, now: Instant, admit: impl FnOnce(&R, &Work) -> bool) -> Pull<R> {
         self.release(now);
@@ -387,13 +387,13 @@ impl<R> Queue<R> {
         self.take(now, &choice, admit)
     }
 
-    /// [`Queue::pull`] with requests whose client may be gone, or that may be put off: see the errors. O(log clients),
-    /// amortised as there.
+    /// [`Queue::pull`] that asks `wish` if the request in turn is served, put off, or given back. O(log clients), amortised
+    /// as there.
     ///
     /// # Errors
-    /// Gives back a request whose turn it is and that `wish` disowns, and since when it was queued; `None` if it was put
-    /// off. It is not charged, so that the next pull finds the same turn for the client's next request. After
-    /// [`Pull::Wait`] this may be all that there is.
+    /// A request with the answer [`Wish::Never`] is given back, with the instant at which it was queued; `None`: a request
+    /// was put off. It is not charged, so that the next pull finds the same turn for the client's next request. A pull at the
+    /// instant of [`Pull::Wait`] may find nothing else.
     #[inline]
     pub fn pull_wanted<W: Into<Wish>>(
         &mut self,
@@ -406,10 +406,10 @@ impl<R> Queue<R> {
         self.serve(now, choice, admit, wish)
     }
 
-    /// [`Queue::pull_wanted`] for one client, ahead of its turn; for after a refusal, when the caller has room for this client
-    /// alone. Limits go for it, and background clients keep behind normal ones: [`Pull::Idle`] if it may not be served. It
-    /// counts against the share by weight, but however long it goes on the client is then ahead by no more than
-    /// a reservation takes it.
+    /// [`Queue::pull_wanted`] for one client, ahead of its turn; for after a refusal, when the caller has room for this
+    /// client alone. Limits apply, and background clients keep behind normal ones: [`Pull::Idle`] if it may not be served.
+    /// The service counts against the client's share by weight, but puts it ahead by no more than service by reservation
+    /// does.
     ///
     /// # Errors
     /// As [`Queue::pull_wanted`].
@@ -506,7 +506,7 @@ impl<R> Queue<R> {
         self.reserved.peek().is_some_and(|(due, _)| due <= now.as_nanos())
     }
 
-    /// True if a request in turn that no reservation is owed goes before those that are, as one in 64 does by cost.
+    /// True if the request in turn goes ahead of due reservations although none is owed to it, as one in 64 does by cost.
     #[inline]
     pub fn is_claimed(&self, now: Instant) -> bool {
         self.choose_client(now).is_some_and(|choice| choice.ahead_of_reservations)
@@ -538,7 +538,8 @@ impl<R> Queue<R> {
         client.and_then(|_| self.held.key_of(id.index)).map(Instant::from_nanos)
     }
 
-    /// How many of them were not put off, and are of this direction if one of its directions has a limit of its own.
+    /// Requests this client has queued that were not put off; of this direction alone, if a direction of the client has a
+    /// limit of its own.
     pub fn client_len_of(&self, id: ClientId, direction: Direction) -> usize {
         let client =
             self.clients.get(id.index as usize).filter(|client| client.live && client.generation == id.generation);
@@ -671,7 +672,8 @@ impl<R> Queue<R> {
         if was_passed { self.clients[index as usize].caught_up(self.passed, self.cost.credit()) as u64 } else { key }
     }
 
-    /// Lifts the tag of a client of the heap `RESERVED` to that, before it is charged or leaves the heap; of no other client.
+    /// Lifts the weight tag of a client of the heap `RESERVED` to [`Self::key_after_passing`], before the client is charged
+    /// or leaves the heap; other clients keep theirs.
     #[inline]
     fn catch_up_passed(&mut self, index: u32) {
         if self.ready[RESERVED].key_of(index).is_some() {
@@ -718,8 +720,8 @@ impl<R> Queue<R> {
         }
     }
 
-    /// The same, not before the present virtual time less a small credit: time in which it did not ask, or was not let, earns
-    /// it nothing more.
+    /// Enters a client among those who share by weight, not before the present virtual time less a small credit: time in
+    /// which it did not ask, or was blocked, earns it nothing more.
     #[inline(always)]
     fn enter(&mut self, index: u32) {
         let client = &mut self.clients[index as usize];

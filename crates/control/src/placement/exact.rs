@@ -13,7 +13,7 @@ struct Search<'a> {
 }
 
 /// Places connections so that the heaviest worker has as little as possible, with at most `budget` of them elsewhere than
-/// before; what it has then. `fixed` is what each worker carries and keeps, `loads` what each connection does.
+/// before; returns that worker's load. `fixed` is what each worker carries and keeps, `loads` what each connection does.
 ///
 /// # Panics
 /// When `loads` and `assignment` differ in length, or a connection is on a worker that does not exist.

@@ -1,9 +1,9 @@
 //! Which worker serves which connection?
 //!
-//! A worker is a thread with its connections. A connection stays where it was accepted unless it is moved, and what
-//! it carries is not known then. Methods by name: `round_robin` and `least_connections` place and never move;
-//! `genetic` is the published method (message-aware scheduling for Ceph); `lpt` evens out whatever it costs;
-//! `waits`, the default, moves connections to where they wait less. See `docs/algorithms/placement.md`.
+//! A worker is a thread with its connections. A connection stays where it was accepted unless it is moved, and its load is
+//! not known when it is accepted. Methods by name: `round_robin` and `least_connections` place and never move; `genetic` is
+//! the published method (message-aware scheduling for Ceph); `lpt` evens out load at any cost; `waits`, the default, moves
+//! connections to where they wait less. See `docs/algorithms/placement.md`.
 //!
 //! ```text
 //!  join ──▶ worker        observe ──▶ load of the interval ──▶ tick, once an interval ──▶ moves, and why
@@ -26,11 +26,11 @@ pub use usage::Usage;
 use usage::{Part, Usages};
 use waits::Waits;
 
-/// `genetic` and `lpt` leave a connection where it is that carries less than this share of what a worker does on average.
+/// `genetic` and `lpt` do not move a connection that carries less than this part (1/500) of what a worker does on average.
 const LIGHT_DIVISOR: u64 = 500;
-/// `lpt` moves nothing while no worker is busy for so much of the time.
+/// `lpt` moves nothing while every worker is busy for less than this part of the time.
 const BUSY: f64 = 0.3;
-/// Load of a connection in an interval, at most, so that those of 65,536 add up: 78 hours, or 281 TB.
+/// Largest load of a connection in an interval, so that the loads of 65,536 add up: 78 hours, or 281 TB.
 const MOST_LOAD: u64 = u64::MAX >> 16;
 
 /// How connections are placed.
@@ -51,10 +51,10 @@ pub enum Config {
 /// Settings of the methods that move connections.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moving {
-    /// How often the load is looked at; 100 ms to minutes.
+    /// Time between two decisions; 100 ms to minutes.
     pub interval: Duration,
-    /// The least gain, as a fraction (0 to 1): of the time that the requests of the connection take, for `lpt` of the
-    /// heaviest worker's load, for `genetic` of the fitness (the paper's δ, whose unit there is 1/bytes).
+    /// The least gain of a move, as a fraction (0 to 1): for `waits` of the time that the connection's requests take, for
+    /// `lpt` of the heaviest worker's load, for `genetic` of the fitness (the paper's δ, whose unit there is 1/bytes).
     pub min_gain: f64,
 }
 
@@ -88,7 +88,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// As in a configuration.
+    /// Name of the method, as in a configuration.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::RoundRobin => "round_robin",
@@ -110,9 +110,9 @@ impl Config {
 /// A connection's work since the last sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// Time that its worker spent on it: the honest load.
+    /// Time that the worker spent on the connection: the load of `lpt` and `waits`.
     pub cpu: Duration,
-    /// Bytes received from it: the paper's load, blind to what reads cost.
+    /// Bytes received from the client: the load of `genetic`, as in the paper, blind to what reads cost.
     pub received_bytes: u64,
 }
 
@@ -121,9 +121,9 @@ pub struct Sample {
 pub struct Move {
     /// Which connection.
     pub slot: u32,
-    /// Where it is.
+    /// The worker that it leaves.
     pub from: u32,
-    /// Where it goes.
+    /// The worker that it goes to.
     pub to: u32,
 }
 
@@ -140,7 +140,7 @@ pub enum Reason {
         /// The heaviest worker's load.
         heaviest: f64,
     },
-    /// Moving as many as are allowed would gain too little.
+    /// The best moves that were found would gain too little.
     NotWorth {
         /// The heaviest worker's load.
         heaviest: f64,
@@ -151,7 +151,7 @@ pub enum Reason {
     Elephant {
         /// The connection.
         slot: u32,
-        /// Its load.
+        /// The connection's load; with `waits` that of its worker, which is nearly the same.
         load: f64,
     },
     /// The gain may be chance: it varies by as much from interval to interval.
@@ -165,23 +165,23 @@ pub enum Reason {
     Rebalanced {
         /// The heaviest worker's load.
         before: f64,
-        /// Its load after the moves, had they been made before.
+        /// The heaviest worker's load in the same interval, had the moves been made before it.
         after: f64,
     },
-    /// A connection is on a worker for a short time, to see what it does where it need not share a full one.
+    /// A connection is on another worker for a short time, to see what it does where it need not share a full worker.
     Trial {
-        /// Which worker.
+        /// The worker of the trial.
         worker: u32,
     },
     /// There are more workers or fewer; connections of those that are gone go to the others.
     WorkersChanged {
-        /// How many there are.
+        /// Number of workers from now on.
         workers: usize,
     },
 }
 
 impl Reason {
-    /// As in logs and metrics.
+    /// Name of the reason, as in logs and metrics.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Static => "static",
@@ -212,9 +212,10 @@ pub struct Decision {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     worker: u32,
-    /// In the interval under way.
+    /// Load in the interval under way, in ns or bytes.
     load: u64,
-    /// Its load until the interval ends: the one before, or as much as others where nothing is known.
+    /// The load that counts until the interval ends: that of the interval before, or the mean of all connections for a new
+    /// one.
     counts_for: u64,
 }
 
@@ -224,7 +225,7 @@ pub struct Placement {
     config: Config,
     entries: Vec<Option<Entry>>,
     workers: usize,
-    /// Connections of each worker, and what they count for.
+    /// Number of connections of each worker; `carries`: their `counts_for`, added up.
     counts: Vec<u64>,
     carries: Vec<u64>,
     next: usize,
@@ -293,7 +294,7 @@ impl Placement {
         self.decision
     }
 
-    /// A connection has come; its worker. A slot in use is given to the newcomer. O(workers).
+    /// Adds a connection and returns its worker. A slot in use is given to the newcomer. O(workers).
     pub fn join(&mut self, slot: u32) -> u32 {
         self.leave(slot);
         // What it will carry is not known: as much as others, so that many who come at once are spread.
@@ -314,7 +315,7 @@ impl Placement {
         worker as u32
     }
 
-    /// A connection has gone.
+    /// Removes a connection.
     pub fn leave(&mut self, slot: u32) {
         if let Some(entry) = self.entries.get_mut(slot as usize).and_then(Option::take) {
             self.counts[entry.worker as usize] -= 1;
@@ -322,7 +323,8 @@ impl Placement {
         }
     }
 
-    /// The worker for one more: by what they carry where that counts, then by the number of connections.
+    /// The worker for one more connection: the one with the least load where the method counts it, then with the fewest
+    /// connections.
     fn roomiest(&self) -> usize {
         let by_load = matches!(self.config, Config::Lpt(_) | Config::Waits(_));
         let key = |&worker: &usize| (if by_load { self.carries[worker] } else { 0 }, self.counts[worker]);
@@ -361,9 +363,9 @@ impl Placement {
         }
     }
 
-    /// How busy a worker was since its last report; goes with what was observed of its connections, whose loads then only say
-    /// which part of it each is. Where no worker ever reports, loads are taken as they are, and a worker as busy as they say.
-    /// Workers that do not exist are ignored. O(1).
+    /// Takes how busy a worker was since its last report. The loads observed of its connections then only say how that time
+    /// divides among them. Where no worker ever reports, loads are taken as they are, and a worker counts as busy as its
+    /// connections' loads say. Workers that do not exist are ignored. O(1).
     pub fn observe_worker(&mut self, worker: u32, usage: Usage) {
         self.usages.observe(worker, usage);
     }
@@ -401,7 +403,7 @@ impl Placement {
         Some(self.began_at + self.interval()?)
     }
 
-    /// Ends the interval if it is over and says which connections move. What they move is taken as done.
+    /// Ends the interval if it is over and decides which connections move. The moves are taken as done.
     ///
     /// O(n log n) for n connections.
     pub fn tick(&mut self, now: Instant) -> Option<Decision> {
@@ -458,7 +460,8 @@ impl Placement {
         }
     }
 
-    /// Sorts connections into those that may move and those that stay, which count as fixed. The mean of the workers.
+    /// Sorts connections into those that may move and those that stay, which count as fixed. Returns the mean load of the
+    /// workers.
     fn sort_out(&mut self) -> u64 {
         let mean = self.carries.iter().sum::<u64>() / self.workers as u64;
         self.fixed.clone_from(&self.carries);
@@ -485,7 +488,7 @@ impl Placement {
         }
     }
 
-    /// All connections anew, whatever it costs.
+    /// `lpt`: assigns all connections anew, however many move.
     fn even_out(&mut self, moving: &Moving, interval_ns: f64) -> Reason {
         let mean = self.sort_out();
         let busy = |load: u64| load as f64 / interval_ns;
@@ -522,7 +525,7 @@ impl Placement {
         totals.into_iter().max().unwrap_or(0)
     }
 
-    /// The published method: all connections that are not light, whatever they did before.
+    /// `genetic`, the published method: all connections that are not light, whatever they did before.
     fn evolve(&mut self, moving: &Moving) -> Reason {
         let mean = self.sort_out() as f64;
         let times = |load: u64| load as f64 / mean;

@@ -7,9 +7,9 @@ use alloc::vec::Vec;
 
 use crate::time::Duration;
 
-/// A worker is full that is busy for more than the first share of the time, without doubt beyond the second.
+/// Busy parts of the time between which a worker goes from not full to full.
 const FULL: (f64, f64) = (0.8, 0.95);
-/// Weight of a worker that had nothing to do, beside 1 for one that was busy all the time.
+/// Weight of a report of a worker that had nothing to do; that of one that was busy all the time is 1.
 const IDLE: f64 = 1e-9;
 
 /// Report of a worker about itself, once an interval.
@@ -17,13 +17,13 @@ const IDLE: f64 = 1e-9;
 pub struct Usage {
     /// Share of the time (0 to 1) for which it had something to do, on a processor or waiting for one.
     pub busy: f64,
-    /// CPU time that requests take which lie before it at the same time, in the mean over requests.
+    /// CPU time of the requests that lie before the worker at the same time, in the mean over requests.
     pub backlog: Duration,
     /// CPU time of a request.
     pub each: Duration,
 }
 
-/// Reports of a worker in the interval under way: sums. Times, in nanoseconds, weigh as much as it was busy.
+/// Sums over a worker's reports in the interval under way. Times are in nanoseconds, weighted by how busy the worker was.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     times: f64,
@@ -36,15 +36,15 @@ struct Told {
 /// An observed load as a part of its worker's interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Part {
-    /// Load while the worker was not full, and while it was, as shares of the interval.
+    /// Load while the worker was not full, as a share of the interval; `hidden`: load while it was full.
     pub(super) open: f32,
     pub(super) hidden: f32,
-    /// Work that was waiting while it was full, in intervals.
+    /// Work that was waiting while the worker was full, in intervals.
     pub(super) waiting: f32,
 }
 
 impl Part {
-    /// Of so many nanoseconds, where this is one.
+    /// The part for a load of `load` nanoseconds, where `self` is the part for one.
     pub(super) fn times(self, load: u64) -> Self {
         let times = load as f32;
         Self { open: self.open * times, hidden: self.hidden * times, waiting: self.waiting * times }
@@ -76,8 +76,8 @@ impl Usages {
         self.known = true;
     }
 
-    /// A nanosecond of an observed connection of the worker, where all of them sum up to `sum`, as a part of the
-    /// interval. `None`: the worker hangs and reports nothing, so what was observed is not all of the interval.
+    /// The part for a nanosecond of the worker's observed connections, whose loads add up to `sum`. `None`: the worker hangs
+    /// and reports nothing, so what was observed is not all of the interval.
     pub(super) fn part(&self, worker: usize, sum: u64, interval_ns: f64) -> Option<Part> {
         let told = self.told.get(worker).filter(|told| told.times > 0.0);
         let Some(told) = told else {

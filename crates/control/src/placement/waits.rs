@@ -34,7 +34,7 @@ const LOSS: f32 = 0.25;
 const CANDIDATES: usize = 64;
 /// Pairs of a connection and a worker that are looked at roughly in a decision; those that are left have the next turn.
 const PAIRS: usize = 16_384;
-/// All slots.
+/// Bit mask of all slots.
 const ALL: u32 = u32::MAX;
 
 type Row = [f32; SLOTS];
@@ -44,10 +44,10 @@ type Row = [f32; SLOTS];
 struct Share {
     /// Load while the worker was not full, as a share of the slot.
     open: Row,
-    /// Load while it was, and the work that was waiting then, in slots.
+    /// Load while the worker was full; `closed`: the work that was waiting then, in slots.
     hidden: Row,
     closed: Row,
-    /// The part of the time in which it asks for anything, 0 to 1.
+    /// The part of the time in which requests come, 0 to 1.
     asks: Row,
 }
 
@@ -72,11 +72,11 @@ impl Share {
     }
 }
 
-/// A connection.
+/// The past of a connection.
 #[derive(Clone, Copy, Debug)]
 struct Past {
     share: Share,
-    /// Slots in which it was seen, and in which it asked for something: a bit each.
+    /// Slots in which the connection was seen, a bit each; `busy`: slots in which it asked for something.
     known: u32,
     busy: u32,
 }
@@ -84,8 +84,8 @@ struct Past {
 impl Past {
     const NONE: Self = Self { share: Share::NONE, known: 0, busy: 0 };
 
-    /// In which slots it asks. Requests that come one by one, as chance has it, count evenly for all slots; those that come
-    /// together only for their own. `each` is the time of a request.
+    /// Finds in which slots the connection asks. Requests that come one by one at random count evenly for all slots; those
+    /// that come together count only for their own. `each` is the time of a request.
     fn spread(&mut self, slots: f32, each: f32) {
         let busy = self.busy.count_ones() as f32;
         let by_chance = slots * (1.0 - libm::expf(-self.share.total() / each / slots));
@@ -104,7 +104,8 @@ struct Worker {
     sum: Share,
     /// Logarithm of the time that a request takes, in multiples of that without others.
     logs: Row,
-    /// By how much all its connections together wait longer, for a little more load and for a little more that waits.
+    /// By how much all the worker's connections together wait longer for a little more load (first row), and for a little
+    /// more waiting work (second row).
     slopes: [Row; 2],
 }
 
@@ -115,21 +116,21 @@ struct Trial {
     from: u32,
     to: u32,
     began: usize,
-    /// Slots of it, a bit each.
+    /// Slots of the trial, a bit each.
     seen: u32,
 }
 
 /// The gain of a move, summed over slots: logarithms of waits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gain {
-    /// Of all connections that ask, and its standard error.
+    /// Gain of all connections that ask; `error`: its standard error.
     all: f32,
     error: f32,
-    /// Of the others.
+    /// Gain of the connections that do not move.
     others: f32,
-    /// Of all requests: each connection counts by its load.
+    /// Gain of all requests: each connection counts by its load.
     work: f32,
-    /// Slots in which the one that moves asks, and its load.
+    /// Slots in which the connection that moves asks; `load`: its load.
     asks: f32,
     load: f32,
 }
@@ -150,7 +151,7 @@ impl Gain {
 pub(super) struct Waits {
     connections: Vec<Past>,
     workers: Vec<Worker>,
-    /// The slot under way, and how many there have been.
+    /// The slot under way; `seen`: how many there have been.
     slot: usize,
     seen: usize,
     /// Time of a request, in slots.
@@ -162,7 +163,7 @@ pub(super) struct Waits {
 }
 
 impl Waits {
-    /// A connection without a past.
+    /// Clears the past of the connection in `slot`, which is a new one.
     pub(super) fn forget(&mut self, slot: u32) {
         if self.connections.len() <= slot as usize {
             self.connections.resize(slot as usize + 1, Past::NONE);
@@ -171,7 +172,7 @@ impl Waits {
         self.trial = self.trial.filter(|trial| trial.slot != slot);
     }
 
-    /// A slot ends in which a request took `each` slots, if that is known.
+    /// Chooses the place for the slot of time that ends now. `each`: the mean time of a request in it, in slots, if known.
     pub(super) fn begin_slot(&mut self, each: Option<f64>, workers: usize, rng: &mut SplitMix64) {
         self.slot = if self.seen < SLOTS { self.seen } else { rng.next_below(SLOTS as u64) as usize };
         self.seen += 1;
@@ -181,7 +182,7 @@ impl Waits {
         self.workers.resize(workers, Worker { sum: Share::NONE, logs: [0.0; SLOTS], slopes: [[0.0; SLOTS]; 2] });
     }
 
-    /// Learns a connection's work in the slot, if that is known; its mean load.
+    /// Learns a connection's work in the slot, if that is known; returns its mean load.
     pub(super) fn learn(&mut self, slot: u32, worker: u32, new: Option<Part>) -> Option<f32> {
         let (past, n) = (&mut self.connections[slot as usize], self.slot);
         if let Some(Part { open, hidden, waiting }) = new {
@@ -198,7 +199,7 @@ impl Waits {
         (past.known != 0).then(|| past.share.total() / past.known.count_ones() as f32)
     }
 
-    /// As in a queue with random arrivals, beside what waits in any case.
+    /// Logarithm of the time of a request beside this load and waiting work, as in a queue with random arrivals.
     fn log(&self, open: f32, closed: f32) -> f32 {
         libm::logf((self.each + closed.max(0.0)) / (1.0 - open).max(self.each) / self.each)
     }
@@ -259,7 +260,7 @@ impl Waits {
         gain
     }
 
-    /// About what the best move of a connection gains.
+    /// An estimate of what the best move of a connection gains.
     fn guarantee(&self, slot: u32, from: u32) -> f32 {
         let c = &self.connections[slot as usize].share;
         let cost = |worker: &Worker| {
@@ -271,7 +272,7 @@ impl Waits {
     }
 }
 
-/// The first are those with the most.
+/// Sorts by the figure, the largest first.
 fn most_first(all: &mut [(f32, u32)]) {
     all.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
 }
@@ -346,7 +347,7 @@ impl Placement {
         self.moves.push(Move { slot, from, to });
     }
 
-    /// One of those that have a full worker to share moves, where that would help if it filled no other.
+    /// Begins a trial: a connection of a full worker moves to where it would gain if it had nothing waiting there.
     fn begin_trial(&mut self, candidates: &[(f32, u32)], is_good: impl Fn(&Gain) -> bool) -> Option<Reason> {
         if self.waits.seen < self.waits.next_trial {
             return None;

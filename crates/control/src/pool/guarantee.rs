@@ -22,14 +22,14 @@ use crate::throughput::{
 use crate::time::{Duration, Instant};
 use crate::units::{Direction, Kind, Rates};
 
-/// How often is measured and decided; a guarantee holds in each window of ten.
+/// Time between two measurements and decisions; a guarantee holds in each window of ten.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Decisions of a tenant that are remembered: enough to see how the present one came about.
+/// Decisions about a guarantee that are remembered: enough to see how the present one came about.
 const RECORDS: usize = 32;
-/// A tenant that had nothing waiting or inside for a larger part of an interval than this may have got all it asked for.
-/// With one request at a time there is always a little between them.
+/// A tenant that had nothing queued or in flight for a larger part of an interval than this may have got all it asked for.
+/// With one request at a time there are always short gaps between them.
 const IDLE_AT_MOST: f64 = 0.1;
-/// Slots that were all taken bound who got less than this part of its limit.
+/// A tenant that got at least this part of a limit was bound by that limit.
 const NOT_SHORT: f64 = 0.97;
 
 /// The requests that a guarantee is about. Guarantees of different scopes to one tenant are kept independently of each
@@ -38,7 +38,7 @@ const NOT_SHORT: f64 = 0.97;
 pub enum Scope {
     /// All that a tenant does: reads and writes together, and in requests also those that move no data.
     All,
-    /// Requests that move data this way.
+    /// Requests that move data in this direction.
     Of(Direction),
 }
 
@@ -67,16 +67,16 @@ impl Scope {
 /// The throughputs that a tenant is guaranteed: at most one of each scope.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throughputs {
-    /// Of all that it does.
+    /// For all that the tenant does.
     pub all: Option<Rate>,
-    /// Of reads.
+    /// For reads.
     pub read: Option<Rate>,
-    /// Of writes.
+    /// For writes.
     pub write: Option<Rate>,
 }
 
 impl Throughputs {
-    /// Nothing was guaranteed.
+    /// No guarantee.
     pub const NONE: Self = Self { all: None, read: None, write: None };
 
     /// One throughput of all that a tenant does.
@@ -98,9 +98,9 @@ impl Throughputs {
 /// The cause that decides how much a tenant gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Binding {
-    /// Its reservation is as high as the smallest limit or higher, and wins.
+    /// The tenant's reservation is as high as the smallest limit or higher, and wins.
     Reservation,
-    /// The smallest limit, which is this owner's; of a rate, or of the requests inside.
+    /// The smallest limit, which is this owner's: on a rate, or on the requests in flight.
     Limit(Owner),
 }
 
@@ -119,7 +119,7 @@ impl Binding {
 pub struct Decision {
     /// The limit and why.
     pub limit: Limit,
-    /// The cause that bound in the interval before.
+    /// The cause that bound the tenant in the interval before the decision.
     pub binding: Binding,
 }
 
@@ -142,9 +142,9 @@ pub struct View<'a> {
     pub guaranteed: Rate,
     /// The tenant's rate in the last interval, per second; `None` before the first.
     pub measured: Option<f64>,
-    /// The limit assigned for it, and why.
+    /// The limit assigned for the guarantee, and why.
     pub limit: Limit,
-    /// The cause that bound in the last interval.
+    /// The cause that bound the tenant in the last interval.
     pub binding: Binding,
     /// Decisions lately, oldest first.
     pub records: &'a Log<Decision>,
@@ -155,13 +155,13 @@ pub(super) struct Guarantees {
     controller: Controller,
     next_tick: Instant,
     ticked_at: Instant,
-    /// Requests went first come, first served since then: what tenants got was not by their limits.
+    /// True if requests went first come, first served since the last tick: limits did not decide what tenants got.
     suspended: bool,
     samples: Vec<TenantSample>,
 }
 
 impl Guarantees {
-    /// A tenant is gone, and its guarantee with it.
+    /// Removes a guarantee from the controller.
     pub(super) fn forget(&mut self, guarantee: &Guaranteed) {
         self.controller.leave(guarantee.id);
     }
@@ -172,30 +172,30 @@ pub(super) struct Guaranteed {
     id: throughput::TenantId,
     pub(super) scope: Scope,
     pub(super) guaranteed: Rate,
-    /// The tenant's counters at the last tick: of the guaranteed requests, and of all.
+    /// The tenant's counter of what is guaranteed, at the last tick; `counted_in_all`: its counters of all that it does.
     counted: u64,
     counted_in_all: Rates,
     measured: Option<f64>,
     limit: Limit,
     binding: Binding,
     records: Log<Decision>,
-    /// Since when it has nothing waiting or inside.
+    /// Since when nothing in the scope is queued or in flight; `None`: something is.
     idle_since: Option<Instant>,
-    /// For how long it had nothing since the last tick.
+    /// For how long nothing in the scope was queued or in flight since the last tick, in spans that have ended.
     idle: Duration,
-    /// True if its slots were all taken since the last tick.
+    /// True if all of the tenant's slots were taken at a time since the last tick.
     pub(super) blocked: bool,
 }
 
 impl Guaranteed {
-    /// A request comes, the first after some time or not.
+    /// Notes that a request has come: nothing is idle any longer.
     pub(super) fn wakes(&mut self, now: Instant) {
         if let Some(since) = self.idle_since.take() {
             self.idle = self.idle + now.since(since);
         }
     }
 
-    /// Its last request has left.
+    /// Notes that the last request has left: an idle span begins.
     pub(super) fn sleeps(&mut self, now: Instant) {
         self.idle_since.get_or_insert(now);
     }
@@ -236,7 +236,7 @@ struct Got {
 }
 
 impl Tenant {
-    /// Its counter for this scope, in the unit of a guarantee.
+    /// The tenant's counter for this scope since it joined, in the unit of `unit`.
     pub(super) fn done(&self, scope: Scope, unit: Rate) -> u64 {
         let (stats, all) = (&self.stats, self.done_in_all());
         match (scope, unit) {
@@ -249,7 +249,7 @@ impl Tenant {
         }
     }
 
-    /// Requests and bytes since it joined.
+    /// Requests and bytes completed since the tenant joined; counters, not rates.
     fn done_in_all(&self) -> Rates {
         let stats = &self.stats;
         Rates {
@@ -258,7 +258,8 @@ impl Tenant {
         }
     }
 
-    /// The smallest limit on all that it does in the unit of a guarantee, and the reservation, 0 for none.
+    /// The smallest limit on all that the tenant does, with its owner, and the tenant's reservation (0 for none), in the unit
+    /// of `unit`.
     fn bounds(&self, unit: Rate) -> (Option<(Owner, u64)>, u64) {
         match unit {
             Rate::BytesPerS(_) => (self.limit_bytes_per_s.binding(), self.qos.reservation.bytes_per_s),
@@ -266,8 +267,8 @@ impl Tenant {
         }
     }
 
-    /// The cause that bound it, if it got so much, and the limit that this was to the guarantee; `None` for the one
-    /// assigned. `beyond`: a reservation took a direction beyond its limit.
+    /// The cause that bound the tenant, which got the rates `got`, and the limit that held for the guarantee; `None`: the
+    /// assigned limit. `beyond`: a reservation took a direction beyond its limit.
     fn bound_by(&self, guaranteed: &Guaranteed, got: &Got, beyond: bool) -> (Binding, Option<InForce>) {
         let (limit, reservation) = self.bounds(guaranteed.guaranteed);
         let assigned = guaranteed.limit.limit.value();
@@ -291,7 +292,7 @@ impl Tenant {
         (Binding::Limit(owner), (owner != Owner::Throughput).then(|| only(limit)))
     }
 
-    /// True if nothing of this is inside; what waits is not looked at.
+    /// True if no request of this scope is in flight; queued ones are not looked at.
     pub(super) fn has_none_inside(&self, scope: Scope) -> bool {
         match scope {
             Scope::All => self.in_flight == 0,
@@ -301,7 +302,7 @@ impl Tenant {
 }
 
 impl<R> Pool<R> {
-    /// Guarantees a tenant throughputs, others, or none any more. Only with [`Scheduler::Mclock`] anything comes of it.
+    /// Sets, changes or withdraws a tenant's throughput guarantees. They take effect only with [`Scheduler::Mclock`].
     pub fn set_guarantees(&mut self, now: Instant, id: TenantId, throughputs: &Throughputs) {
         if self.live_mut(id).is_some() {
             Scope::ALL.into_iter().for_each(|scope| self.set_guarantee(now, id, scope, throughputs.of(scope)));
@@ -365,7 +366,7 @@ impl<R> Pool<R> {
         self.assign(now, id.index);
     }
 
-    /// Takes a guarantee back, and its limit with it.
+    /// Withdraws a guarantee, and its limit with it.
     fn withdraw_guarantee(&mut self, now: Instant, index: u32, scope: Scope) {
         let tenant = &mut self.tenants[index as usize];
         let Some(place) = tenant.guaranteed.iter().position(|guaranteed| guaranteed.scope == scope) else { return };
@@ -376,7 +377,7 @@ impl<R> Pool<R> {
         self.limit_throughput(now, index, scope, None);
     }
 
-    /// The operator's limit or the weight has changed.
+    /// Renews a tenant's guarantees after the operator's limit or the weight has changed.
     pub(super) fn renew_guarantees(&mut self, now: Instant, id: TenantId) {
         let guaranteed =
             self.live_mut(id).map(|tenant| tenant.guaranteed.iter().map(|p| (p.scope, p.guaranteed)).collect());
@@ -386,7 +387,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// A request of this kind comes.
+    /// Notes for a tenant's guarantees that a request of this kind has come.
     #[inline]
     pub(super) fn wake_guarantees(tenant: &mut Tenant, now: Instant, kind: Kind) {
         for guarantee in tenant.guaranteed.iter_mut().filter(|guarantee| guarantee.scope.covers(kind)) {
@@ -394,7 +395,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// A request has left, or was taken out of the queue.
+    /// Notes that a request has left: guarantees with nothing more to do become idle.
     #[inline(always)]
     pub(super) fn rest_guarantees(&mut self, now: Instant, index: u32) {
         if !self.tenants[index as usize].guaranteed.is_empty() {
@@ -417,7 +418,8 @@ impl<R> Pool<R> {
         tenant.guaranteed = guaranteed;
     }
 
-    /// Limits are in force again after requests went first come, first served, and who waits now waits for its own.
+    /// Notes that limits are in force again after requests went first come, first served: idle spans are counted anew from
+    /// now.
     pub(super) fn resume_guarantees(&mut self, now: Instant) {
         let Some(guarantees) = &mut self.guarantees else { return };
         guarantees.suspended = true;
@@ -440,7 +442,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// When that is next.
+    /// When [`Self::tick_guarantees`] is next due.
     #[inline]
     pub(super) fn guarantees_due(&self) -> Instant {
         self.guarantees.as_ref().map_or(Instant::FAR_FUTURE, |guarantees| guarantees.next_tick)
@@ -543,7 +545,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// A guarantee that cannot be kept since, or can again, and why, since the last call; the newest if there were several.
+    /// A guarantee that has become missed, or kept again, since the last call, and why; the newest if there were several.
     #[inline]
     pub fn take_guarantee_decision(&mut self) -> Option<(TenantId, Scope, Reason)> {
         self.guarantee_decided.take()

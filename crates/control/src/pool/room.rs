@@ -1,22 +1,22 @@
-//! Room for the request in turn: for how long do the others stand still for it?
+//! Room for the request in turn: for how long are other requests stopped for it?
 //!
-//! A request that has been overtaken long enough waits for room, and nothing else is admitted meanwhile: what is in flight
-//! comes back and leaves its room. What hangs in a device never does, so the wait ends when nothing has come back for a while, and
-//! the others go on.
+//! A request that has been overtaken long enough waits for room in the budget, and nothing else is admitted meanwhile: the
+//! requests in flight complete and leave their room. Requests that hang in a device never do, so the wait ends when nothing
+//! has completed for a while, and other requests are admitted again.
 
 use crate::time::{Duration, Instant};
 
-/// Something comes back within this time from a device that works: longer than devices pause for.
+/// A device that works completes a request within this time: it is longer than devices pause for.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// For how long the others go on after a wait in vain, so that a device that hangs takes little of their time.
+/// For how long other requests are admitted after a wait in vain, so that a device that hangs takes little of their time.
 const AFTER_WAIT_IN_VAIN: Duration = Duration::from_secs(10);
 
-/// Decides if it is worth to wait for room.
+/// Decides if other requests are stopped to make room for the request in turn.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     /// When a request last came back, or was last admitted in turn.
     moved_at: Instant,
-    /// Until then nothing waits for room.
+    /// Before this instant no requests are stopped to make room.
     in_vain_until: Instant,
 }
 
@@ -27,7 +27,7 @@ impl Room {
         self.moved_at = now;
     }
 
-    /// True if the others stand still.
+    /// True if other requests are stopped now to make room for the request in turn.
     pub(super) fn is_worth_a_wait(&mut self, now: Instant) -> bool {
         if now >= self.in_vain_until && now >= self.waits_until() {
             self.in_vain_until = now + AFTER_WAIT_IN_VAIN;
@@ -35,7 +35,7 @@ impl Room {
         now >= self.in_vain_until
     }
 
-    /// Until when, if nothing comes back.
+    /// When the wait for room ends if no request completes.
     pub(super) fn waits_until(&self) -> Instant {
         self.moved_at + PATIENCE
     }

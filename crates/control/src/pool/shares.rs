@@ -39,12 +39,12 @@ pub(super) struct Shares {
     weights: u64,
     /// Cost of what has passed beside the budget since a request was last served in turn, in bytes.
     overtaken: u64,
-    /// Says if the others stand still for the request in turn.
+    /// Says if other requests are stopped to make room for the request in turn.
     pub(super) room: Room,
     /// Tenants that submitted a request, or had one completed, since they were last looked at; each once.
     asking: VecDeque<u32>,
-    /// Tenants that their limits throttled when they were looked at, and until when. What a tenant says itself (`parked`)
-    /// counts: other entries of it are old.
+    /// Tenants that their limits throttled when they were looked at, and until when. An entry counts if it has the instant of
+    /// the tenant's `parked`; others are old.
     throttled: BinaryHeap<Reverse<(Instant, u32)>>,
 }
 
@@ -68,14 +68,15 @@ pub(super) struct InTurn {
 }
 
 impl Shares {
-    /// A request was served in turn.
+    /// Notes that a request was served in turn.
     #[inline]
     pub(super) fn serve_in_turn(&mut self, now: Instant) {
         self.overtaken = 0;
         self.room.moves(now);
     }
 
-    /// True if others have had their part by weight beside a request that waits and is larger than its tenant's share.
+    /// True if a request waits that is larger than its tenant's share, and other tenants have had their part by weight since
+    /// a request was last served in turn.
     fn have_overtaken(&self, InTurn { weight, cost, waits }: InTurn, budget_bytes: u64) -> bool {
         let own = u64::from(weight.max(1));
         let others = u128::from(self.weights.saturating_sub(own));
@@ -85,7 +86,7 @@ impl Shares {
 }
 
 impl<R> Pool<R> {
-    /// A tenant has submitted a request, or one of its own has completed.
+    /// Notes that a tenant has submitted a request, or that one of its own has completed: it is looked at for its share.
     #[inline]
     pub(super) fn ask_for_share(&mut self, index: u32) {
         let tenant = &mut self.tenants[index as usize];
@@ -97,7 +98,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// A tenant has one request less. It shares no longer if that was the last one.
+    /// Notes that a tenant has one request less. After its last one it has no share.
     #[inline]
     pub(super) fn keep_share(&mut self, index: u32) {
         let tenant = &self.tenants[index as usize];
@@ -108,7 +109,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// A tenant shares no longer.
+    /// Ends a tenant's share of the budget.
     pub(super) fn end_share(&mut self, index: u32) {
         let tenant = &mut self.tenants[index as usize];
         if core::mem::replace(&mut tenant.sharing, false) {
@@ -116,7 +117,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// A tenant has left.
+    /// Removes a tenant that has left.
     pub(super) fn leave_shares(&mut self, index: u32) {
         self.end_share(index);
         let tenant = &mut self.tenants[index as usize];
@@ -189,7 +190,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Likewise of a request that seems to be lost, which takes none of its tenant's slots either from now on.
+    /// [`Pool::exempt`] for a request that seems to be lost; from now on it takes none of its tenant's slots either.
     pub fn give_up(&mut self, now: Instant, ticket: &mut Ticket) {
         self.exempt(ticket);
         let tenant = &mut self.tenants[ticket.tenant.index as usize];
@@ -199,13 +200,15 @@ impl<R> Pool<R> {
         }
     }
 
-    /// A tenant's reservation changes. A change of several tenants counts as a whole, from the next request on.
+    /// Counts tenants with a reservation: one has changed. Admission hears of all changes together, before the next request
+    /// is dispatched.
     pub(super) fn count_reservation(&mut self, before: Rates, after: Rates) {
         self.reserved = self.reserved + u32::from(after != Rates::UNSET) - u32::from(before != Rates::UNSET);
         self.care_is_due = true;
     }
 
-    /// A target and a reservation go before throughput: what has entered the device at once, neither can call back.
+    /// Passes on to admission that a latency target or a reservation goes before throughput: neither can call back requests
+    /// that are in the device.
     pub(super) fn apply_care(&mut self, now: Instant) {
         let care = match (self.config.scheduler, self.config.target) {
             (Scheduler::None, _) => Care::None,

@@ -2,7 +2,7 @@
 //!
 //! The sensor and the throttle of a [`slots::Controller`](crate::slots::Controller) where the queue is ours. A pool that has
 //! the device for itself decides alone. One that shares it with pools of other hosts reports to them what its tenants did
-//! ([`Pool::take_summary`]) and decides when it knows what all did ([`Pool::decide_slots`]).
+//! ([`Pool::take_summary`]), and decides when it knows what the tenants of all pools did ([`Pool::decide_slots`]).
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -17,41 +17,41 @@ use crate::slots::{Controller, InvalidConfig, Reason, Report, Summary, Workload,
 use crate::throughput::Rate;
 use crate::time::{Duration, Instant};
 
-/// Over how long a target is judged.
+/// Length of time over which a latency target is judged.
 const WINDOW: Duration = Duration::from_secs(1);
-/// A tenant that waits has a slot once in this time at least, however small its share: the longest wait for a throttle.
+/// A tenant with requests queued has a slot once in this time at least, however small its share.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// A target that is missed for hours is reported once in this time.
+/// Least time between two reports of a tenant's missed target.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// A latency target of a tenant.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatencyTarget {
-    /// Below this.
+    /// The bound on the statistic.
     pub time: Duration,
-    /// Which figure of a second's latencies.
+    /// The statistic, over the latencies of a second.
     pub statistic: Statistic,
 }
 
 impl LatencyTarget {
-    /// For the mean.
+    /// A target for the mean latency.
     pub const fn mean(time: Duration) -> Self {
         Self { time, statistic: Statistic::Mean }
     }
 }
 
-/// Sums over a tenant's requests, so that those of a period are a difference of two readings. Sums of instants and of
-/// times inside may wrap around; differences do not mind.
+/// Sums over a tenant's requests since it joined; the figures of a period are differences of two readings. Sums of instants
+/// and of times may wrap around; differences do not mind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     arrived: u64,
     waiting: u64,
-    /// When those that wait were queued, added up.
+    /// Instants at which the waiting requests were queued, added up, in ns.
     queued_at: u64,
     inside: u64,
-    /// When those inside were admitted, added up.
+    /// Instants at which the requests in flight were admitted, added up, in ns.
     admitted_at: u64,
-    /// Time inside of those that left the device.
+    /// Time in the device of requests that have left it, added up, in ns.
     spent: u64,
 }
 
@@ -88,7 +88,7 @@ impl Tally {
         Duration::from_nanos(self.waiting.wrapping_mul(now.as_nanos()).wrapping_sub(self.queued_at))
     }
 
-    /// Request-time in the device since the tenant joined.
+    /// Time that requests spent in the device since the tenant joined, added up, in ns; wraps around.
     fn occupied(&self, now: Instant) -> u64 {
         self.spent.wrapping_add(self.inside.wrapping_mul(now.as_nanos())).wrapping_sub(self.admitted_at)
     }
@@ -112,11 +112,11 @@ pub struct Missed {
     pub tenant: TenantId,
     /// The target.
     pub target: LatencyTarget,
-    /// Its figure in the last second that exceeded it.
+    /// The tenant's latency in the last second that exceeded the target.
     pub figure: Duration,
-    /// Seconds that exceeded it before that one and were not reported.
+    /// Earlier seconds that exceeded the target and were not reported.
     pub unreported: u64,
-    /// Why the tenant has no more slots.
+    /// Why the tenant has no more slots; `None` before the first decision.
     pub reason: Option<Reason>,
 }
 
@@ -127,30 +127,30 @@ pub struct Granted {
     pub target: Option<LatencyTarget>,
     /// Ratio of the target's percentile to the mean, over the last 5 to 10 s; 1 for a target of the mean.
     pub times_mean: f64,
-    /// Requests that it may have in flight until the next decision; `None` for no bound.
+    /// Requests that the tenant may have in flight until the next decision; `None` for no bound.
     pub slots: Option<u64>,
     /// The decided number of slots before it was rounded to `slots`.
     pub share: Option<f64>,
-    /// The slots that its target needs.
+    /// The slots that the tenant's target needs.
     pub need: f64,
-    /// Why it has these slots; `None` before the first decision.
+    /// Why the tenant has these slots; `None` before the first decision.
     pub reason: Option<Reason>,
-    /// Its report on the last period.
+    /// The tenant's report on the last period.
     pub report: Report,
-    /// Seconds in which something completed, since it has the target.
+    /// Seconds with completed requests since the target was set.
     pub windows: u64,
-    /// Of those, in how many the figure exceeded the target.
+    /// Seconds since the target was set in which the latency exceeded it.
     pub violated: u64,
     mark: Mark,
     /// Mean size of its requests in the last period in which some completed.
     mean_bytes: u64,
-    /// Slots for a period that it may still use, of what it was granted: by rounding, or because it asked for less.
+    /// Granted slots that were not used, 0 to 1, for the next period: lost by rounding, or because the tenant asked for less.
     owed: f64,
-    /// Completed in the present second, and their latencies.
+    /// Requests completed in the present second, and the sum of their latencies.
     window: (u64, Duration),
-    /// The figure of the last second that exceeded the target.
+    /// The latency in the last second that exceeded the target.
     figure: Duration,
-    /// Of those, how many are reported, and when the last one was.
+    /// How many of the seconds in `violated` are dealt with by reports, and when the last report was.
     told: (u64, Instant),
 }
 
@@ -161,13 +161,13 @@ pub(super) struct Slots {
     began: Instant,
     next_tick: Instant,
     window_began: Instant,
-    /// True if other hosts have a say.
+    /// True if decisions rest on the figures of other hosts too.
     clustered: bool,
-    /// How much of their shares tenants get, from none (their least) to 1.
+    /// Part of their shares that tenants get, 0 (the least that every tenant has) to 1.
     ramp: f64,
-    /// Bound on the requests of all tenants together.
+    /// Bound on the requests in flight of all tenants together.
     together: u64,
-    /// The summary for other hosts.
+    /// The summary of the last period for other hosts, until it is taken.
     summary: Option<Summary>,
     total: Option<f64>,
     tightness: Option<f64>,
@@ -190,9 +190,10 @@ pub struct View<'a> {
     pub config: &'a Config,
     /// All slots of the cluster together; `None`: no bound.
     pub total: Option<f64>,
-    /// By how much all targets could be scaled and still be met; `None` without targets, or where ten times would not do.
+    /// Factor by which all targets could be multiplied and still be met: up to 1 they are met. `None` without targets, or
+    /// where even ten times would not do.
     pub tightness: Option<f64>,
-    /// True if other hosts have a say.
+    /// True if decisions rest on the figures of other hosts too.
     pub clustered: bool,
 }
 
@@ -212,12 +213,12 @@ impl<R> Pool<R> {
         }
     }
 
-    /// For a device that is shared with pools of other hosts: whether their figures are heard, which [`Pool::decide_slots`] will
-    /// bring. Periods then end when [`Pool::take_summary`] is called.
+    /// For a device that is shared with pools of other hosts: `clustered` says if their figures are received, so that
+    /// [`Pool::decide_slots`] brings them. Periods then end when [`Pool::take_summary`] is called.
     ///
-    /// While they are not, the pool decides alone, at first as if it knew nothing: what the cluster had together is not its own,
-    /// and it takes no more than the latency that it measures lets it take. Fixed totals and their shares stay as they are.
-    /// Not to be called where no other host has a say.
+    /// While the other hosts' figures are not received, the pool decides alone, at first as if it knew nothing: the cluster's
+    /// total is not its own, and it takes no more than the latency that it measures allows. Fixed totals and their shares
+    /// stay as they are. Not to be called where no other host shares the device.
     pub fn share_slots(&mut self, clustered: bool) {
         let Some(slots) = &mut self.slots else { return };
         if slots.clustered && !clustered {
@@ -230,16 +231,16 @@ impl<R> Pool<R> {
         slots.controller.set_alone(!clustered);
     }
 
-    /// How much of their shares tenants get, 0 (the least that every tenant has) to 1: a host that joins takes its part in steps,
-    /// while the others free it.
+    /// Sets the part of their shares that tenants get, 0 (the least that every tenant has) to 1: a host that joins takes its
+    /// part in steps, while the others free it.
     pub fn set_slot_ramp(&mut self, ramp: f64) {
         if let Some(slots) = &mut self.slots {
             slots.ramp = ramp.clamp(0.0, 1.0);
         }
     }
 
-    /// A latency target that a tenant has missed since the last report: each once in ten seconds, with the number of seconds
-    /// that were not reported. To be called until nothing comes, at least once a second.
+    /// A latency target that a tenant has missed since the last report; each tenant's once in ten seconds, with the number of
+    /// seconds that were not reported. To be called until nothing comes, at least once a second.
     #[inline]
     pub fn take_missed_target(&mut self, now: Instant) -> Option<Missed> {
         if self.slots.as_ref()?.has_missed { self.find_missed_target(now) } else { None }
@@ -259,8 +260,8 @@ impl<R> Pool<R> {
         missed
     }
 
-    /// The tenants' summary of the last period for the other hosts; once for each period. Where other hosts have a say,
-    /// the period ends now.
+    /// The tenants' summary of the last period for the other hosts; once for each period. Where their figures are received
+    /// ([`Pool::share_slots`]), this call ends the period.
     pub fn take_summary(&mut self, now: Instant) -> Option<Summary> {
         if self.slots.as_ref()?.clustered {
             self.end_period(now);
@@ -274,7 +275,7 @@ impl<R> Pool<R> {
         Some(View { config: &slots.config, total: slots.total, tightness: slots.tightness, clustered: slots.clustered })
     }
 
-    /// Begins, changes or ends with the pool's settings.
+    /// Begins, replaces or ends the slot controller as the pool's settings say.
     pub(super) fn set_slot_controller(&mut self, now: Instant) {
         let wanted = self.config.slots.filter(|_| self.config.scheduler == Scheduler::Mclock);
         if self.slots.as_ref().map(|slots| slots.config) == wanted {
@@ -309,7 +310,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Measures anew when it is time, and decides if no other host has a say.
+    /// Ends the period when it is due; not where other hosts' figures are received.
     #[inline]
     pub(super) fn tick_slots(&mut self, now: Instant) {
         if now >= self.slots_due() {
@@ -317,7 +318,7 @@ impl<R> Pool<R> {
         }
     }
 
-    /// When that is next.
+    /// When [`Self::tick_slots`] next ends a period; far in the future where other hosts' figures are received.
     #[inline]
     pub(super) fn slots_due(&self) -> Instant {
         let own = self.slots.as_ref().filter(|slots| !slots.clustered);
@@ -359,8 +360,8 @@ impl<R> Pool<R> {
         }
     }
 
-    /// Shares slots out, knowing what the whole cluster did in the last period: the sum of the summaries of all its pools, this
-    /// one's included.
+    /// Shares slots out by what the whole cluster did in the last period: `cluster` is the sum of the summaries of all its
+    /// pools, this one's included.
     pub fn decide_slots(&mut self, now: Instant, cluster: &Summary) {
         let Some(mut slots) = self.slots.take() else { return };
         let plan = slots.controller.tick(cluster);
@@ -436,8 +437,8 @@ impl super::Tenant {
         report
     }
 
-    /// Requests per second that no bound for the others' targets may take: what is reserved or guaranteed, at the size that
-    /// its requests have.
+    /// Requests per second that are reserved for or guaranteed to the tenant, at the mean size of its requests: no bound for
+    /// other tenants' targets takes them.
     fn guaranteed_iops(&self) -> f64 {
         let iops = |rate: Rate| match rate {
             Rate::BytesPerS(bytes) => bytes as f64 / self.granted.mean_bytes.max(1) as f64,
@@ -450,8 +451,8 @@ impl super::Tenant {
 }
 
 impl Granted {
-    /// Whole slots whose mean over periods is `slots`. Those of a period in which nothing is left waiting cost only what was
-    /// used of them: who uses less than a slot's part is never without one.
+    /// Whole slots whose mean over periods is `slots`. A period at whose end nothing waits costs only the slots that were
+    /// used: a tenant that uses less than its part of a slot is never without one.
     fn round(&mut self, slots: f64) -> u64 {
         let used = self.report.occupied.as_secs_f64() / self.report.length.as_secs_f64().max(1e-9);
         let (share, whole) = (self.share.unwrap_or(0.0), self.slots.unwrap_or(0) as f64);
@@ -460,13 +461,13 @@ impl Granted {
         libm::floor(slots + self.owed) as u64
     }
 
-    /// The target as one for the mean.
+    /// The target, converted to one for the mean latency.
     fn mean_target(&self) -> Option<Duration> {
         let target = self.target?;
         Some(Duration::from_nanos((target.time.as_nanos() as f64 / self.times_mean) as u64))
     }
 
-    /// True if the target was missed in the second that ends.
+    /// Ends a second: counts it, and is true if it missed the target.
     fn judge(&mut self) -> bool {
         let (completed, sum) = core::mem::take(&mut self.window);
         if let Some(target) = self.target

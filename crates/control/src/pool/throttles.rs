@@ -1,13 +1,13 @@
 //! How a tenant is throttled for a target: its slots are delayed.
 //!
-//! A tenant that is throttled may have as many requests in flight as it had when that began, and after each of
-//! them its slot stays empty for a while. That is the plant for which packet delays were designed: so much in
-//! circulation, which comes back `delay` later. By Little's law `slots` requests that take R each pass at
-//! `slots / (R + delay)`, whether the tenant has four requests waiting or four thousand; a little delay already empties
-//! the device a little; and a device that becomes faster gives more without a decision. A limit in bytes
-//! per second has none of that: above what the device can do it does nothing, below it the queue of the device runs empty.
+//! A tenant that is throttled may have as many requests in flight as it had when the throttle began, and after each of them
+//! its slot stays empty for a while. That is the system for which packet delays were designed: a number of requests in
+//! circulation, each of which comes back `delay` later. By Little's law `slots` requests that take R each pass at
+//! `slots / (R + delay)`, whether the tenant has four requests waiting or four thousand; a little delay already empties the device a
+//! little; and a device that becomes faster gives more without a decision. A limit in bytes per second has none of these
+//! properties: above what the device can do it does nothing, below it the queue of the device runs empty.
 //!
-//! Reservations win: what one is owed passes without a slot.
+//! Reservations win: requests that a reservation is owed pass without a slot.
 
 use alloc::boxed::Box;
 use alloc::collections::BinaryHeap;
@@ -25,11 +25,11 @@ use crate::time::{Duration, Instant};
 pub struct Throttled {
     /// Requests it may have in flight, delayed slots included.
     pub slots: u64,
-    /// Requests that it had in flight when it was not throttled.
+    /// Requests that the tenant had in flight when it was not throttled.
     pub usual: u64,
     /// How long a slot stays empty after a request.
     pub delay: Duration,
-    /// Why so long.
+    /// Why the delay is so long.
     pub reason: ClientReason,
 }
 
@@ -40,7 +40,7 @@ struct Delay {
     /// The tenant's index and generation.
     index: u32,
     generation: u32,
-    /// When its request left.
+    /// When the slot's request left, and the delay began.
     since: Instant,
 }
 
@@ -68,7 +68,7 @@ impl Delays {
         self.0.pop().map(|Reverse(delay)| (delay.index, delay.generation))
     }
 
-    /// Other lengths, also for delays that have begun; those for which `delay` has none are over.
+    /// Changes the lengths of delays, also of those that have begun; a delay for which `delay` gives `None` is dropped.
     pub(super) fn change(&mut self, delay: impl Fn(u32, u32) -> Option<Duration>) {
         let lengthened = |Reverse(old): Reverse<Delay>| {
             let length = delay(old.index, old.generation)?;
@@ -78,8 +78,8 @@ impl Delays {
     }
 }
 
-/// Fewer slots through which as much passes, so that half of them are delayed: slots that are delayed for long come back as
-/// the burst as which they left.
+/// Trades slots for a shorter delay so that as much passes, with half of the slots delayed: many slots that are delayed for
+/// long come back as the burst as which they left.
 fn fewer(slots: u64, delay: Duration, latency: Duration) -> (u64, Duration) {
     let (delay, latency) = (delay.as_nanos(), latency.as_nanos());
     let busy = (2 * latency).saturating_mul(slots).div_ceil((latency + delay).max(1)).clamp(1, slots.max(1));
@@ -90,27 +90,28 @@ fn fewer(slots: u64, delay: Duration, latency: Duration) -> (u64, Duration) {
 /// A tenant's figures for the target at the end of its last interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// Payload bytes since the pool began: those that count as load, and all.
+    /// Payload bytes that count as load, since the pool began; `all`: all payload bytes.
     moved: u64,
     all: u64,
-    /// Bytes per second in the interval, were the tenant not throttled; 0 if it did nothing that a throttle slows.
+    /// Bytes per second that the tenant would have moved in the interval without a throttle; 0 if it did nothing that a
+    /// throttle slows.
     freed: f64,
-    /// Time that requests spent in the back end, together.
+    /// Time that requests spent in the back end, added up since the pool began.
     device_time: Duration,
-    /// Requests that have left the back end, in all; how long those of the interval took in it, on average.
+    /// Requests that have left the back end since the pool began; `latency`: their mean time in it, smoothed over intervals.
     served: u64,
     latency: Duration,
     /// Bytes or requests that counted towards a guarantee of one direction since the pool began.
     guaranteed: u64,
     /// Requests in flight in the interval, on average.
     requests: u64,
-    /// Reads in the interval: how many, and their latencies together.
+    /// Reads in the interval; `sum`: their latencies, added up.
     reads: u64,
     sum: Duration,
 }
 
 impl Seen {
-    /// A read has completed.
+    /// Counts a read that has completed.
     #[inline]
     pub(super) fn read(&mut self, response_time: Duration) {
         self.reads += 1;
@@ -119,7 +120,8 @@ impl Seen {
 }
 
 impl<R> Pool<R> {
-    /// Brings the target in line with the settings; what does not change goes on.
+    /// Brings the latency target in line with the settings. Its controller goes on if nothing changes, or the target's value
+    /// alone.
     pub(super) fn set_target(&mut self, now: Instant) {
         let wanted = self.config.target.filter(|_| self.config.scheduler == Scheduler::Mclock);
         let goes_on = match (&mut self.target, &wanted) {
@@ -253,7 +255,7 @@ impl<R> Pool<R> {
         self.target = Some(target);
     }
 
-    /// Throttles a tenant otherwise than before, or releases it.
+    /// Changes how a tenant is throttled; `None` releases it.
     fn set_throttled(&mut self, now: Instant, index: u32, throttled: Option<Throttled>) {
         let tenant = &mut self.tenants[index as usize];
         if let (Some(before), None) = (tenant.throttled, throttled) {
@@ -272,9 +274,9 @@ impl Tenant {
         self.guaranteed.iter().any(|guarantee| guarantee.scope == Scope::All) || self.guaranteed.len() > 1
     }
 
-    /// Its throughput in an interval of this length, as a multiple of its guarantee of one direction; infinite
-    /// without one, or while it asks for nothing of that direction. Of other things that are owed to it the throttle takes
-    /// nothing: reservations pass without a slot.
+    /// The tenant's throughput in an interval of this length, as a multiple of its guarantee of one direction; infinite
+    /// without one, or while it asks for nothing of that direction. A throttle takes nothing else that is owed to the tenant:
+    /// reservations pass without a slot.
     fn paid(&mut self, length: Duration) -> f64 {
         let Some(guarantee) = self.guaranteed.first().filter(|guarantee| guarantee.scope != Scope::All) else {
             return f64::INFINITY;
@@ -286,7 +288,7 @@ impl Tenant {
         if got > 0 { got_per_s / (rate.value() as f64).max(1.0) } else { f64::INFINITY }
     }
 
-    /// As many requests as it has in flight when it is not throttled.
+    /// Number of requests that the tenant has in flight when it is not throttled, at least 1.
     fn usual_slots(&self, reason: &Reason) -> u64 {
         // A burst that is known is throttled before it has filled the device again.
         let before = if matches!(reason, Reason::KnownBurst { .. }) { self.usual_before } else { 0 };
@@ -294,7 +296,7 @@ impl Tenant {
     }
 }
 
-/// A tenant in the controller's words; in order of index.
+/// The controller's number for a tenant; numbers are in order of index.
 fn client(index: u32, generation: u32) -> ClientId {
     ClientId(u64::from(index) << 32 | u64::from(generation))
 }

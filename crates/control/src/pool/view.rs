@@ -29,53 +29,53 @@ pub struct TenantStats {
     pub by_reservation: u64,
     /// Requests dispatched by weight.
     pub by_weight: u64,
-    /// From submission to admission; of a divided request that of its first slice.
+    /// Time from submission to admission; for a divided request, of its first slice.
     pub queue_latency: Histogram,
-    /// From admission to completion; of each slice.
+    /// Time from admission to completion; for a divided request, of each slice.
     pub device_latency: Histogram,
-    /// From submission to completion.
+    /// Time from submission to completion of the whole request.
     pub latency: Histogram,
 }
 
 /// A look at one tenant.
 pub struct TenantView<'a> {
-    /// The guarantee as configured.
+    /// The QoS policy as configured.
     pub qos: &'a Qos,
     /// The limits on the tenant's IOPS, by owner.
     pub limit_iops: &'a LimitSet,
     /// The limits on the tenant's bytes per second, by owner.
     pub limit_bytes_per_s: &'a LimitSet,
-    /// The limits on its requests in flight, by owner.
+    /// The limits on the tenant's requests in flight, by owner.
     pub slots: &'a LimitSet,
-    /// Requests waiting.
+    /// Requests queued.
     pub queued: usize,
     /// Requests in flight.
     pub in_flight: u64,
-    /// Its counters.
+    /// The tenant's counters.
     pub stats: &'a TenantStats,
     /// The order in which it is throttled for the pool's target.
     pub throttle: Throttle,
     /// How it is throttled for the pool's target, if it is.
     pub throttled: Option<Throttled>,
-    /// Its latency target and what the slot controller makes of it.
+    /// The tenant's latency target, and the slots that the slot controller grants for it.
     pub granted: &'a Granted,
     guaranteed: &'a [Guaranteed],
 }
 
 impl<'a> TenantView<'a> {
-    /// The throughputs that it was guaranteed, at most one of each scope.
+    /// The tenant's throughput guarantees, at most one of each scope.
     pub fn guarantees(&self) -> impl Iterator<Item = guarantee::View<'a>> {
         self.guaranteed.iter().map(Guaranteed::view)
     }
 
-    /// The throughput of this that it was guaranteed, if one was.
+    /// The tenant's throughput guarantee of this scope, if it has one.
     pub fn guarantee(&self, scope: Scope) -> Option<guarantee::View<'a>> {
         self.guarantees().find(|guarantee| guarantee.scope == scope)
     }
 }
 
 impl<R> Pool<R> {
-    /// The smallest IOPS limit and the smallest bytes/s limit on the whole pool, with their owners.
+    /// The limits on the whole pool, by owner: on IOPS, and on bytes per second.
     pub fn pool_limits(&self) -> [LimitSet; 2] {
         [self.config.limit.iops, self.config.limit.bytes_per_s].map(|limit| {
             let mut of_pool = LimitSet::NONE;

@@ -1,9 +1,9 @@
-//! Ours: the mean delay by what a delay was seen to do, split by share of the load.
+//! Ours: a mean delay by the measured effect of delays, split by share of the load.
 //!
 //! One number is controlled, the mean delay D of the noisy clients weighted by load. The controller is an integrator whose
 //! gain is scheduled from the measured plant: while the error is beyond chance, D moves by error/k, with k the learned
-//! [gain](super::gain), and the controller waits until the measurements are the effect; afterwards D moves by a tenth of
-//! that in each interval. D never leaves what is allowed, so that nothing winds up. No derivative.
+//! [gain](super::gain), and the controller waits until the measurements show the effect; afterwards D moves by a tenth of
+//! that in each interval. D never leaves the range that is allowed, so that nothing winds up. No derivative.
 //!
 //! The set point lies three standard deviations of means over ten intervals (1 s) below the target, so that such means stay
 //! below it.
@@ -19,10 +19,10 @@ use super::trial::Trial;
 use super::{ClientDelay, ClientReason, Config, Decision, Reason, Sample, from_ms};
 use crate::time::Duration;
 
-/// Standard deviations beyond which an error is no chance, and by which the set point lies below the target: of a normal
-/// distribution one in 700 lies above.
+/// Standard deviations beyond which an error is not chance, and by which the set point lies below the target: of a normal
+/// distribution one value in 700 lies above.
 const SIGMAS: f64 = 3.0;
-/// Part of a delay that a step takes off while reads do not wait at all.
+/// Part of a delay that a step takes off at least while reads do not wait at all.
 const RELEASE: f64 = 0.25;
 
 /// Our controller.
@@ -35,37 +35,39 @@ pub(super) struct Adaptive {
     largest_ms: f64,
 
     pub(super) clients: Clients,
-    /// In intervals: time without reads, usual time between two samples with reads, and time without load of the noisy
-    /// clients.
+    /// Time without reads, in intervals; `gap`: usual time between two samples with reads; `without_load`: time without load
+    /// of the noisy clients.
     without_reads: f64,
     gap: f64,
     without_load: f64,
 
-    /// The mean delay that is wanted.
+    /// The mean delay that is wanted, in ms.
     demand_ms: f64,
-    /// How many delays a request meets, and the variance of that.
+    /// Estimate of how many delays a request meets (k), and its variance.
     gain: (f64, f64),
     /// Intervals whose samples are not the effect of the present delay yet.
     skip: f64,
-    /// Means since the last large step, of so many samples.
+    /// Means since the last large step; `samples`: over how many samples.
     mean: Point,
     samples: f64,
-    /// On which side the last sample was far off, if it was.
+    /// True if the last sample was far above the mean, false if far below; `None` if it was near.
     outlier: Option<bool>,
-    /// How it was before the last large step.
+    /// The means before the last large step.
     before: Option<Point>,
-    /// Of 1 s means around the set point, as a part of the target; and the present one: sum of latencies in ms, reads,
-    /// length in intervals.
+    /// Variance of means over ten intervals around the set point, as a part of the squared target; `window`: the mean being
+    /// formed, as sum of latencies in ms, reads, and length in intervals.
     variance: f64,
     window: [f64; 3],
-    /// The delay that held, for noisy clients that return, and whether clients have become noisy or are away.
+    /// The mean delay that last held the target, in ms, for noisy clients that return; `joined`: true if clients have become
+    /// noisy or are away.
     held_ms: f64,
     joined: bool,
 
     /// Intervals at the longest delay with reads above the set point, less those without.
     stuck: f64,
     trial: Option<Trial>,
-    /// Intervals for which the last verdict counts, and the reason if it was that the delay does nothing.
+    /// Intervals for which the last trial's verdict counts; `useless`: the reason, if the verdict was that the delay does
+    /// nothing.
     verdict_counts: f64,
     useless: Option<Reason>,
 
@@ -124,7 +126,7 @@ impl Adaptive {
         self.publish();
     }
 
-    /// No client is throttled any longer; the delay that held is remembered.
+    /// Releases all clients; the delay that held is remembered.
     pub(super) fn release(&mut self, reason: Reason) {
         (self.demand_ms, self.without_reads, self.joined, self.reason) = (0.0, 0.0, true, reason);
         self.begin_anew();
@@ -136,7 +138,7 @@ impl Adaptive {
         Decision { reason: self.reason, mean_delay: from_ms(mean_ms), delays: &self.delays }
     }
 
-    /// The largest mean delay: what tenants are owed wins.
+    /// The largest mean delay, in ms, that leaves tenants what they are owed.
     fn reach_ms(&self) -> f64 {
         if self.clients.noisy().all(|client| client.most_ms.is_none()) {
             return self.largest_ms;
@@ -153,12 +155,12 @@ impl Adaptive {
         self.target_ms * libm::sqrt(self.variance * (PATIENCE / self.gap.max(1.0)).max(1.0))
     }
 
-    /// The same of the mean since the last step.
+    /// Standard deviation of the mean since the last step, in ms.
     fn deviation_ms(&self) -> f64 {
         self.scatter_ms() * libm::sqrt(NEWEST.max(1.0 / self.samples))
     }
 
-    /// Samples so far say nothing about what comes after the next interval, in which requests are in flight from before.
+    /// Discards the samples so far, and the next interval: requests from before the change are in flight in it.
     fn begin_anew(&mut self) {
         (self.skip, self.samples, self.window, self.stuck) = (1.0, 0.0, [0.0; 3], 0.0);
         (self.trial, self.before) = (None, None);
@@ -272,7 +274,7 @@ impl Adaptive {
         }
     }
 
-    /// Follows the scatter of means around the set point, while a delay keeps them there: not at either end of its range.
+    /// Follows the scatter of means around the set point, while a delay between zero and the largest keeps them there.
     fn watch_scatter(&mut self) {
         let [sum_ms, count, length] = self.window;
         if length >= PATIENCE {

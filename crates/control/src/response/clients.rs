@@ -5,14 +5,14 @@ use alloc::vec::Vec;
 use super::{ClientId, ClientSample, Throttle, whole};
 use crate::time::Duration;
 
-/// By which part of the target the set point lies below it at first, and at most; the tenant of a throttled client gets as much
-/// more than it is owed as that is at first.
+/// Distance of the set point below the target, as a part of the target: at first, and at most. The tenant of a throttled
+/// client keeps more than it is owed, by the first of these parts.
 pub(super) const MARGIN: (f64, f64) = (0.15, 0.5);
 /// Time constant of the smoothed load.
 const SMOOTHING: Duration = Duration::from_secs(1);
-/// No client moves more; whatever says so is mistaken, and would stay in the smoothed load for good.
+/// No client moves more; a larger figure is mistaken, and would stay in the smoothed load for good.
 const MOST_BYTES_PER_S: f64 = 1e13;
-/// A noisy client stays one until its load has fallen below this part of what makes one.
+/// A noisy client stays one until its load has fallen below this part of the load that makes one.
 const LEAVES_AT: f64 = 0.5;
 /// Part of all load that the smallest set of loud clients makes (Pareto's).
 const MOST: f64 = 0.8;
@@ -24,24 +24,25 @@ pub(super) struct Client {
     pub(super) throttle: Throttle,
     /// Load in the last interval, in bytes per second.
     pub(super) now_bytes_per_s: f64,
-    /// The same, smoothed.
+    /// Load that the throttle slows, in bytes per second, smoothed.
     pub(super) bytes_per_s: f64,
-    /// The same of all that it moves, whether or not the throttle slows it.
+    /// Load of all that the client moves, in bytes per second, smoothed.
     pub(super) all_bytes_per_s: f64,
     /// True if it is among those that may be throttled.
     pub(super) noisy: bool,
-    /// Its share of the load of all noisy clients, and the delay in force, in ms. For the adaptive method.
+    /// Share of the load of all noisy clients, 0 to 1, for the adaptive method; `delay_ms`: the delay in force.
     pub(super) share: f64,
     pub(super) delay_ms: f64,
     /// The longest delay that leaves its tenant what it is owed, in ms; `None` if nothing is owed.
     pub(super) most_ms: Option<f64>,
-    /// By Little's law: what its tenant gets, as a multiple of what it is owed, times the latency with the delay, smoothed.
+    /// By Little's law: the throughput of the client's tenant, as a multiple of what it is owed, times the latency with the
+    /// delay in ms; smoothed.
     pub(super) circulation: f64,
     pub(super) present: bool,
 }
 
 impl Client {
-    /// Its usual load, or the present one if it has begun to move more.
+    /// The client's usual load, or its present load if that is larger.
     pub(super) fn load(&self) -> f64 {
         self.bytes_per_s.max(self.now_bytes_per_s)
     }
@@ -75,7 +76,8 @@ impl Client {
         }
     }
 
-    /// Decides anew whether it is noisy: with loads above all thresholds, until one is less than half of its own.
+    /// Decides anew if the client is noisy. `loads` are pairs of a load and its threshold: the client becomes noisy when all
+    /// loads exceed their thresholds, and stays so until one falls below half of its threshold.
     pub(super) fn judge(&mut self, loads: &[(f64, f64)]) {
         let part = if self.noisy { LEAVES_AT } else { 1.0 };
         self.noisy = match self.throttle {
@@ -86,8 +88,8 @@ impl Client {
     }
 }
 
-/// The load from which on a client is loud: half of the least in the smallest set that makes most of the load, so that
-/// equals are treated alike. Sorts the loads.
+/// The load above which a client is loud: half of the least load in the smallest set of clients that makes most of the load,
+/// so that equals are treated alike. Sorts the loads.
 pub(crate) fn loud_from(loads: &mut [f64]) -> f64 {
     loads.sort_unstable_by(|a, b| b.total_cmp(a));
     let mut left = MOST * loads.iter().sum::<f64>();
@@ -102,7 +104,7 @@ pub(crate) fn loud_from(loads: &mut [f64]) -> f64 {
 #[derive(Debug, Default)]
 pub(super) struct Clients {
     pub(super) all: Vec<Client>,
-    /// Working memory.
+    /// Memory that [`Self::find_noisy`] uses again.
     loads: Vec<f64>,
 }
 
@@ -127,10 +129,10 @@ impl Clients {
         self.all.retain(|client| client.present);
     }
 
-    /// Decides anew who is noisy: clients that are loud in all that they move, and in what the throttle slows or with a good
-    /// part of their own traffic. By the latter alone a client that mostly reads would hide; by the former alone the others'
-    /// victim, which moves most while they are throttled, would be taken for noisy for a single write. Tells whether there are
-    /// more than before. O(clients · log clients).
+    /// Decides anew which clients are noisy: those that are loud by all that they move, and also loud by what the throttle
+    /// slows, or with a good part of their own traffic in that. By what is slowed alone, a client that mostly reads would
+    /// hide; by all traffic alone, a victim that moves most while noisy clients are throttled would be taken for noisy for a
+    /// single write. Returns true if there are more than before. O(clients · log clients).
     pub(super) fn find_noisy(&mut self) -> bool {
         let all = |client: &Client| client.all_bytes_per_s.max(client.now_bytes_per_s);
         let mut from = |load: fn(&Client) -> f64| {

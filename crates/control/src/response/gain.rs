@@ -1,9 +1,9 @@
 //! Estimates the effect of a millisecond of delay.
 //!
-//! A client that keeps so much in circulation, waits and asks again obeys Little's law: with load x, latency R and
-//! a delay d that it meets k times for each request, x·(R + k·d) is constant as long as the client does not change. So
-//! is the sum over all noisy clients, whatever the others do and however fast the storage is. Two moments with different
-//! delays therefore give k: with X = Σx and Q = Σx·d,
+//! A client that keeps a fixed amount in circulation, waits and asks again obeys Little's law: with load x, latency R and a
+//! delay d that it meets k times for each request, x·(R + k·d) is constant as long as the client does not change. So is the
+//! sum over all noisy clients, whatever the others do and however fast the storage is. Two moments with different delays
+//! therefore give k: with X = Σx and Q = Σx·d,
 //!
 //! ```text
 //! X₀·R₀ + k·Q₀ = X₁·R₁ + k·Q₁    ⇒    k·(Q₁ − Q₀) = X₀·R₀ − X₁·R₁
@@ -17,8 +17,8 @@
 
 /// Weight of the newest value in every moving average, and part of an error that is mended in an interval.
 pub(super) const NEWEST: f64 = 0.1;
-/// Intervals of a client after which it is gone if it is missing; a tenth of the usual load is none; means over so many
-/// are to stay below the target.
+/// Intervals without reads or load after which clients count as idle or gone. Also: a load below the usual one divided by
+/// this counts as none; means over this many intervals are to stay below the target.
 pub(super) const PATIENCE: f64 = 10.0;
 /// Where estimation begins, k and its variance (a standard deviation of 2.5): packet delays were measured to be met 1, 2, 4 and
 /// 5 times by a request, the rest of a slot once.

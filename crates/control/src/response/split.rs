@@ -1,9 +1,10 @@
 //! Divides the mean delay among clients.
 //!
-//! The effect of delays is that of their mean, weighted by load (see [`super::gain`]). That leaves free who has how much.
-//! Here each noisy client's delay is in proportion to its share of the load, so that the one who causes most of it gives up
-//! most; none exceeds the largest, or its own if its tenant is owed something, and what that takes away goes to the others.
-//! Clients that are throttled last come in only when all others have the largest.
+//! The effect of delays is that of their mean, weighted by load (see [`super::gain`]). How the mean is divided among clients
+//! is left free. Here each noisy client's delay is in proportion to its share of the load, so that the client that causes
+//! most of it gives up most. No delay exceeds the largest one, or a smaller bound of a client whose tenant is owed something;
+//! the delay that this takes away goes to the other clients. Clients that are throttled last come in only when all others
+//! have the largest.
 
 use super::clients::Client;
 use super::{Throttle, nearest, whole};

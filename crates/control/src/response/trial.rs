@@ -25,7 +25,7 @@ pub(super) struct Trial {
     /// Sums in the pair under way, with the delay in force and lifted.
     held: Point,
     lifted: Point,
-    /// S(0) and S(1).
+    /// The sums S(0) and S(1) of the module's documentation.
     errors: [f64; 2],
 }
 
@@ -39,7 +39,8 @@ impl Trial {
         matches!(self.intervals / Self::BLOCK % 4, 0 | 3)
     }
 
-    /// Takes an interval in which the delay was as [`Self::holds`] said before it; the verdict: whether the throttle is effective.
+    /// Takes an interval in which the delay was as [`Self::holds`] said before it. Returns the verdict at the end of the
+    /// trial: true if the throttle is effective.
     pub(super) fn take(&mut self, point: &Point) -> Option<bool> {
         let sums = if self.holds() { &mut self.held } else { &mut self.lifted };
         if !self.intervals.is_multiple_of(Self::BLOCK) {

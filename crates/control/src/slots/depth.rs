@@ -4,10 +4,11 @@ use core::num::NonZeroU32;
 
 /// A change below this part of the present length is not worth stopping the queue for a moment.
 const WORTH: f64 = 0.1;
-/// Nor is one below this: a length that is to be halfway between two whole numbers would change for ever.
+/// A change below this many requests is not worth it either: a length that is to be halfway between two whole numbers would
+/// change for ever.
 const WORTH_AT_LEAST: f64 = 0.75;
 
-/// The possible lengths of a device's queues. A device has one, or several of one length each, which share its slots.
+/// The possible lengths of a device's queues. A device has one queue, or several of the same length, which share its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Depth {
     /// How many queues have this length.
@@ -19,14 +20,14 @@ pub struct Depth {
 }
 
 impl Depth {
-    /// The length of each queue that is nearest to so many slots in all, within the bounds. `f64::INFINITY`, or what is no
-    /// number, is no bound: the longest.
+    /// The length of each queue that is nearest to `slots` slots in all, within the bounds. `f64::INFINITY` and NaN are no
+    /// bound: the longest.
     pub fn of(&self, slots: f64) -> u32 {
         libm::round(self.each(slots)) as u32
     }
 
-    /// To what length to change queues that have `now` each; `None` where that is not worth it. The same slots again never
-    /// change what they have led to; no bound always ends at the longest.
+    /// The length to which to change queues of length `now`; `None` where that is not worth it. The same slots again never
+    /// change the length that they have led to; no bound always ends at the longest.
     pub fn change(&self, now: u32, slots: f64) -> Option<u32> {
         let (each, wanted) = (self.each(slots), self.of(slots));
         let differs = (each - f64::from(now)).abs();

@@ -2,15 +2,15 @@
 
 use crate::time::Duration;
 
-/// The weight of knowledge at which the assumption about a device, give or take 0.2, counts half: counts vary by half
-/// of what chance makes of them.
+/// The value of [`Knee::known`] at which the assumed elasticity, give or take 0.2, counts half: the counts are taken to vary
+/// by half of what chance makes of them.
 pub(super) const DOUBT: f64 = 12.0;
-/// The elasticity while nothing is known of it.
+/// The elasticity that is assumed while nothing is known.
 const ASSUMED: f64 = 0.1;
 /// For how long what was seen counts, in seconds (time constant).
 const MEMORY_S: f64 = 30.0;
-/// Latencies that differ by more than this part from what was expected, in the mean over so many completions or so many
-/// seconds (whichever is sooner), tell that the device, or what it is asked, is another one: what was seen is
+/// Latencies that differ by more than this part from the expected ones, in the mean over [`SURPRISE_OVER`] completions or
+/// [`SURPRISE_OVER_S`] seconds (whichever is sooner), show that the device or its load is another one: what was learned is
 /// forgotten.
 const SURPRISE: f64 = 0.12;
 const SURPRISE_OVER: f64 = 300.0;
@@ -20,12 +20,12 @@ const SURPRISE_OVER_S: f64 = 3.0;
 /// for one per cent more slots s. 1 while slots are what limits it, 0 beyond the knee, in between for disks, which choose
 /// better among more requests.
 ///
-/// Latency is close to l = a + b·s for devices of all kinds: a is what a request takes on its own, and b what another one
-/// in front of it costs. With Little's law the elasticity is then a / l. Weighted regression of l on s over the last half
-/// minute, where s varied; what is assumed makes it vary.
+/// Latency is close to l = a + b·s for devices of all kinds: a is what a request takes on its own, and b what another one in
+/// front of it costs. With Little's law the elasticity is then a / l. Weighted regression of l on s over the last half
+/// minute; where s has not varied, the assumed elasticity counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Knee {
-    /// Completions, lately.
+    /// Completions, older ones fading.
     weight: f64,
     slots: f64,
     latency_s: f64,
@@ -33,12 +33,13 @@ pub(super) struct Knee {
     both: f64,
     /// Slots in the newest period.
     used: f64,
-    /// By how much latencies differ from what was expected lately.
+    /// The relative difference of latencies from the expected ones, smoothed.
     off: f64,
 }
 
 impl Knee {
-    /// In a period of this length the device had `used` slots, all that it was to have, and completed so many requests.
+    /// Learns from a period of this length in which the device had `used` slots in use, all that it was to have, and
+    /// completed `completed` requests.
     pub(super) fn learn(&mut self, length: Duration, used: f64, completed: f64) {
         if used <= 0.0 || completed <= 0.0 || length == Duration::ZERO {
             return;
@@ -66,7 +67,7 @@ impl Knee {
         self.used = used;
     }
 
-    /// How much is known: the sum of the squares of how far s was from its mean, as a part of the mean, by completions.
+    /// How much is known: the squared relative distance of s from its mean, summed over completions.
     pub(super) fn known(&self) -> f64 {
         let known = if self.slots > 0.0 { self.spread / (self.slots * self.slots) } else { 0.0 };
         // What is left of adding equal numbers is no knowledge.
@@ -79,19 +80,21 @@ impl Knee {
         ((1.0 - slope) / self.relative_latency(self.used, slope)).clamp(0.0, 1.0)
     }
 
-    /// The elasticity by what hosts know together: the sum of what each knows, and the sum of that times its elasticity.
+    /// The elasticity over all hosts: `known` is the sum of their [`Self::known`], `elasticity` the sum of each one's `known`
+    /// times its elasticity.
     pub(super) fn together(known: f64, elasticity: f64) -> f64 {
         if known > 0.0 { elasticity / known } else { ASSUMED }
     }
 
-    /// Of latency over slots, both as parts of their means, 0 to 1, if so much elasticity is assumed.
+    /// The slope of latency over slots, both as parts of their means, 0 to 1, where `assumed` is the elasticity that is
+    /// assumed.
     fn slope(&self, assumed: f64) -> f64 {
         let scale = self.slots * self.latency_s;
         let both = if scale > 0.0 { self.both / scale } else { 0.0 };
         ((both + DOUBT * (1.0 - assumed)) / (self.known() + DOUBT)).clamp(0.0, 1.0)
     }
 
-    /// The latency to expect with so many slots and this slope, as a part of its mean.
+    /// The latency to expect with `slots` slots and this slope, as a multiple of the mean latency.
     fn relative_latency(&self, slots: f64, slope: f64) -> f64 {
         let relative = if self.slots > 0.0 { slots / self.slots } else { 1.0 };
         (1.0 + slope * (relative - 1.0)).max(1e-9)

@@ -1,15 +1,15 @@
-//! Slots: how many I/Os may each host have out?
+//! Slots: how many I/Os may each host have in flight?
 //!
-//! Hosts share an array that queues whatever it gets. Each *workload* (a tenant on that device) may have so many I/Os inside
-//! the array, its *slots*; the rest waits at its host, where it can still be throttled. Latency is then waiting at the
-//! host plus latency of the device. Once a period this module decides how many slots there are, and who has how many of
-//! them, so that as many latency targets as possible are met.
+//! Hosts share an array that queues whatever it gets. Each *workload* (a tenant on that device) may have a number of I/Os in
+//! flight in the array, its *slots*; the rest waits at its host, where it can still be throttled. Latency is then waiting at
+//! the host plus latency of the device. Once a period this module decides how many slots there are, and how many of them each
+//! workload has, so that as many latency targets as possible are met.
 //!
 //! | answer | slots |
 //! |---|---|
 //! | [`Method::None`] | as many as each likes |
 //! | [`Method::Rwd`] | a fixed total by weight (RW(D), Jin and Chase) |
-//! | [`Method::Parda`] | a window each, which follows the device's latency (Gulati, Ahmad and Waldspurger) |
+//! | [`Method::Parda`] | a window for each workload, which follows the device's latency (Gulati, Ahmad and Waldspurger) |
 //! | [`Method::SfqD`] | a fixed total for all together (SFQ(D), Jin and Chase) |
 //! | [`Method::Drg`] | by need, smallest first (DRG; Liu, Xu and Yang) |
 //! | [`Method::Needs`] | ours: all targets met with equal margins; where that cannot be done each what it needs, up to one level for all; without a target within reach as many as each likes |
@@ -41,21 +41,22 @@ pub use report::Report;
 use split::Claim;
 pub use summary::{CLASSES, Class, SCALES, Summary, scale};
 
-/// The part of the tightest target that the device may take where no latency is configured: at ease, and under pressure.
+/// Part of the tightest target that device latency may take where none is configured: at ease; [`MOST_OF_TARGET`]: under
+/// pressure.
 const PART_OF_TARGET: f64 = 0.5;
 const MOST_OF_TARGET: f64 = 0.7;
-/// The same where more slots bring nothing but latency: what waits at its host can still be throttled.
+/// Part of the tightest target that device latency may take where more slots bring only latency.
 const PART_BEYOND_KNEE: f64 = 0.25;
 /// From this elasticity of the throughput on, more slots are worth the latency that targets allow.
 const WORTH_A_TARGET: f64 = 0.15;
-/// For how long there is a bound after the last workload with a target has asked for something: as long as what was seen of the
-/// device counts.
+/// For how long slots are bounded after the last workload with a target has asked for something: as long as measurements of
+/// the device count.
 const TARGET_LASTS: Duration = Duration::from_secs(30);
-/// A cluster that changes by more than this part is another one: who has left may still load the device.
+/// A cluster whose total weight changes by more than this part is another one: hosts that left may still load the device.
 const OTHERS: f64 = 0.05;
-/// Latency that PARDA, and a host that is alone, aims at where nothing has a target and none is configured.
+/// Device latency in seconds at which PARDA, and a host that is alone, aims without any target or configured latency.
 const WITHOUT_TARGETS_S: f64 = 0.02;
-/// Every workload may have this many out, while there are that many for each.
+/// Every workload may have this many I/Os in flight, while there are that many slots for each.
 const LEAST: f64 = 1.0;
 /// A workload without a target of its own counts as if it had the smallest one times this.
 const WITHOUT_TARGET: f64 = 10.0;
@@ -67,7 +68,7 @@ const ALPHA: f64 = 0.002;
 const PARDA_GAIN: f64 = 0.2;
 /// β of PARDA for a workload of average weight, in slots.
 const PARDA_STEP: f64 = 4.0;
-/// How far the total goes in a period towards what the device's latency asks.
+/// Part of the way that the total goes in a period towards what the device's latency asks: up; [`DOWN`]: down.
 const UP: f64 = 0.5;
 const DOWN: f64 = 0.2;
 /// Periods for which needs are calculated ahead.
@@ -80,15 +81,15 @@ pub struct WorkloadId(pub u64);
 /// One workload and its report.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Workload {
-    /// Which.
+    /// The number of the workload.
     pub id: WorkloadId,
     /// The target for its mean latency.
     pub target: Option<Duration>,
-    /// Its worth where not all targets can be met, and its share by weight (above 0, at most 1e6).
+    /// The workload's worth where not all targets can be met, and its share in methods by weight (above 0, at most 1e6).
     pub weight: f64,
     /// Requests per second that it was guaranteed while it asks for them; 0 for none.
     pub guaranteed_iops: f64,
-    /// Its report.
+    /// The workload's report on the last period.
     pub report: Report,
 }
 
@@ -101,16 +102,16 @@ pub enum Reason {
     ByWeight,
     /// Nothing arrives: it has the least.
     Idle,
-    /// It gets what meets all targets with equal margins.
+    /// The workload gets slots that meet all targets with equal margins.
     EqualMargin {
-        /// All could be met with targets as small as this part of what they are.
+        /// Factor by which all targets could be multiplied and still be met; at most 1.
         tightness: f64,
     },
-    /// It gets what its target needs; not all targets can be met.
+    /// The workload gets the slots that its target needs, although not all targets can be met.
     NeedMet,
-    /// Its target cannot be met beside the others; it gets what is left.
+    /// The workload's target cannot be met beside the others; the workload gets slots that are left.
     Unachievable {
-        /// All could be met with targets this many times as large; `None` if not even ten times would do.
+        /// Factor by which the targets would have to be multiplied to be met; `None` if not even ten times would do.
         achievable_at: Option<f64>,
     },
     /// The window follows the device's latency.
@@ -135,13 +136,13 @@ impl Reason {
 /// One workload's share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// Which.
+    /// The number of the workload.
     pub id: WorkloadId,
-    /// I/Os that it may have out; a fraction is a slot for part of the time. `None`: no bound.
+    /// I/Os that the workload may have in flight; a fraction is a slot for part of the time. `None`: no bound.
     pub slots: Option<f64>,
-    /// The slots that its target needs; 0 without a target.
+    /// The slots that the workload's target needs; 0 without a target.
     pub need: f64,
-    /// Why.
+    /// Why the workload has these slots.
     pub reason: Reason,
 }
 
@@ -150,7 +151,8 @@ pub struct Share {
 pub struct Plan<'a> {
     /// All slots of the cluster together; `None`: no bound.
     pub total: Option<f64>,
-    /// By how much all targets could be scaled and still be met: up to 1 they are met. `None`: not even ten times.
+    /// Factor by which all targets could be multiplied and still be met: up to 1 they are met. `None`: no targets, or over
+    /// ten.
     pub tightness: Option<f64>,
     /// One for each workload of the last [`Controller::observe`], in its order.
     pub shares: &'a [Share],
@@ -160,20 +162,20 @@ pub struct Plan<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     workload: Workload,
-    /// Its target, if that is within reach; else by how many times it is not.
+    /// The workload's target, if that is within reach; `beyond`: the device's latency over the target, if it is not.
     target: Option<Duration>,
     beyond: Option<f64>,
-    /// For how long it has been idle; for ever, if nothing was seen of it.
+    /// For how long the workload has been idle; [`TARGET_LASTS`] if it was idle when first seen.
     idle: Duration,
-    /// Arrivals per second, lately, and by how much they differ from that.
+    /// Arrivals per second, smoothed; `spread`: how far they lie from that in the mean.
     arrivals: f64,
     spread: f64,
     /// Mean latency of the device for it, in seconds, lately.
     latency_s: f64,
-    /// The same of the last period alone, and of the one before.
+    /// Mean device latency of the last period alone, in seconds; `raw_before_s`: of the period before.
     raw_s: f64,
     raw_before_s: f64,
-    /// PARDA's window.
+    /// PARDA's window, in slots.
     window: f64,
 }
 
@@ -194,17 +196,17 @@ pub struct Controller {
     knee: Knee,
     /// The elasticity of throughput by what the cluster knows; 1 while alone.
     elasticity: f64,
-    /// True if more of that is seen than assumed.
+    /// True if the elasticity is measured more than assumed.
     is_sure: bool,
-    /// Others load the device, of whom nothing is heard.
+    /// True if other hosts load the device and nothing is heard of them.
     alone: bool,
-    /// Weights of all workloads together.
+    /// Weights of all workloads of the cluster together.
     weight: f64,
     shares: Vec<Share>,
 }
 
 impl Controller {
-    /// Knows nothing yet.
+    /// A controller that knows nothing yet.
     ///
     /// # Errors
     /// See [`Config::validate`].
@@ -236,9 +238,10 @@ impl Controller {
         &self.config
     }
 
-    /// True if nothing is heard of the others that load the device. Then it forgets how many slots the cluster has
-    /// together, and finds out anew how many the device can take, from the least, by latency alone: what the others do
-    /// cannot be told apart from what the device does. What is known of its workloads stays, and so do fixed totals.
+    /// Records whether this host is alone: others load the device, but nothing is heard of them. A host that becomes alone
+    /// forgets how many slots the cluster has together, and finds out anew how many the device can take, from the least, by
+    /// latency alone: the effect of the others cannot be distinguished from that of the device. What is known of its
+    /// workloads stays, and so do fixed totals.
     pub fn set_alone(&mut self, alone: bool) {
         if alone && !self.alone {
             self.forget();
@@ -246,7 +249,7 @@ impl Controller {
         self.alone = alone;
     }
 
-    /// Begins from the least, as one who joins others: what it did by itself is not what the cluster does.
+    /// Begins anew from the least total, as a host that joins others: what was learned alone does not hold for the cluster.
     pub fn forget(&mut self) {
         if !matches!(self.config.method, Method::Rwd | Method::SfqD) {
             self.total = self.config.least;
@@ -255,7 +258,7 @@ impl Controller {
         }
     }
 
-    /// True if it is; see [`Self::set_alone`].
+    /// True if this host is alone; see [`Self::set_alone`].
     pub fn is_alone(&self) -> bool {
         self.alone
     }
@@ -332,7 +335,7 @@ impl Controller {
         }));
     }
 
-    /// A window each, by the latency that all see together.
+    /// [`Method::Parda`]: a window for each workload, by the latency over the whole cluster.
     fn parda(&mut self, cluster: &Summary) {
         let (aim_s, most) = (self.aim_s, self.config.most);
         let latency_s = self.latency_s.unwrap_or(aim_s);
@@ -343,7 +346,7 @@ impl Controller {
         self.share(|known| (Some(known.window), 0.0, Reason::ByLatency));
     }
 
-    /// As published: the total by (4.2), split by need, smallest first, the rest handed out.
+    /// [`Method::Drg`] as published: the total by (4.2), split by need, smallest first, the rest handed out.
     fn drg(&mut self, cluster: &Summary) {
         let active = || self.known.iter().filter(|known| known.workload.report.completed > 0);
         let (count, sum) = active().fold((0.0, 0.0), |(count, sum), known| (count + 1.0, sum + known.published_s()));
@@ -377,7 +380,7 @@ impl Controller {
         cluster.targets > 0.0 || self.config.latency.is_some() || self.alone
     }
 
-    /// Learns of the device from the period, in which slots were bounded or not.
+    /// Learns of the device from the last period; `bounded`: slots were bounded in it.
     fn learn(&mut self, cluster: &Summary, bounded: bool) {
         if (cluster.weight - self.weight).abs() > OTHERS * self.weight {
             self.knee = Knee::default();
@@ -391,7 +394,7 @@ impl Controller {
         self.is_sure = !self.alone && cluster.known > knee::DOUBT;
     }
 
-    /// The total goes where the latency is what targets leave the device.
+    /// Moves the total towards where the device's latency is as long as targets permit.
     fn follow_device(&mut self, cluster: &Summary) {
         // While those with a target are idle, the total stays what it is.
         let aims = cluster.smallest_target.is_some() || self.config.latency.is_some() || self.alone;
@@ -498,8 +501,8 @@ impl Controller {
 }
 
 impl Known {
-    /// Takes note whether its target is within reach: what exceeds it even for one request alone, as far as that is known, no
-    /// number of slots keeps.
+    /// Takes note if the target is within reach: one that a single request alone would exceed, as far as that is known, is
+    /// met with no number of slots.
     fn judge(&mut self, elasticity: f64) {
         let target_s = self.workload.target.map_or(f64::INFINITY, Duration::as_secs_f64);
         let times = self.latency_s * elasticity / target_s.max(1e-9);
@@ -511,7 +514,7 @@ impl Known {
         self.beyond.map(|times| Reason::Unachievable { achievable_at: Some(times) })
     }
 
-    /// After another period.
+    /// The workload's state after another period, from its state `before`.
     fn after(before: Option<&Self>, workload: &Workload, least: f64) -> Self {
         let report = &workload.report;
         let arrivals = report.arrival_rate();
@@ -568,7 +571,7 @@ impl Known {
         self.window = next.clamp(LEAST, most);
     }
 
-    /// Slots through which what it is guaranteed passes while it asks for it, by Little's law.
+    /// Slots that the workload's guaranteed rate takes by Little's law; 0 while nothing is queued.
     fn reserved(&self) -> f64 {
         if self.workload.report.queued > 0 { self.workload.guaranteed_iops * self.latency_s } else { 0.0 }
     }

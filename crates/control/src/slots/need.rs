@@ -2,15 +2,16 @@
 
 use super::report::Report;
 
-/// Shortest allowance for waiting that is calculated with, as a part of the horizon: below it a need is as if it were this.
+/// Shortest allowance for waiting that is calculated with, as a part of the horizon; shorter ones count as this.
 const LEAST_ALLOWANCE: f64 = 0.02;
 
-/// The rate, in requests per second, at which the device must serve a workload so that those that arrive within
-/// `horizon_s` wait for `allowance_s` at most, and those that wait now as little longer than that as their mean allows.
+/// The rate, in requests per second, at which the device must serve a workload so that requests that arrive within
+/// `horizon_s` wait for `allowance_s` at most, and those that are queued now do so in the mean, as far as they have not
+/// waited for longer already.
 ///
-/// While μ is served and λ arrives, who arrives after t waits for (q⁰ + (λ − μ)·t) / μ: at most s at the end of the horizon h
-/// where μ ≥ (q⁰ + λh) / (s + h). Those who wait now have waited for D⁰/q⁰ in the mean and wait for q⁰ / 2μ more:
-/// s in the mean where μ ≥ q⁰ / (2·(s − D⁰/q⁰)). Not increasing in `allowance_s`.
+/// While μ is served and λ arrives, a request that arrives after t waits for (q⁰ + (λ − μ)·t) / μ: at most the allowance s at
+/// the end of the horizon h where μ ≥ (q⁰ + λh) / (s + h). The queued ones have waited for D⁰/q⁰ in the mean and wait for q⁰
+/// / 2μ more: s in the mean where μ ≥ q⁰ / (2·(s − D⁰/q⁰)). Not increasing in `allowance_s`.
 pub(super) fn rate(report: &Report, arrival_rate: f64, allowance_s: f64, horizon_s: f64) -> f64 {
     let least = horizon_s * LEAST_ALLOWANCE;
     let queued = report.queued as f64;

@@ -11,17 +11,17 @@ pub struct Report {
     pub arrived: u64,
     /// Requests that the device completed.
     pub completed: u64,
-    /// Payload bytes of them.
+    /// Payload bytes of the completed requests.
     pub bytes: u64,
     /// Requests waiting at the host when the period ended: q⁰.
     pub queued: u64,
-    /// The time that they had waited by then, added up: D⁰.
+    /// The time that the queued requests had waited when the period ended, added up: D⁰.
     pub waited: Duration,
-    /// The time that its requests spent in the device during the period, added up.
+    /// The time that the workload's requests spent in the device during the period, added up.
     pub occupied: Duration,
     /// Device latencies of completed requests, added up.
     pub device_time: Duration,
-    /// From arrival to completion of those that completed, added up.
+    /// Latencies from arrival to completion of completed requests, added up.
     pub latency: Duration,
 }
 

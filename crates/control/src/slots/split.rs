@@ -9,13 +9,13 @@ pub(super) struct Claim {
     pub need: f64,
     /// The weight (above 0).
     pub weight: f64,
-    /// Its use for what is left, relative to the others (0 or more).
+    /// The claim's weight in sharing out what is left (0 or more).
     pub use_for: f64,
 }
 
-/// Shares `total` so that the claims that are met weigh as much as can be, as far as taking the smallest for their weight
-/// first finds it (for equal weights that is the best); every claim gets `least`, and what is left goes where it can be used:
-/// to those that could not be met if there are some. O(n log n).
+/// Shares out `total` so that the claims that are met have as much weight as possible, by taking the smallest for its weight
+/// first (for equal weights that is the best). Every claim gets `least`. What is left is shared by `use_for`: among the
+/// claims that could not be met, if there are some. O(n log n).
 pub(super) fn smallest_first(claims: &[Claim], total: f64, least: f64) -> Vec<f64> {
     let least = least.min(total / claims.len().max(1) as f64);
     let mut order: Vec<usize> = (0..claims.len()).collect();

@@ -7,11 +7,11 @@ use crate::time::Duration;
 
 /// Scales of the targets at which needs are added up: from a tenth of each target to ten times, evenly in the logarithm.
 pub const SCALES: usize = 25;
-/// How many of them are below 1: `scale(OWN)` is 1.
+/// Number of scales below 1: `scale(OWN)` is 1.
 pub(super) const OWN: usize = 12;
-/// Classes of needs by size.
+/// Number of classes of needs by size.
 pub const CLASSES: usize = 48;
-/// Classes for each doubling.
+/// Number of classes for each doubling of the need.
 const PER_DOUBLING: f64 = 4.0;
 /// Needs of up to this many slots for each unit of weight are in the first class.
 const SMALLEST: f64 = 1.0 / 16.0;
@@ -24,9 +24,9 @@ pub fn scale(n: usize) -> f64 {
 /// Workloads whose needs are of about one size, relative to their weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Class {
-    /// Their weights together.
+    /// Weights of the class's workloads together.
     pub weight: f64,
-    /// The slots that their targets need.
+    /// Slots that the targets of the class's workloads need together.
     pub need: f64,
 }
 
@@ -35,7 +35,7 @@ pub struct Class {
 pub(super) struct Fit {
     /// Index of the first scale at which the needs fit into the total.
     pub place: usize,
-    /// Where it lies from scale `place − 1` (0, excluded) to `place` (1), by the needs at both.
+    /// Where the fit lies from scale `place − 1` (0, excluded) to scale `place` (1), by the needs at both.
     pub part: f64,
     /// Slots beyond the needs at the smallest scale, if even that fits.
     pub left: f64,
@@ -55,27 +55,27 @@ pub struct Summary {
     /// Workloads that are not idle.
     #[cfg_attr(feature = "serde", serde(rename = "tenants"))]
     pub workloads: f64,
-    /// Their weights together.
+    /// Weights of the workloads that are not idle together.
     pub active_weight: f64,
     /// Weights of all workloads together.
     pub weight: f64,
     /// Slots in use, in the mean.
     pub used: f64,
-    /// Of the slot that each who is not idle has in any case, what was not used.
+    /// Unused part of the slot that every workload that is not idle has in any case, added up.
     pub unused: f64,
     /// Workloads with a target within reach that have asked for something lately.
     pub targets: f64,
     /// Requests completed in the period.
     pub completed: f64,
-    /// Their time in the device, in seconds, added up.
+    /// Device latencies of completed requests, in seconds, added up.
     pub device_s: f64,
-    /// The largest part of a target that the device takes: its latency for a workload over that workload's target.
+    /// The largest ratio of the device's latency for a workload to that workload's target.
     pub device_part: f64,
     /// Requests waiting at hosts.
     pub queued: f64,
-    /// How much is known of what more slots bring, each host's own added up.
+    /// How much each host knows of what more slots bring (of the elasticity of throughput over slots), added up.
     pub known: f64,
-    /// The same times the elasticity of throughput that it speaks for.
+    /// Each host's `known` times the elasticity of throughput that it has measured, added up.
     pub elasticity: f64,
     /// The smallest target within reach of a workload that is not idle.
     #[cfg_attr(feature = "serde", serde(rename = "smallest_target_us", with = "written::micros"))]

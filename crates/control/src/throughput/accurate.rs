@@ -1,69 +1,73 @@
 //! Ours: hold the guarantee in every window, remember what is owed, repay it slowly, learn only from what binds.
 //!
-//! Time is divided into windows (1 s). In each a stream is due T·window, plus a part of what it is owed of earlier ones.
-//! The limit spreads what is left of that over what is left of the window, less the time that misses usually take:
+//! Time is divided into windows (1 s). In each window a stream (one direction of one tenant) is due T·window, T being its
+//! guarantee, plus a part of its debt from earlier windows. The limit spreads the rest of that over the rest of the window,
+//! less the time that misses usually take:
 //!
 //! ```text
 //! A = (due − got) / ((1 − κ)·time left)
 //! ```
 //!
-//! κ is the part of the time during which the stream could not use its limit, averaged over some twenty windows in which
-//! the limit did bind. With one interval to a window this is A = due/(1 − κ): what a limit yields has been learned, once.
-//! With several, what a burst of misses cost is had back in the rest of the same window, and κ makes the stream run ahead
-//! a little so that a burst at the end of a window finds less left to do. A stream without misses has κ = 0 and an even
-//! limit. Where the bandwidth of the slow device is needed at all it is its utilisation that is used, so that a wrong
-//! estimate does no harm.
+//! κ is the part of the time during which the stream could not use its limit, averaged over some twenty windows in which the
+//! limit did bind. With one interval to a window this is A = due/(1 − κ): what a limit yields has been learned, once. With
+//! several intervals, throughput lost to a burst of misses is made up in the rest of the same window, and κ makes the stream
+//! run ahead a little, so that a burst at the end of a window finds less left to do. A stream without misses has κ = 0 and an
+//! even limit. Where the load of the slow device matters, its measured utilisation is used before its estimated bandwidth, so
+//! that a wrong estimate does no harm.
 //!
-//! At the end of a window: who got less than was due and had no misses to show for it was limited by itself; nothing is
-//! owed and nothing learned. What is owed is bounded, and so is what a window repays. While the slow device is saturated
-//! for long and a tenant is short of its guarantee, nothing is learned or owed by those who miss; see `share`.
+//! At the end of a window: a stream that got less than was due, without misses to explain it, was limited by its own demand;
+//! nothing is owed to it and nothing learned. The debt is bounded, and so is the part that a window repays. While the slow
+//! device is saturated for long and a tenant is short of its guarantee, streams that miss are owed nothing and nothing is
+//! learned from them; see `share`.
 
 use alloc::vec::Vec;
 
 use super::stream::{Device, Interval, Seen, Stream};
 use super::{Config, Demand, Reason, share};
 
-/// Weight of the newest window in what is learned.
+/// Weight of the newest window in the average of κ.
 const NEWEST_WEIGHT: f64 = 0.05;
-/// A window repays this part of what is owed ...
+/// Part of the debt that a window repays.
 const REPAY: f64 = 0.05;
-/// ... and at most this part of the guarantee.
+/// Most that a window repays, as a part of what is guaranteed in it.
 const REPAY_MOST: f64 = 0.25;
-/// The longest memory of a debt, as time at the guarantee; more is forgotten.
+/// Bound on the debt, and on the excess, in seconds at the guaranteed rate; more is forgotten.
 const REMEMBERED_S: f64 = 5.0;
 /// A limit is at least this part of the guarantee, however far ahead a stream is: no stream is stopped.
 const LEAST: f64 = 0.1;
-/// A stream runs ahead for this many times the part of a window that misses usually take: bursts come singly, so that the
-/// next window may well hold twice as much ...
+/// A stream runs ahead by this multiple of the part of a window that misses usually take: bursts come singly, so that the
+/// next window may well hold twice as much.
 const AHEAD: f64 = 2.5;
-/// ... and at most for this part of a window.
+/// Most that a stream runs ahead for misses, as a part of the rest of the window.
 const AHEAD_MOST: f64 = 0.65;
-/// A stream that got this part of what it could is not short.
+/// A stream that got at least this part of what its limit and its guarantee allowed is not short.
 const NOT_SHORT: f64 = 0.97;
-/// A slow device this busy over a whole window leaves a limit nothing to say.
+/// From this utilisation over a window on, the slow device and not the limit decides throughput: κ is not learned from the
+/// window.
 const SATURATED: f64 = 0.97;
-/// A shortage is put down to misses up to this multiple of the part of the time in which the slow device was busy, and
-/// this much more: what is waiting behind a miss comes late too.
+/// A stream's shortage is put down to misses up to the first number times the part of the time in which the slow device was
+/// busy, plus the second number: requests behind a miss come late too.
 const EXPLAINED: (f64, f64) = (1.5, 0.1);
-/// Owed more than the guarantee of this many seconds is worth a reason of its own.
+/// A debt of more than this many seconds at the guaranteed rate is worth a reason of its own.
 const MUCH_OWED_S: f64 = 0.5;
 
-/// The memory of a stream.
+/// A stream's state from window to window.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
-    /// Part of the time during which the limit could not be used, over the last windows.
+    /// κ: part of the time during which the limit could not be used, averaged over the last windows.
     lost: f64,
-    /// The debt in units; below zero the excess.
+    /// The debt to the stream in units (bytes or requests); below zero the stream's excess.
     pub(super) owed: f64,
     window: Window,
-    /// Rate and bytes per second at the slow device over the last windows, for what is short.
+    /// Averages over the last windows, for `share`: the stream's rate; `usual_slow`: its bytes per second at the slow device.
     pub(super) usual_rate: f64,
     pub(super) usual_slow: f64,
-    /// It is limited to its share of what is short; what all streams had of the slow device when that began, else 0.
+    /// While the stream is limited to its share of the slow device: the bytes per second that all streams had of that device
+    /// when the cut began. Otherwise 0.
     pub(super) cut: f64,
-    /// The answer to what others leave it.
+    /// The stream's answer to bandwidth of the slow device that others leave to it.
     pub(super) wants: share::Wants,
-    /// The last whole window was one in which the tenant asked for nothing, or for less than it could have.
+    /// The tenant's demand in the last whole window.
     activity: Activity,
 }
 
@@ -78,7 +82,7 @@ enum Activity {
     },
 }
 
-/// The present window so far.
+/// Sums over the present window so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
     elapsed: f64,
@@ -89,10 +93,10 @@ struct Window {
     lost: f64,
     /// Seconds during which the slow device was busy.
     busy: f64,
-    /// Limits, each times its seconds.
+    /// The assigned limits, each times the seconds for which it was in force.
     assigned: f64,
     app_limited: bool,
-    /// Something happened in it from which nothing can be learned.
+    /// True if nothing can be learned from the window: counters began anew, or another program's limit was in force.
     void: bool,
 }
 
@@ -160,7 +164,7 @@ fn step(stream: &mut Stream, seen: &Seen, device: &Device, length: f64, ends: f6
     stream.assign(limit, reason);
 }
 
-/// Part of the interval in which the slow device was busy, as well as can be told.
+/// Part of the interval in which the slow device was busy, as well as can be known; 0 if the stream had no misses.
 fn busy(seen: &Seen, device: &Device) -> f64 {
     let slow = seen.slow_bytes_per_s.unwrap_or(0.0);
     if slow <= 0.0 {
@@ -170,7 +174,7 @@ fn busy(seen: &Seen, device: &Device) -> f64 {
     device.utilisation.or_else(estimated).unwrap_or(1.0)
 }
 
-/// A window is over: what is owed of it, what is learned from it, and what the next one owes.
+/// Ends a window: updates the debt and the averages, and begins the next window with what it is due.
 fn close(memory: &mut Memory, guaranteed: f64, length: f64, backlogged: bool, misses_known: bool) {
     let window = memory.window;
     let share = |part: f64| part / window.elapsed;

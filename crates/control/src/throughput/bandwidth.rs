@@ -17,7 +17,7 @@ const TRUSTED_FOR: Duration = Duration::from_secs(600);
 /// The slow device's counters since some beginning (`/proc/diskstats`); every field only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowDevice {
-    /// Bytes and requests, of all that use it.
+    /// Bytes and requests of all its users together.
     pub counters: Counters,
     /// Time during which it had at least one request (`io_ticks`).
     pub busy: Duration,
@@ -48,8 +48,8 @@ impl Estimator {
         Self { fixed, seen: None, samples: Vec::new(), next: 0, busy_at: Instant::ZERO }
     }
 
-    /// Takes the counters; answers the bytes per second since the last time and the part of it in which the device was busy,
-    /// unless they began anew.
+    /// Takes the device's counters. Returns its bytes per second and the part of the time in which it was busy since the last
+    /// call; `None` at first, and if the counters began anew.
     pub(super) fn observe(&mut self, now: Instant, device: SlowDevice) -> Option<(f64, f64)> {
         let (at, before) = self.seen.replace((now, device))?;
         let seconds = now.since(at).as_secs_f64();
@@ -74,7 +74,7 @@ impl Estimator {
         Some((bytes / seconds, (busy / seconds).min(1.0)))
     }
 
-    /// The median of the busy intervals, or what the operator said.
+    /// The bandwidth that the operator set; otherwise the median over the remembered busy intervals.
     pub(super) fn bandwidth(&self, now: Instant) -> Bandwidth {
         if self.fixed.is_some() {
             return Bandwidth { bytes_per_s: self.fixed, trusted: true };

@@ -1,9 +1,9 @@
 //! Throughput: which limit gives the throughput that was guaranteed?
 //!
-//! A tenant on a *cached device* (a slow one behind a fast one) under a limit of exactly what it was guaranteed gets
-//! less: while its requests miss the cache the slow device cannot keep up, and while they hit the limit forbids to catch
-//! up. So the *assigned* limit has to stand above the guarantee, by as much as the misses cost. This module decides it, once
-//! an interval, for the tenants of one cached device.
+//! A tenant on a *cached device* (a slow one behind a fast one) under a limit of exactly what it was guaranteed gets less:
+//! while its requests miss the cache the slow device cannot keep up, and while they hit the limit forbids to catch up. So the
+//! *assigned* limit has to stand above the guarantee, by as much as the misses cost. This module decides the assigned limit,
+//! once an interval, for the tenants of one cached device.
 //!
 //! | answer | assigned limit |
 //! |---|---|
@@ -57,7 +57,8 @@ use stream::{Device, Stream};
 /// A decision that is older than this many intervals without a new sample is given up: signal lost.
 const SIGNAL_LOST_AFTER_INTERVALS: u64 = 5;
 
-/// A tenant, by the number that [`Controller::join`] gave it; dense, and given anew after [`Controller::leave`].
+/// A tenant, by the number that [`Controller::join`] gave it. Numbers are dense, and are used again after
+/// [`Controller::leave`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u32);
 
@@ -90,7 +91,7 @@ impl Rate {
 /// The guarantee for one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// The throughput, above 0.
+    /// The guaranteed throughput, above 0.
     pub guaranteed: Rate,
     /// The assigned limit never exceeds this, in the unit of the guarantee; at least the guarantee. `None`: only
     /// [`Config::max_raise`] bounds it.
@@ -107,11 +108,11 @@ impl Bounds {
 /// The guarantee of a tenant. A direction without bounds gets no limit from here.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Guarantee {
-    /// For reads.
+    /// The guarantee for reads.
     pub read: Option<Bounds>,
-    /// For writes.
+    /// The guarantee for writes.
     pub write: Option<Bounds>,
-    /// Share of what is short, relative to other tenants (above 0, at most 1e6).
+    /// Share of the slow device while it cannot keep all guarantees, relative to other tenants (above 0, at most 1e6).
     pub weight: f64,
 }
 
@@ -122,30 +123,30 @@ pub struct Counters {
     pub read_bytes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Reads.
+    /// Read requests.
     pub reads: u64,
-    /// Writes.
+    /// Write requests.
     pub writes: u64,
 }
 
 impl Counters {
-    /// Nothing yet.
+    /// All counters at 0.
     pub const ZERO: Self = Self { read_bytes: 0, written_bytes: 0, reads: 0, writes: 0 };
 }
 
-/// A tenant's demand: all the time, or not.
+/// A tenant's demand since the last sample: continuous or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Demand {
-    /// Not known: inferred from what it did.
+    /// Not known: the controller infers the demand from the tenant's throughput.
     #[default]
     Unknown,
-    /// All the time: what it did not get was kept from it.
+    /// The tenant had requests outstanding all the time: it wanted more than it got.
     Backlogged,
-    /// Not all the time: it may have got all it asked for.
+    /// The tenant had no requests at times: it may have got all that it asked for.
     AppLimited,
 }
 
-/// The limits that hold for a tenant, as found; `None` is no limit.
+/// The limits that were found in force for a tenant, for example in `io.max`; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InForce {
     /// On reads, in the unit of the guarantee.
@@ -163,15 +164,15 @@ pub struct TenantSample {
     pub cached: Counters,
     /// Its counters on the slow device (the same file's row of that device): the misses. `None` if that is not known.
     pub slow: Option<Counters>,
-    /// The limits that were found in force since the last sample. `None`: those that were assigned. Others than those
-    /// assigned were set by another program: what they yield is not learned from.
+    /// The limits that were found in force since the last sample; `None`: the assigned ones. A limit other than the assigned
+    /// one was set by another program, and nothing is learned from it.
     pub in_force: Option<InForce>,
     /// Its demand since the last sample.
     pub demand: Demand,
 }
 
 impl TenantSample {
-    /// Nothing done, misses unknown, assigned limits in force, demand unknown.
+    /// A sample with all counters at 0, misses unknown, assigned limits in force, demand unknown.
     pub const fn new(tenant: TenantId) -> Self {
         Self { tenant, cached: Counters::ZERO, slow: None, in_force: None, demand: Demand::Unknown }
     }
@@ -182,7 +183,7 @@ impl TenantSample {
 pub struct Limit {
     /// The limit in the unit of the guarantee; above 0 and at most the ceiling.
     pub limit: Rate,
-    /// Why.
+    /// Why the limit is what it is.
     pub reason: Reason,
 }
 
@@ -191,9 +192,9 @@ pub struct Limit {
 pub struct Assignment {
     /// The tenant.
     pub tenant: TenantId,
-    /// For reads, if a guarantee was given.
+    /// The limit on reads, if they have a guarantee.
     pub read: Option<Limit>,
-    /// For writes, if a guarantee was given.
+    /// The limit on writes, if they have a guarantee.
     pub write: Option<Limit>,
 }
 
@@ -204,19 +205,20 @@ impl Assignment {
     }
 }
 
-/// The decision until the next one.
+/// The limits until the next decision.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision<'a> {
-    /// The assumed rate of the slow device.
+    /// The assumed bandwidth of the slow device.
     pub slow_device: Bandwidth,
-    /// Bytes per second of the slow device that were no tenant's in the last interval: write-back, promotion, others.
+    /// Bytes per second at the slow device in the last interval that belonged to no tenant: write-back, promotion, other
+    /// users.
     pub background_bytes_per_s: f64,
-    /// Every tenant, in order of number.
+    /// The limits of every tenant, in order of number.
     pub assignments: &'a [Assignment],
 }
 
 struct Tenant {
-    /// Of the last sample; `None` before the first.
+    /// Time and counters (cached device, slow device) of the last sample; `None` before the first.
     seen: Option<(Instant, Counters, Option<Counters>)>,
     read: Option<Stream>,
     write: Option<Stream>,
@@ -240,7 +242,7 @@ impl Tenant {
 pub struct Controller {
     config: Config,
     tenants: Vec<Option<Tenant>>,
-    /// Numbers of those that have left.
+    /// Numbers of tenants that have left, to be given anew.
     vacant: Vec<TenantId>,
     estimator: Estimator,
     device: Device,
@@ -270,10 +272,10 @@ impl Controller {
         })
     }
 
-    /// Takes in a tenant; until it is known better its limits are what it was guaranteed.
+    /// Adds a tenant. Before the first decision its limits are what it was guaranteed.
     ///
     /// # Errors
-    /// What of the guarantee makes no sense.
+    /// The part of the guarantee that makes no sense.
     pub fn join(&mut self, guarantee: &Guarantee) -> Result<TenantId, InvalidConfig> {
         config::validate_guarantee(guarantee)?;
         let stream =
@@ -296,11 +298,11 @@ impl Controller {
         }
     }
 
-    /// Guarantees a tenant something else from the next decision on. What was learned stays where the unit does; what was
-    /// owed of the old guarantee is forgotten. An unknown number changes nothing.
+    /// Changes a tenant's guarantee, and its limits in proportion. State learned under the old guarantee stays if the unit
+    /// does; the debt under the old guarantee is forgotten. An unknown number changes nothing.
     ///
     /// # Errors
-    /// What of the guarantee makes no sense; the old one stays.
+    /// The part of the guarantee that makes no sense; the old guarantee stays.
     pub fn guarantee(&mut self, tenant: TenantId, guarantee: &Guarantee) -> Result<(), InvalidConfig> {
         config::validate_guarantee(guarantee)?;
         if let Some(Some(known)) = self.tenants.get_mut(tenant.0 as usize) {
@@ -318,8 +320,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Takes what is known now: of the slow device (`None` if it cannot be measured) and of the tenants. A tenant that is missing
-    /// keeps its limits; when it is back, what it did meanwhile counts as one interval. O(tenants).
+    /// Takes samples of the slow device (`None` if it cannot be measured) and of the tenants. A tenant without a sample keeps
+    /// its limits; its next sample then counts as one long interval. O(tenants).
     pub fn observe(&mut self, now: Instant, slow: Option<SlowDevice>, tenants: &[TenantSample]) {
         let slow_device = slow.and_then(|slow| self.estimator.observe(now, slow));
         let interval = self.config.interval;
@@ -346,8 +348,8 @@ impl Controller {
         self.fresh = true;
     }
 
-    /// Decides. Without a new sample the last decision stands until the signal counts as lost; then the limits are what
-    /// was guaranteed. O(tenants).
+    /// Decides the limits. Without a new sample the last decision stands until the signal counts as lost; then the limits are
+    /// what was guaranteed. O(tenants).
     pub fn tick(&mut self, now: Instant) -> Decision<'_> {
         let patience =
             Duration::from_nanos(self.config.interval.as_nanos().saturating_mul(SIGNAL_LOST_AFTER_INTERVALS));
@@ -384,7 +386,8 @@ impl Controller {
         self.assignments.extend(known.map(|(index, tenant)| tenant.assignment(TenantId(index as u32))));
     }
 
-    /// Lists one tenant anew. O(log tenants), and one move of those behind it if it has come or gone.
+    /// Brings one tenant's entry in the assignments up to date. O(log tenants), and a shift of the entries behind it if the
+    /// tenant has come or gone.
     fn list_one(&mut self, id: TenantId) {
         let assignment = self.tenants[id.0 as usize].as_ref().map(|tenant| tenant.assignment(id));
         match (self.assignments.binary_search_by_key(&id.0, |listed| listed.tenant.0), assignment) {

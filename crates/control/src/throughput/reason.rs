@@ -11,9 +11,9 @@ pub enum Reason {
     Idle,
     /// The tenant asked for less than it may have: the limit stays, nothing is learned and nothing is owed.
     AppLimited {
-        /// The tenant's rate.
+        /// The tenant's rate in the last window.
         measured: f64,
-        /// The limit that it did not use.
+        /// The tenant's mean limit in the last window, which it did not use up.
         limit: f64,
     },
     /// Misses cost throughput: the limit stands as far above the guarantee as makes up for them.
@@ -22,10 +22,10 @@ pub enum Reason {
         measured: f64,
         /// The guaranteed rate.
         guaranteed: f64,
-        /// Part of its bytes that came from or went to the slow device, 0 to 1.
+        /// Part of the tenant's bytes that came from or went to the slow device, 0 to 1.
         miss_rate: f64,
     },
-    /// The tenant is owed more than an interval can hide: the limit also repays that.
+    /// The tenant is owed more than half a second of its guarantee: the limit also repays that debt.
     Repaying {
         /// The tenant's rate in the last interval.
         measured: f64,
@@ -43,14 +43,14 @@ pub enum Reason {
         /// The excess of the tenant, in units (bytes or requests).
         ahead: f64,
     },
-    /// At the present miss rate the slow device cannot keep what was guaranteed; what it gives is shared by weight. What is
-    /// not had meanwhile is not owed afterwards.
+    /// At the present miss rate the slow device cannot keep what was guaranteed; its bandwidth is shared by weight.
+    /// Throughput that is missed for this reason is not owed afterwards.
     Unachievable {
         /// The tenant's rate in the last interval.
         measured: f64,
         /// The guaranteed rate.
         guaranteed: f64,
-        /// The rate that it can have.
+        /// The rate that the tenant can have at the present miss rate.
         attainable: f64,
     },
     /// The limit is as high as it may be, and the tenant still gets less than it was guaranteed.
@@ -72,7 +72,7 @@ pub enum Reason {
     SlowDeviceUnknown,
     /// A limit of another program was in force: respected, and nothing is learned from it.
     OtherLimit {
-        /// That limit; infinite if it was none.
+        /// The other program's limit; infinite if it had lifted the limit.
         in_force: f64,
     },
     /// Counters began anew, or there was a pause: nothing is learned from this interval.
@@ -82,7 +82,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// True if the guarantee is not kept although its tenant waits.
+    /// True if the guarantee is not kept although its tenant has requests waiting.
     pub const fn is_missed(&self) -> bool {
         matches!(self, Self::AtCeiling { .. } | Self::Unachievable { .. })
     }
@@ -107,7 +107,7 @@ impl Reason {
         }
     }
 
-    /// The measured figure and the aim, per second, where the reason has them.
+    /// The measured rate and the guaranteed rate, per second, where the reason has them.
     pub const fn figures(&self) -> (Option<f64>, Option<f64>) {
         match *self {
             Self::Compensating { measured, guaranteed, .. }

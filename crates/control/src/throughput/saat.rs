@@ -63,7 +63,7 @@ pub(super) fn decide(device: &Device, mut streams: Vec<&mut Stream>) {
     }
 }
 
-/// A stream's figures and its miss rate, if it takes part.
+/// A stream's figures and its miss rate; `None` if it got nothing or its miss rate is not known.
 fn usable(stream: &Stream) -> Option<(Seen, f64)> {
     let Interval::Seen(seen) = stream.interval else { return None };
     Some((seen, seen.miss_rate()?)).filter(|_| seen.rate > 0.0)

@@ -1,30 +1,33 @@
 //! Shares a shortage by weight.
 //!
-//! When the slow device has been saturated for long and tenants that miss get less than they were guaranteed, their guarantees
-//! are unachievable at their present miss rates, and no limit changes that. Left alone, the tenant with most requests out gets
-//! most of the slow device. So its bytes are dealt out by weight, to no tenant more than it needs for its guarantee (weighted
-//! max-min fairness), and who takes more than that from others is limited to it. Who does not need the slow device is not
-//! concerned, nor is who asks for nothing, or takes no more when the others are limited.
+//! When the slow device has been saturated for long and tenants that miss get less than they were guaranteed, their
+//! guarantees are unachievable at their present miss rates, and no limit changes that. Left alone, the tenant with most
+//! requests in flight gets most of the slow device. So the slow device's bytes are dealt out by weight, to no tenant more
+//! than it needs for its guarantee (weighted max-min fairness), and a tenant that takes more than its share from others is
+//! limited to its share. Tenants that do not need the slow device, ask for nothing, or take no more when others are limited,
+//! are not concerned.
 
 use alloc::vec::Vec;
 
 use super::Reason;
 use super::stream::{Device, Stream};
 
-/// A slow device this busy over the last seconds is saturated.
+/// From this utilisation over the last ten seconds on, the slow device is saturated.
 const SATURATED: f64 = 0.95;
-/// A stream that got this part of its guarantee over the last seconds is not short.
+/// A stream that got at least this part of its guarantee over the last windows is not short.
 const NOT_SHORT: f64 = 0.95;
-/// Shares are dealt out of this much more than was seen, so that the device stays busy and more is found when there is more.
+/// Shares are dealt out of this multiple of the bytes that were seen, so that the device stays busy and more is found when
+/// there is more.
 const PROBE: f64 = 1.05;
-/// A stream that gets this part of its share is not robbed of it.
+/// A stream that gets at least this part of its share of the slow device does not lose it to others.
 const NOT_ROBBED: f64 = 0.9;
-/// A stream that takes so many times what it had takes what others leave it.
+/// A stream whose rate rises by this factor when others are limited makes use of what they leave.
 const TAKES: f64 = 1.25;
 /// No tenant is limited to less than this part of its guarantee.
 const LEAST: f64 = 0.05;
 
-/// `seconds`: how long a change takes to show in the usual figures; `interval`: since the last decision.
+/// Limits streams to their shares of a slow device that is saturated. `seconds`: how long a change takes to show in the
+/// averages; `interval`: seconds since the last decision.
 pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream], seconds: f64, interval: f64) {
     // Once cut, cut until nothing is short: otherwise a tenant that is cut would be released as soon as it helps.
     let was_cut = streams.iter_mut().fold(0.0_f64, |all, stream| all.max(core::mem::take(&mut stream.memory.cut)));
@@ -73,17 +76,17 @@ pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream], second
     }
 }
 
-/// The answer of a stream to what others leave it.
+/// A stream's answer when others are limited in its favour.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Wants {
-    /// Nothing says that it does not.
+    /// The stream is assumed to want more than it gets.
     #[default]
     More,
-    /// Others have been cut for it, for so many seconds; it had this rate when that began.
+    /// Others have been limited in the stream's favour for `for_s` seconds; its rate was `had` when that began.
     Offered { had: f64, for_s: f64 },
-    /// It took more, up to this rate.
+    /// The stream took more when others were limited, up to this rate.
     Takes { up_to: f64 },
-    /// It took no more than this, so that it is not short.
+    /// The stream took hardly more than the rate `had` when others were limited, so it is not short.
     NoMore { had: f64 },
 }
 

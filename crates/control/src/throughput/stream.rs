@@ -7,14 +7,14 @@ use super::{Bandwidth, Bounds, Counters, Demand, Limit, Rate, Reason, TenantSamp
 /// A limit that differs from the assigned one by more than this part was set by another program; less is rounding.
 const SAME_LIMIT: f64 = 0.001;
 
-/// The state of the device.
+/// The state of the slow device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Device {
     pub(super) bandwidth: Bandwidth,
     pub(super) background_bytes_per_s: f64,
     /// Part of the last interval in which the slow device was busy, if that is known.
     pub(super) utilisation: Option<f64>,
-    /// The same over the last ten seconds or so.
+    /// Part of the time in which the slow device was busy, averaged over ten seconds or so, if that is known.
     pub(super) usual_utilisation: Option<f64>,
 }
 
@@ -23,7 +23,8 @@ pub(super) struct Device {
 const USUAL_S: f64 = 10.0;
 
 impl Device {
-    /// Takes what the slow device did (bytes per second, part of the time busy) and what of it was the tenants'.
+    /// Takes the slow device's figures of an interval (bytes per second, part of the time busy), and how many of its bytes
+    /// per second were the tenants'.
     pub(super) fn observe(&mut self, slow: Option<(f64, f64)>, tenants_bytes_per_s: f64, since: Duration) {
         self.background_bytes_per_s = slow.map_or(0.0, |(all, _)| (all - tenants_bytes_per_s).max(0.0));
         self.utilisation = slow.map(|(_, busy)| busy);
@@ -34,7 +35,7 @@ impl Device {
         });
     }
 
-    /// Bytes per second of the slow device, if they can be relied on.
+    /// Bandwidth of the slow device in bytes per second, if the figure is trusted.
     pub(super) fn slow_bytes_per_s(&self) -> Option<f64> {
         self.bandwidth.bytes_per_s.filter(|&bytes| self.bandwidth.trusted && bytes > 0.0)
     }
@@ -44,19 +45,20 @@ impl Device {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) seconds: f64,
-    /// Its rate.
+    /// The stream's rate.
     pub(super) rate: f64,
     /// Bytes in one unit: 1, or the mean size of a request.
     pub(super) unit_bytes: f64,
-    /// The part of it that reached the slow device, in bytes per second; `None` if that is not known.
+    /// The stream's bytes per second that reached the slow device; `None` if that is not known.
     pub(super) slow_bytes_per_s: Option<f64>,
     pub(super) demand: Demand,
-    /// The limit that another program had set; infinite for none.
+    /// The limit in force if another program had set it, infinite if it had lifted the limit; `None`: the assigned limit was
+    /// in force.
     pub(super) other_limit: Option<f64>,
 }
 
 impl Seen {
-    /// Part of the bytes that reached the slow device, 0 to 1.
+    /// Part of the stream's bytes that reached the slow device, 0 to 1; `None` if that is not known.
     pub(super) fn miss_rate(&self) -> Option<f64> {
         let bytes = self.rate * self.unit_bytes;
         self.slow_bytes_per_s.map(|slow| if bytes > 0.0 { (slow / bytes).min(1.0) } else { 0.0 })
@@ -66,9 +68,9 @@ impl Seen {
 /// The kind of the last interval.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Interval {
-    /// There has been none, or it has been dealt with.
+    /// No interval has been observed since the last decision.
     None,
-    /// Counters began anew.
+    /// The interval has no figures: counters began anew, or there was a pause.
     Reset,
     Seen(Seen),
 }
@@ -77,7 +79,7 @@ pub(super) enum Interval {
 pub(super) struct Stream {
     unit: Rate,
     pub(super) guaranteed: f64,
-    /// The most that may be assigned.
+    /// The largest limit that may be assigned.
     pub(super) most: f64,
     pub(super) weight: f64,
     pub(super) assigned: f64,
@@ -101,7 +103,8 @@ impl Stream {
         }
     }
 
-    /// The same stream with another guarantee.
+    /// This stream, which has another guarantee than `old`, with the state that `old` has learned; with nothing if the unit
+    /// differs.
     pub(super) fn learned_from(mut self, old: &Self) -> Self {
         if core::mem::discriminant(&self.unit) == core::mem::discriminant(&old.unit) {
             self.memory = old.memory.without_debt();
@@ -127,7 +130,7 @@ impl Stream {
         self.interval = Interval::None;
     }
 
-    /// Nothing is owed, either way.
+    /// Forgets the stream's debt or excess.
     pub(super) fn forgive(&mut self) {
         self.memory.owed = 0.0;
     }
@@ -165,7 +168,7 @@ impl Stream {
 pub(super) struct Change {
     seconds: f64,
     demand: Demand,
-    /// `None` if a counter began anew, or there was a pause.
+    /// Growth of the counters on the cached device; `None` if a counter began anew, or there was a pause.
     cached: Option<Counters>,
     slow: Option<Counters>,
     in_force: Option<super::InForce>,
@@ -202,7 +205,7 @@ fn difference(before: &Counters, after: &Counters) -> Option<Counters> {
     })
 }
 
-/// Tells the streams of a tenant what it did; answers its bytes per second at the slow device.
+/// Passes a tenant's figures of an interval to its streams; returns its bytes per second at the slow device.
 pub(super) fn observe([read, write]: [&mut Option<Stream>; 2], change: &Change) -> f64 {
     let Some(cached) = change.cached else {
         [read, write].into_iter().flatten().for_each(|stream| stream.interval = Interval::Reset);

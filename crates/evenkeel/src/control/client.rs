@@ -1,4 +1,4 @@
-//! Requests to servers and agents, and what to do where none answers.
+//! Requests to servers and agents, and advice when none answers.
 
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use evenkeel_net::http::{self, Error, Method, Place, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Removing a volume waits for its device; nothing else takes long.
+/// Longest wait for an answer. Only the removal of a volume takes long: it waits for the device.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// The state of thousands of tenants fits.
+/// Longest answer: enough for the state of thousands of tenants.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// `prefix` and a name, percent-encoded.
+/// A path of the API: `prefix` and the percent-encoded name.
 pub(crate) fn path(prefix: &str, name: &str) -> String {
     let encoded = name.bytes().map(|byte| match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
@@ -22,18 +22,18 @@ pub(crate) fn path(prefix: &str, name: &str) -> String {
     format!("{prefix}{}", encoded.collect::<String>())
 }
 
-/// Reads a path, waiting no longer than `patience` for each part of the answer.
+/// The answer to a GET request for `path`; each part of it may take `patience`.
 ///
 /// # Errors
-/// When no server answers there, or the answer is a refusal.
+/// When no server answers at `place`, or it refuses the request.
 pub(crate) fn get(place: &Place, path: &str, patience: Duration) -> anyhow::Result<String> {
     send(place, patience, Method::GET, path, None)
 }
 
-/// Sends a request; the body of a good answer.
+/// Sends a request; the body of a successful answer.
 ///
 /// # Errors
-/// As above.
+/// When no server answers at `place`, or it refuses the request.
 pub(super) fn send(
     place: &Place,
     patience: Duration,

@@ -43,15 +43,15 @@ pub(crate) struct Connect {
 }
 
 impl Connect {
-    /// True if a server is named, or the one of this folder is meant.
+    /// True if an option names a server.
     pub(crate) fn is_given(&self) -> bool {
         self.control.is_some() || self.config.is_some() || self.data_dir.is_some()
     }
 
-    /// The control socket of that server.
+    /// The control socket of the server that the options name.
     ///
     /// # Errors
-    /// When it is to be taken from a configuration that cannot be used.
+    /// When the configuration that should name the socket cannot be used.
     pub(crate) fn socket(&self) -> anyhow::Result<Place> {
         // A file that cannot be used names no server: better none than another one.
         let mut server = match &self.config {
@@ -88,7 +88,7 @@ struct Changed {
 }
 
 impl Ask {
-    /// Asks for a change, prints what was changed, and answers whether anything was.
+    /// Sends a change and prints the changes that the server made; true if there were any.
     fn change(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<bool> {
         let text = client::send(&self.connect.socket()?, PATIENCE, method, path, body)?;
         let changed: Changed = serde_json::from_str(&text).context("the server speaks another version of the API")?;
@@ -99,7 +99,8 @@ impl Ask {
         Ok(!changed.changes.is_empty())
     }
 
-    /// The same of what is in force until the next reload, and says so. `example`: an option that changes something.
+    /// Sends a change of settings that are in force until the next reload, and prints that. `example`: an option to
+    /// name if there is none.
     fn patch(&self, path: &str, body: &Value, example: &str) -> anyhow::Result<()> {
         ensure!(changes(body), Usage(format!("nothing to change: give at least one option, for example {example}")));
         if self.change(Method::PATCH, path, Some(body))? && !self.json {
@@ -122,7 +123,7 @@ pub(crate) struct StateArgs {
     connect: Connect,
 }
 
-/// Shows what a server does.
+/// Shows the state of a server.
 ///
 /// # Errors
 /// When no server answers.
@@ -133,7 +134,7 @@ pub(crate) fn state(args: &StateArgs) -> anyhow::Result<()> {
 /// Makes a server read its configuration again.
 ///
 /// # Errors
-/// When no server answers, or the configuration cannot take effect; nothing has changed then.
+/// When no server answers, or the configuration cannot take effect; then nothing has changed.
 pub(crate) fn reload(ask: &Ask) -> anyhow::Result<()> {
     ask.change(Method::POST, "/api/v1/reload", None).map(drop)
 }
@@ -225,17 +226,17 @@ pub(crate) struct Create {
     ask: Ask,
 }
 
-/// A name that a tenant or volume can have: any other would be another path of the API.
+/// Checks a name of a tenant or volume: some names would make another path of the API.
 fn usable_name(text: &str) -> Result<String, String> {
     if is_name(text) { Ok(text.to_owned()) } else { Err(unusable_name(text)) }
 }
 
-/// The same of a pool.
+/// Checks a name of a pool: some names would make another path of the API.
 fn usable_pool_name(text: &str) -> Result<String, String> {
     if is_pool_name(text) { Ok(text.to_owned()) } else { Err(unusable_name(text)) }
 }
 
-/// A number of requests, or a weight.
+/// Parses a whole number, such as a rate or a weight.
 fn whole<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let number = text.parse::<u64>().map_err(|error| match error.kind() {
         IntErrorKind::PosOverflow => "is too large".to_owned(),
@@ -244,12 +245,12 @@ fn whole<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     T::try_from(number).map_err(|_| "is too large".to_owned())
 }
 
-/// A path that means the same to a server in another folder.
+/// A parser that makes a path absolute, because the server may run in another folder.
 fn absolute() -> impl TypedValueParser<Value = PathBuf> {
     PathBufValueParser::new().try_map(std::path::absolute)
 }
 
-/// An export whose socket means the same to a server in another folder.
+/// Parses an export's URI and makes its socket's path absolute, because the server may run in another folder.
 fn reachable(text: &str) -> Result<Target, String> {
     let target: Target = text.parse().map_err(|error: UnitError| error.to_string())?;
     let address = match target.address {
@@ -262,7 +263,7 @@ fn reachable(text: &str) -> Result<Target, String> {
 /// Runs `evenkeel volume`.
 ///
 /// # Errors
-/// When no server answers, or it refuses; nothing has changed then.
+/// When no server answers, or it refuses; then nothing has changed.
 pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
     match command {
         VolumeCommand::List { ask } => {
@@ -361,7 +362,7 @@ pub(crate) struct SetTenant {
 /// Runs `evenkeel tenant`.
 ///
 /// # Errors
-/// When no server answers, or it refuses; nothing has changed then.
+/// When no server answers, or it refuses; then nothing has changed.
 pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
     let TenantCommand::Set(set) = command;
     let body = object([
@@ -423,7 +424,7 @@ pub(crate) struct SetPool {
     ask: Ask,
 }
 
-/// `KEY=VALUE`, the value a number, a truth value or text.
+/// Parses `KEY=VALUE`; the value is a number, a boolean or a text.
 fn parse_pair(text: &str) -> Result<(String, Value), String> {
     let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, for example bandwidth=50MB")?;
     let value = match serde_json::from_str(value) {
@@ -451,12 +452,12 @@ fn parse_latency(text: &str) -> Result<Value, String> {
     Ok(json!({ "target": target, "percentile": percentile }))
 }
 
-/// The content of one `--admission`.
+/// The value of one option `--admission`.
 #[derive(Clone, Debug, PartialEq)]
 enum Admission {
-    /// Another kind, with the budget of a fixed one.
+    /// A kind of admission control; for a fixed one, its budget.
     Kind(String, Option<String>),
-    /// A setting of the present kind.
+    /// A setting of the present kind, as key and value.
     Setting(String, Value),
 }
 
@@ -469,7 +470,7 @@ fn parse_admission(text: &str) -> Result<Admission, String> {
     }
 }
 
-/// The change of the pool's admission for the server to merge: a kind by itself, or settings of the present kind.
+/// The change of the pool's admission for the server to merge: either a kind, or settings of the present kind.
 fn admission(given: Vec<Admission>) -> anyhow::Result<Option<Value>> {
     let mut table = Map::new();
     let mut kinds = 0;
@@ -491,7 +492,7 @@ fn admission(given: Vec<Admission>) -> anyhow::Result<Option<Value>> {
 /// Runs `evenkeel pool`.
 ///
 /// # Errors
-/// When no server answers, or it refuses; nothing has changed then.
+/// When no server answers, or it refuses; then nothing has changed.
 pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
     let PoolCommand::Set(set) = command;
     let tuning = given([
@@ -535,13 +536,13 @@ pub(crate) struct SetServer {
 /// Runs `evenkeel server`.
 ///
 /// # Errors
-/// When no server answers, or it refuses; nothing has changed then.
+/// When no server answers, or it refuses; then nothing has changed.
 pub(crate) fn server(command: ServerCommand) -> anyhow::Result<()> {
     let ServerCommand::Set(set) = command;
     set.ask.patch("/api/v1/server", &set_members(&set)?, "--drain-timeout 30s")
 }
 
-/// The options that are given, by their names.
+/// The options that were given, as members of a JSON object.
 fn set_members(options: &impl Serialize) -> anyhow::Result<Value> {
     let mut members = serde_json::to_value(options).context("an option is not Unicode")?;
     members
@@ -551,7 +552,7 @@ fn set_members(options: &impl Serialize) -> anyhow::Result<Value> {
     Ok(members)
 }
 
-/// True if a request says more than its consent to what is hardly ever meant. To create something is to change it.
+/// True if a request changes anything: it has members besides `force`, the consent to unusual values.
 fn changes(body: &Value) -> bool {
     body.as_object().is_some_and(|members| members.keys().any(|key| key != "force"))
 }
@@ -561,7 +562,7 @@ fn object<const N: usize>(members: [(&str, Option<Value>); N]) -> Value {
     Value::Object(members.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect())
 }
 
-/// The same, unless none has a value.
+/// An object of the members that have a value; `None` if none has.
 fn given<const N: usize>(members: [(&str, Option<Value>); N]) -> Option<Value> {
     members.iter().any(|(_, value)| value.is_some()).then(|| object(members))
 }
@@ -578,7 +579,8 @@ fn limit(iops: Option<u64>, bytes_per_s: Option<Bytes>, burst: Option<Duration>)
     ])
 }
 
-/// A guarantee in one unit takes the place of one in the other, and one of reads and writes together that of one of each.
+/// The guarantee to set: one in requests replaces one in bytes and the reverse, and one for reads and writes together
+/// replaces separate ones.
 fn guarantee(set: &SetTenant) -> Option<Value> {
     let rates = |iops: Option<u64>, bytes_per_s: Option<Bytes>| match (iops, bytes_per_s) {
         (None, None) => None,
@@ -642,7 +644,7 @@ mod tests {
         assert!(parse_admission("fixed").is_err_and(|error| error.contains("fixed:512KiB")));
     }
 
-    /// The values that the configuration knows are those of the options.
+    /// The options accept exactly the values that the configuration knows for their keys.
     #[test]
     fn options_have_the_values_of_their_keys() {
         let described = crate::program();
@@ -665,7 +667,7 @@ mod tests {
         }
     }
 
-    /// Why a command line is refused.
+    /// The reason for which the parser refuses a command line.
     fn refused(line: &str) -> String {
         let words = line.split(' ').map(|word| if word == "''" { "" } else { word });
         crate::program().try_get_matches_from(words).expect_err(line).to_string()

@@ -10,17 +10,17 @@ use evenkeel_policy::state::{
 use evenkeel_policy::units::{Bytes, Rates};
 use evenkeel_policy::verdict::for_target;
 
-/// Left-aligned first column, right-aligned others.
+/// A table whose first column is left-aligned and whose other columns are right-aligned.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     indented(head, rows, 1)
 }
 
-/// All columns left-aligned.
+/// A table whose columns are all left-aligned.
 pub(crate) fn words(head: &[&str], rows: &[Vec<String>]) -> String {
     indented(head, rows, head.len())
 }
 
-/// The first `left` columns left-aligned, the others right-aligned.
+/// A table whose first `left` columns are left-aligned and whose other columns are right-aligned.
 fn indented(head: &[&str], rows: &[Vec<String>], left: usize) -> String {
     let head: Vec<String> = head.iter().map(|&cell| cell.to_owned()).collect();
     let all: Vec<Vec<String>> = std::iter::once(head).chain(rows.iter().cloned()).collect();
@@ -32,7 +32,7 @@ fn rates(iops: Option<u64>, bytes_per_s: Option<u64>) -> String {
     if rates.is_unset() { "-".into() } else { rates.to_string() }
 }
 
-/// A limit, with its owner unless that is the operator.
+/// A limit as text, with its owner unless the operator set it.
 pub(crate) fn limit(limit: &LimitState) -> String {
     let others =
         [&limit.iops_owner, &limit.bytes_per_s_owner].into_iter().flatten().filter(|owner| *owner != "operator");
@@ -45,7 +45,7 @@ fn percentiles(latency: &LatencyState) -> String {
     if latency.count == 0 { "-".into() } else { format!("{:.3} / {:.3}", latency.p50_ms, latency.p99_ms) }
 }
 
-/// Everything worth a look.
+/// The state of a server as text.
 pub(super) fn state(state: &State) -> String {
     let mut text = head(state).join(", ") + "\n";
     troubles(state).iter().for_each(|trouble| text += &format!("{trouble}\n"));
@@ -73,7 +73,7 @@ pub(crate) fn head(state: &State) -> Vec<String> {
     head
 }
 
-/// Troubles of all of a server.
+/// Troubles that concern the whole server.
 pub(crate) fn troubles(state: &State) -> Vec<String> {
     let mut troubles = Vec::new();
     if state.draining {
@@ -98,7 +98,7 @@ pub(crate) fn troubles(state: &State) -> Vec<String> {
     troubles
 }
 
-/// Settings and figures of a pool, with names.
+/// Settings and figures of a pool, each with its name.
 pub(crate) fn pool_facts(pool: &PoolState) -> Vec<(&'static str, String)> {
     let admission = &pool.admission;
     let mut facts = vec![
@@ -137,7 +137,7 @@ pub(crate) fn pool_facts(pool: &PoolState) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// A guarantee, what came of it, and why.
+/// A guarantee as text: the rate reached, and the reason.
 pub(crate) fn guarantee(of: &GuaranteeState) -> String {
     let rate = |value: f64| match of.unit.as_str() {
         "bytes" => megabytes(value) + " MB/s",
@@ -198,13 +198,13 @@ fn tenant(tenant: &TenantState) -> Vec<String> {
     ]
 }
 
-/// Where the data of a volume are: a path, another server, an image of Ceph.
+/// Location of a volume's data: a path, another server, or an image of Ceph.
 pub(crate) fn place(volume: &VolumeState) -> Option<&str> {
     let place = volume.path.as_ref().or(volume.remote.as_ref().map(|remote| &remote.uri));
     place.or(volume.rbd.as_ref().map(|rbd| &rbd.image)).map(String::as_str)
 }
 
-/// One line for each volume, and one more for each that failed or is on another server.
+/// A table of volumes, with a further line for each that has failed or is on another server.
 pub(super) fn volumes(state: &State) -> String {
     let row = |volume: &VolumeState| {
         vec![
@@ -231,7 +231,7 @@ pub(super) fn volumes(state: &State) -> String {
     text
 }
 
-/// How the server behind a volume does.
+/// The state of the server on which a volume is, as text.
 pub(crate) fn remote(remote: &RemoteState) -> String {
     let mut text = match remote.away_ms {
         Some(ms) if !remote.connected => format!("AWAY for {:.1} s", ms as f64 / 1e3),

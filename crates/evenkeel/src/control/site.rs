@@ -1,4 +1,4 @@
-//! Status addresses as people write them; for HTTPS, the authority and the certificates.
+//! Status addresses as given on the command line, with authorities and certificates for HTTPS.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail};
 use evenkeel_net::http::Place;
 use evenkeel_net::tls;
 
-/// A status address as people write it.
+/// A status address as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Site {
     /// `ADDR:PORT`
@@ -64,10 +64,10 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// Where to ask; at `usual`, if no port is named.
+    /// The place to send requests to; without a port in the address, at port `usual`.
     ///
     /// # Errors
-    /// When a file is missing or cannot be used.
+    /// When a file for TLS is missing or cannot be used.
     pub(crate) fn reach(&self, site: &Site, usual: u16) -> anyhow::Result<Place> {
         let (host, port) = match site {
             Site::Plain(address) => return Ok(plain(*address)),

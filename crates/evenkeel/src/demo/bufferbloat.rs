@@ -1,4 +1,4 @@
-//! Where requests wait: in front of the device, where they can be reordered, or inside it.
+//! Shows where requests wait: before the device, where they can be reordered, or in it.
 //!
 //! One server with a device for each [setting](SETTINGS), and the clients that load it.
 
@@ -52,19 +52,19 @@ fn setting(name: &str) -> Result<&'static str, String> {
     })
 }
 
-/// Reads a factor by which the device is faster.
+/// Parses a factor on the speed of the device.
 fn speed(text: &str) -> Result<f64, String> {
     let speed: f64 = text.parse().map_err(|_| "it is a number like 0.4".to_string())?;
     if (0.01..=100.0).contains(&speed) { Ok(speed) } else { Err("it lies between 0.01 and 100".into()) }
 }
 
-/// The device, in its own words: a batching store with a deep buffer.
+/// Setting of the device: a batching store with a deep buffer.
 const DEVICE: &str = "emulate = { preset = \"ssd\" }";
 
-/// Measures every setting and prints table and picture.
+/// Measures every setting and prints the results.
 ///
 /// # Errors
-/// What kept the server or its clients from running.
+/// When the server or its clients cannot run.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     args.html.iter().chain(&args.svg).try_for_each(|path| output::prepare(path))?;
     // However often it is interrupted: what was measured is shown, and the folder removed.
@@ -112,7 +112,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One pool with its own device for each setting; on each, a volume for the bulk writer and one for the light client.
+/// A configuration with a pool and a device for each setting; on each, a volume for the bulk writer and one for the
+/// light client.
 fn config(folder: &Path) -> String {
     let folder = folder.display();
     let mut text = format!(
@@ -133,7 +134,7 @@ fn config(folder: &Path) -> String {
     text
 }
 
-/// The bulk writer and the light client, steady and in bursts.
+/// Jobs of the bulk writer and of the light client, which sends steadily and in bursts.
 fn jobs(folder: &Path, setting: &Setting, bulk: Bulk, warmup: u32, seconds: u32) -> String {
     let (name, socket) = (setting.name, folder.join("nbd.sock"));
     let job = |client: &str, volume: &str, options: &str| {
@@ -175,7 +176,7 @@ fn measure(
     })
 }
 
-/// A private folder, removed with its content at the end.
+/// A private folder, removed with its content on drop.
 struct Folder(PathBuf);
 
 impl Folder {

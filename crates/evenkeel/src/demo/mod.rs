@@ -15,10 +15,10 @@ enum Demo {
     Bufferbloat(bufferbloat::Args),
 }
 
-/// Runs the demonstration asked for.
+/// Runs a demonstration.
 ///
 /// # Errors
-/// Reports what kept the server or its clients from running.
+/// When the server or its clients cannot run.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     match &args.demo {
         Demo::Bufferbloat(args) => bufferbloat::run(args),

@@ -1,4 +1,4 @@
-//! The arrays of this host as they take part in the cluster.
+//! The arrays of this host as a participant in the cluster.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +8,8 @@ use evenkeel_control::cluster::sharding::Contribution;
 use evenkeel_guard::host::{Shared, lock};
 use evenkeel_policy::cluster::Pools;
 
-/// Periods end and slots are decided between two ticks of the loop, which alone changes settings.
+/// The agent's shared state. Slots are decided under its lock, between two ticks of the agent's loop, which alone
+/// changes settings.
 pub(super) struct SharedArrays(pub(super) Arc<Mutex<Shared>>);
 
 impl Participant for SharedArrays {

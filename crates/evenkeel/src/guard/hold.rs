@@ -1,4 +1,4 @@
-//! `evenkeel guard hold`: a delay by hand.
+//! `evenkeel guard hold`: delays packets of single clients, without a controller.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use evenkeel_policy::units::Duration;
 use super::JOURNAL;
 use crate::output;
 
-/// How often the holds are looked after. A timeout must be a few times longer.
+/// Interval at which delays are renewed. Their timeout must be several times longer.
 const TICK: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Arguments of `evenkeel guard hold`.
@@ -58,7 +58,7 @@ pub(crate) struct Args {
     dry_run: bool,
 }
 
-/// Packets by their name on the command line.
+/// A parser of the packets' names on the command line.
 fn packets() -> impl TypedValueParser<Value = Packets> {
     PossibleValuesParser::new(["acknowledgements", "data", "all"]).map(|name| match name.as_str() {
         "acknowledgements" => Packets::Acknowledgements,

@@ -1,4 +1,4 @@
-//! `evenkeel guard`: keep the latency of reads on storage that is already there.
+//! `evenkeel guard`: keeps the latency of reads on existing storage.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -78,7 +78,7 @@ pub(crate) enum Command {
     Sentinel(JournalArgs),
 }
 
-/// The default place of the journal: what it lists does not outlive the system that it was set in.
+/// Default path of the journal, on a file system that is lost at a reboot, like the settings that it lists.
 const JOURNAL: &str = "/run/evenkeel/guard.journal";
 
 /// Which journal to put back.
@@ -114,10 +114,10 @@ impl Connect {
     }
 }
 
-/// Reads the answer of an agent.
+/// Parses the answer of an agent.
 ///
 /// # Errors
-/// When it is none, or of another version.
+/// When the text is no such answer, or of another version.
 fn read_answer<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
     serde_json::from_str(text).map_err(|error| match serde_json::from_str::<State>(text) {
         Ok(_) => anyhow!("this is `evenkeel serve`, not an agent; use `evenkeel state` or `evenkeel top`"),
@@ -128,7 +128,7 @@ fn read_answer<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
 /// Runs the command.
 ///
 /// # Errors
-/// What kept it from doing what was asked.
+/// When the command cannot do what was asked.
 pub(crate) fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Run(args) => run::run(&args),
@@ -156,7 +156,7 @@ fn discover(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
     output::show(json, &map, show::map)
 }
 
-/// A configuration, with what is doubtful about it.
+/// Reads a configuration, and warnings about it.
 fn read(file: &Path) -> anyhow::Result<(Config, Vec<Problem>)> {
     Config::read(file, abilities()).map_err(|errors| anyhow!("the configuration cannot be used\n{errors}"))
 }
@@ -175,13 +175,13 @@ pub(crate) fn abilities() -> Abilities {
     Abilities { tracepoints: evidence().tracepoints }
 }
 
-/// Where the modules of the running kernel are.
+/// Folder with the modules of the running kernel.
 fn modules_folder() -> PathBuf {
     let kernel = rustix::system::uname();
     PathBuf::from("/lib/modules").join(kernel.release().to_string_lossy().as_ref())
 }
 
-/// Where a configuration says the API is.
+/// The address of the API in a configuration; `None` if it is off.
 fn address(status: Status) -> Option<SocketAddr> {
     match status {
         Status::Off => None,

@@ -1,4 +1,4 @@
-//! `evenkeel guard run`: the agent's loop with its signals, its API and its cluster.
+//! `evenkeel guard run`: the agent's loop, its signals, API and cluster.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,10 +37,10 @@ pub(crate) struct Args {
 
 const STATUS_CURE: &str = "choose another address with the key agent.status, or do without: agent.status = \"off\"";
 
-/// Runs until it is stopped.
+/// Runs the agent until it is stopped.
 ///
 /// # Errors
-/// A configuration that cannot be used, a kernel that lacks what is asked for, or a stop that could not put everything back.
+/// A configuration that cannot be used, a kernel that lacks a required feature, or a stop that could not restore everything.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     crate::serve::readable_again(&args.config)?;
     let (config, doubts) = super::read(&args.config)?;
@@ -122,7 +122,7 @@ fn last_words(dry_run: bool) -> &'static str {
     if dry_run { "stopping: a dry run has changed nothing" } else { "stopping: putting everything back" }
 }
 
-/// Offers the policy in the file to the loop.
+/// Reads the policy in the file again and hands it to the agent's loop.
 fn reread(path: &Path, policies: &Policies) {
     match super::read(path) {
         Ok((config, doubts)) => policies.offer(config, &doubts),
@@ -130,7 +130,7 @@ fn reread(path: &Path, policies: &Policies) {
     }
 }
 
-/// Has the slots of arrays decided together with other hosts, where there are any.
+/// Starts the cluster, if the configuration has one, so that slots of arrays are decided together with other hosts.
 fn start_cluster(
     config: &Config,
     shared: &Arc<Mutex<Shared>>,

@@ -18,7 +18,7 @@ fn or_dash(text: Option<&str>) -> String {
     text.unwrap_or("-").to_owned()
 }
 
-/// The map as tables, with what is uncertain below.
+/// The map of clients, volumes and devices as tables, with its uncertainties below.
 pub(super) fn map(map: &Map) -> String {
     let mut text = String::new();
     if map.links.is_empty() {
@@ -106,7 +106,7 @@ pub(super) fn state(state: &State) -> String {
     text
 }
 
-/// A pool with a latency target and its clients.
+/// A pool with a latency target, with its clients, as text.
 fn packets(pool: &PoolState, at: &PacketsState) -> String {
     let mut text = String::new();
     let mut reads =
@@ -131,7 +131,7 @@ fn packets(pool: &PoolState, at: &PacketsState) -> String {
     text
 }
 
-/// An array and its volumes on this host.
+/// An array, with its volumes on this host, as text.
 fn array(pool: &PoolState, array: &QueueDepthState) -> String {
     let mut text = String::new();
     let total =
@@ -159,7 +159,7 @@ fn array(pool: &PoolState, array: &QueueDepthState) -> String {
     text
 }
 
-/// A disk's queue and its length before.
+/// A disk's queue depth, and the depth that it had before the agent changed it.
 pub(crate) fn queue(queue: &QueueState) -> String {
     let length = |length: Option<u32>| length.map_or_else(|| "-".into(), |length| length.to_string());
     match &queue.foreign {
@@ -184,7 +184,7 @@ fn osd(pool: &PoolState, osd: &OsdState) -> Vec<String> {
     ]
 }
 
-/// A device and its control groups.
+/// A device, with its control groups, as text.
 fn groups(pool: &PoolState, at: &CgroupState) -> String {
     let mut text = String::new();
     let slow = match (at.slow_bytes_per_s, at.slow_is_trusted) {
@@ -228,7 +228,7 @@ fn groups(pool: &PoolState, at: &CgroupState) -> String {
     text
 }
 
-/// Why a group is left alone, if it is.
+/// The reason why the agent does not control a group; `None` if it does.
 pub(crate) fn foreign(group: &GroupState) -> Option<String> {
     let limit = group.foreign_limit.as_ref()?;
     Some(format!("not enforced until the agent restarts: another program set io.max to {limit}"))

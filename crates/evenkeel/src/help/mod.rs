@@ -1,4 +1,4 @@
-//! `evenkeel help`: the help of a command, a page of the manual, or what the manual says about a term.
+//! `evenkeel help`: prints the help of a command, a page of the manual, or what the manual says about a term.
 
 use std::ffi::OsString;
 
@@ -59,8 +59,8 @@ pub(crate) fn run(args: &Args, mut program: Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The words of a command line with `help` in front of the command that it follows: `tenant help set` is
-/// `help tenant set`.
+/// The words of a command line, with `help` moved in front of the command it follows: `tenant help set` becomes `help
+/// tenant set`.
 pub(crate) fn in_front(mut words: Vec<OsString>, program: &Command) -> Vec<OsString> {
     let mut command = program;
     for at in 1..words.len() {
@@ -75,12 +75,12 @@ pub(crate) fn in_front(mut words: Vec<OsString>, program: &Command) -> Vec<OsStr
     words
 }
 
-/// True if the words name the program or one of its commands.
+/// True if the words name a command; no words name the program itself.
 fn is_command(program: &Command, words: &[String]) -> bool {
     words.iter().try_fold(program, |command, word| command.find_subcommand(word)).is_some()
 }
 
-/// The text of a page, by its path or the last part of it.
+/// The text of a page, by its path or the last part of its path.
 fn page(name: &str) -> anyhow::Result<&'static str> {
     let wanted = name.split('#').next().unwrap_or(name).to_lowercase();
     let wanted =
@@ -95,7 +95,7 @@ fn page(name: &str) -> anyhow::Result<&'static str> {
     })
 }
 
-/// The rows as text: terms first, then the other kinds below their names.
+/// The result of a search as text: terms first, then the other kinds, each under a heading.
 fn text(found: &Found) -> String {
     let mut text = String::new();
     for (kind, heading) in [

@@ -1,4 +1,4 @@
-//! The search of the manual: the glossary, commands, keys, metrics and sections of pages, the best of each first.
+//! Search in the manual: in the glossary, commands, keys, metrics and sections of pages; the best results of each come first.
 
 use std::cmp::Reverse;
 
@@ -9,39 +9,39 @@ use serde::Serialize;
 use crate::manual::book::{self, GLOSSARY, PAGES, Section, Term};
 use crate::manual::keys::{self, Key};
 
-/// The most rows of each kind but sections.
+/// The most results of each kind but sections.
 const TERMS: usize = 2;
 const COMMANDS: usize = 2;
 const KEYS: usize = 3;
 const METRICS: usize = 2;
-/// The most rows together; sections take what the other kinds leave.
+/// The most results in total; sections get those that the other kinds leave.
 const ROWS: usize = 12;
-/// The most sections, and of one page.
+/// The most sections; below, the most sections of one page.
 const SECTIONS: usize = 5;
 const SECTIONS_OF_A_PAGE: usize = 2;
-/// The most names that a search without a result suggests.
+/// The most similar names that are suggested if nothing is found.
 const SUGGESTIONS: usize = 3;
-/// The longest extract of a section, in characters.
+/// Longest extract of a section, in characters.
 const EXTRACT: usize = 180;
 
-/// The answer to a search.
+/// The results of a search.
 #[derive(Serialize)]
 pub(super) struct Found {
     words: String,
     pub(super) rows: Vec<Row>,
-    /// Similar names, when there is no row.
+    /// Similar names, if there are no results.
     pub(super) suggestions: Vec<String>,
 }
 
-/// A place in the manual.
+/// A result: a place in the manual.
 #[derive(Serialize)]
 pub(super) struct Row {
     pub(super) kind: Kind,
     /// The term, command, key, metric or heading.
     pub(super) name: String,
-    /// Its meaning, or the sentence with the words.
+    /// Its meaning, or the sentence that contains the words.
     pub(super) text: String,
-    /// The page below `docs/` and the manual's folder.
+    /// Path of its page, below `docs/` and below the manual's folder.
     pub(super) place: &'static str,
     /// Related keys, metrics and pages.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -59,13 +59,13 @@ pub(super) enum Kind {
     Section,
 }
 
-/// Words to look for, in one form of letters and blanks.
+/// The words that are searched for, in lower case and separated by blanks.
 struct Query {
     phrase: String,
     words: Vec<String>,
 }
 
-/// Endings with which a word is still the same.
+/// Endings with which a word still counts as the same word.
 const ENDINGS: [&str; 7] = ["", "s", "es", "d", "ed", "ing", "r"];
 
 impl Query {
@@ -74,7 +74,7 @@ impl Query {
         Self { words: phrase.split(' ').map(str::to_owned).collect(), phrase }
     }
 
-    /// How often the phrase is in a text; 1 if only its words are, in any order.
+    /// Number of occurrences of the whole phrase in a text; 1 if the text has only its words, in any order.
     fn count(&self, text: &str) -> usize {
         let text = folded(text);
         match occurrences(&text, &self.phrase) {
@@ -91,7 +91,7 @@ impl Query {
         folded(text) == self.phrase
     }
 
-    /// How many of the words are in a text; all and one more for the phrase.
+    /// Number of the words that a text contains, plus one if it contains the phrase.
     fn share(&self, text: &str) -> usize {
         let text = folded(text);
         let words = self.words.iter().filter(|word| occurrences(&text, word) > 0).count();
@@ -99,13 +99,13 @@ impl Query {
     }
 }
 
-/// Lower case, and a blank for each mark that joins words; as long as the text.
+/// The text in lower case with a blank for each mark that joins words; the length does not change.
 fn folded(text: &str) -> String {
     let letter = |c: char| if matches!(c, '-' | '_' | '`' | '[' | ']') { ' ' } else { c.to_ascii_lowercase() };
     text.chars().map(letter).collect()
 }
 
-/// How often a word or phrase is in a text as such, perhaps with another ending.
+/// Number of occurrences of a word or phrase in a text, as whole words and with any of [`ENDINGS`].
 fn occurrences(text: &str, phrase: &str) -> usize {
     if phrase.is_empty() {
         return 0;
@@ -119,7 +119,7 @@ fn occurrences(text: &str, phrase: &str) -> usize {
     text.match_indices(phrase).filter(|found| is_whole(*found)).count()
 }
 
-/// Looks words up in the manual.
+/// Searches the manual for words.
 pub(super) fn search(words: &str, program: &Command) -> Found {
     let words = words.trim();
     let (query, singular) = (Query::new(words), Query::new(words.strip_suffix('s').unwrap_or(words)));
@@ -158,7 +158,7 @@ fn rows(query: &Query, program: &Command) -> Vec<Row> {
     rows
 }
 
-/// The rows with the highest scores, those without any left out; equal ones in their order.
+/// The at most `most` rows with the highest scores, equal ones in their order; scores of 0 are left out.
 fn best<'a, T: 'a>(scored: impl Iterator<Item = (usize, &'a T)>, most: usize, row: impl Fn(&'a T) -> Row) -> Vec<Row> {
     let mut scored: Vec<_> = scored.filter(|(score, _)| *score > 0).collect();
     scored.sort_by_key(|(score, _)| Reverse(*score));
@@ -177,7 +177,7 @@ fn row_of_term(term: &Term) -> Row {
     Row { kind: Kind::Term, name: term.names.join(", "), text: term.meaning.clone(), place: GLOSSARY, see }
 }
 
-/// The commands a person may use, with their first sentences.
+/// Names of the commands for users, each with its first sentence.
 fn commands(program: &Command) -> Vec<(String, String)> {
     fn add(command: &Command, name: &str, commands: &mut Vec<(String, String)>) {
         for below in command.get_subcommands().filter(|command| !command.is_hide_set()) {
@@ -205,7 +205,7 @@ fn score_of_key(query: &Query, named: &[&Term], key: &Key) -> usize {
         + usize::from(query.is_in(&key.meaning))
 }
 
-/// True if a path is written, with any name for `NAME`, perhaps as a table or with a value.
+/// True if `written` names the key `path`: any name may stand for `NAME`, and it may be written as a table or with a value.
 fn is_path(path: &str, written: &str) -> bool {
     let written = written.split(" = ").next().unwrap_or(written).trim_matches(['[', ']']);
     let (parts, names) = (path.split('.'), written.split('.'));
@@ -225,8 +225,8 @@ fn row_of_metric(metric: &Description) -> Row {
     Row { kind: Kind::Metric, name, text, place: book::METRICS, see: Vec::new() }
 }
 
-/// The best sections: those that the glossary links to, then an exact heading, then headings and titles with the words, then
-/// those with the words most often, lines of code left aside.
+/// The best sections: those linked in the glossary first, then those with exactly the words as heading, then those with
+/// the words in heading or title, then those with most occurrences of the words; code does not count.
 fn sections(query: &Query, named: &[&Term], most: usize) -> Vec<Row> {
     let pages = PAGES.iter().filter(|page| page.path != GLOSSARY);
     let all = pages.flat_map(book::sections).map(|section| (score_of_section(query, named, &section), section));
@@ -262,7 +262,7 @@ fn score_of_section(query: &Query, named: &[&Term], section: &Section) -> usize 
         + usize::from(section.code().any(|line| query.is_in(line)))
 }
 
-/// The sentence with the most of the words, cut around them; the first one when none has any.
+/// The sentence of a section with the most of the words, cut around them; the first sentence if none has any.
 fn extract(query: &Query, section: &Section) -> String {
     let sentences: Vec<String> = section.sentences().chain(section.code().map(str::to_owned)).collect();
     let best = sentences.iter().rev().max_by_key(|sentence| query.share(sentence));
@@ -283,7 +283,7 @@ fn extract(query: &Query, section: &Section) -> String {
     format!("{begin}{whole}{end}")
 }
 
-/// Names that differ from the words in a few letters.
+/// Names that differ from the words in a few letters only.
 fn similar(words: &str, program: &Command) -> Vec<String> {
     let commands = commands(program).into_iter().filter_map(|(name, _)| Some(name.split_once(' ')?.1.to_owned()));
     let keys = keys::keys().into_iter().filter_map(|key| key.path.rsplit('.').next().map(str::to_owned));

@@ -2,12 +2,12 @@
 
 /// A page of the manual.
 pub(crate) struct Page {
-    /// Its path below `docs/`, with which the package installs it below [`FOLDER`], or `README.md`.
+    /// Its path below `docs/`, where it comes from, and below [`FOLDER`], where the package installs it; or `README.md`.
     pub(crate) path: &'static str,
     pub(crate) text: &'static str,
 }
 
-/// Where the package installs the pages.
+/// Folder in which the package installs the pages.
 pub(crate) const FOLDER: &str = "/usr/share/doc/evenkeel";
 /// The page whose tables define the terms.
 pub(crate) const GLOSSARY: &str = "glossary.md";
@@ -23,7 +23,7 @@ macro_rules! pages {
     };
 }
 
-/// All pages but the results of runs.
+/// All pages except the results of runs.
 pub(crate) const PAGES: &[Page] = &pages![
     "glossary.md",
     "ARCHITECTURE.md",
@@ -69,10 +69,10 @@ pub(crate) const PAGES: &[Page] = &pages![
     "testing.md",
 ];
 
-/// A part of a page below one heading.
+/// A part of a page, from one heading to the next.
 pub(crate) struct Section {
     pub(crate) page: &'static str,
-    /// The page's first heading.
+    /// Text of the page's first heading.
     pub(crate) title: &'static str,
     pub(crate) heading: &'static str,
     lines: Vec<Line>,
@@ -83,11 +83,11 @@ enum Line {
     Heading(&'static str),
     Prose(&'static str),
     Code(&'static str),
-    /// A row of a table, or its head.
+    /// A row of a table; the head is a row, too.
     Row(&'static str),
 }
 
-/// The lines of a text, without fences, comments and the rules below the heads of tables.
+/// The lines of a text, without fences of code, comments, and the rules below heads of tables.
 fn lines(text: &'static str) -> Vec<Line> {
     let is_rule = |line: &str| line.contains("--") && line.chars().all(|c| matches!(c, '|' | '-' | ':' | ' '));
     let (mut found, mut lines) = (Vec::new(), text.lines().peekable());
@@ -109,18 +109,18 @@ fn lines(text: &'static str) -> Vec<Line> {
 }
 
 impl Section {
-    /// The heading's name in links.
+    /// Name of the section's heading in links.
     pub(crate) fn anchor(&self) -> String {
         let kept = self.heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
         kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
     }
 
-    /// True for the part of a page before its second heading.
+    /// True for the first section of its page.
     pub(crate) fn is_first(&self) -> bool {
         self.heading == self.title
     }
 
-    /// The sentences and rows of tables, without markup.
+    /// Sentences and rows of tables of the section, without markup.
     pub(crate) fn sentences(&self) -> impl Iterator<Item = String> + '_ {
         self.lines.iter().flat_map(|line| match line {
             Line::Prose(line) => divided(plain(line.trim().trim_start_matches("- "))),
@@ -134,13 +134,13 @@ impl Section {
         })
     }
 
-    /// The lines of code.
+    /// The section's lines of code.
     pub(crate) fn code(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.lines.iter().filter_map(|line| if let Line::Code(line) = line { Some(line.trim()) } else { None })
     }
 }
 
-/// The text divided behind each full stop that another sentence follows.
+/// The sentences of a text: it is divided after each full stop that another sentence follows.
 fn divided(text: String) -> Vec<String> {
     let mut sentences: Vec<String> = Vec::new();
     for part in text.split_inclusive(". ") {
@@ -170,12 +170,12 @@ pub(crate) fn sections(page: &Page) -> Vec<Section> {
 
 /// A row of the glossary.
 pub(crate) struct Term {
-    /// Words with one meaning.
+    /// Words with the same meaning.
     pub(crate) names: Vec<String>,
     pub(crate) meaning: String,
-    /// Pages below `docs/` that the row links to, with the heading behind `#`.
+    /// Pages below `docs/` to which the row links, with the heading after `#`.
     pub(crate) links: Vec<&'static str>,
-    /// Keys and metrics of its last cell.
+    /// Keys and metrics in the row's last cell.
     pub(crate) codes: Vec<&'static str>,
 }
 
@@ -206,7 +206,7 @@ pub(crate) fn metrics() -> Vec<evenkeel_web::Description> {
     evenkeel_web::metrics().concat()
 }
 
-/// The cells of a row of a table, with or without bars at both ends. A bar behind a backslash belongs to its cell.
+/// The cells of a row of a table, with or without bars at the ends. An escaped bar (`\|`) belongs to its cell.
 fn cells(line: &str) -> Vec<&str> {
     let row = line.trim();
     let row = row.strip_prefix('|').unwrap_or(row);
@@ -217,12 +217,12 @@ fn cells(line: &str) -> Vec<&str> {
     starts.zip(&ends).map(|(start, end)| row[start..*end].trim()).collect()
 }
 
-/// Where the links of a text lead to.
+/// The targets of the links in a text.
 fn links<'a>(text: &'a str) -> impl Iterator<Item = &'a str> + use<'a> {
     text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).filter(|target| !target.contains("://"))
 }
 
-/// Markdown without its links.
+/// Markdown in which each link is replaced by its text.
 pub(super) fn unlinked(text: &str) -> String {
     let (mut plain, mut rest) = (String::new(), text);
     while let Some((label, tail)) = rest.split_once("](") {
@@ -234,7 +234,7 @@ pub(super) fn unlinked(text: &str) -> String {
     (plain + rest).replace("[`", "`").replace("`]", "`")
 }
 
-/// Markdown without its marks.
+/// Markdown without markup.
 fn plain(text: &str) -> String {
     unlinked(text).replace("\\|", "|").replace('`', "").replace("**", "")
 }

@@ -1,13 +1,13 @@
 //! Examples, files, exit statuses and related pages of each command, for `--help` and for the manual pages.
 
-/// Two texts side by side: a command line, a file or an exit status, and its meaning.
+/// Two texts: a command line, a file or an exit status, and its meaning.
 pub(super) type Pair = (&'static str, &'static str);
 
-/// A command's part of the manual that its description for the parser lacks.
+/// The part of a command's manual page that its parser does not contain.
 pub(super) struct Facts {
-    /// The command without `evenkeel`.
+    /// Name of the command, without `evenkeel`.
     pub(super) command: &'static str,
-    /// Command lines and their effects. A command with subcommands has the first one of each.
+    /// Command lines with their effects. For a command with subcommands, the first example of each subcommand is used.
     pub(super) examples: &'static [Pair],
     pub(super) files: &'static [Pair],
     pub(super) status: &'static [Pair],

@@ -1,4 +1,4 @@
-//! The keys of the configuration, from its JSON schema; those of the agent from its commented example.
+//! The keys of the configuration, from its JSON schema; the agent's keys from its commented example.
 
 use serde_json::Value;
 
@@ -7,19 +7,19 @@ use super::book::unlinked;
 /// A key of the configuration.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Key {
-    /// `pools.NAME.limit.iops`.
+    /// Its path, such as `pools.NAME.limit.iops`.
     pub(crate) path: String,
     /// Type, unit and range of its values, or the values themselves.
     pub(crate) kind: String,
-    /// As TOML; a table's keys have their own.
+    /// Its default in TOML; a table has none, but its keys have.
     pub(crate) default: Option<String>,
     pub(crate) meaning: String,
-    /// Values with a meaning of their own.
+    /// Its special values, each with its meaning.
     pub(super) values: Vec<(String, String)>,
 }
 
 impl Key {
-    /// Type and default.
+    /// Type and default, as text.
     pub(crate) fn facts(&self) -> String {
         match &self.default {
             Some(default) => format!("{}, default {default}", self.kind),
@@ -28,7 +28,7 @@ impl Key {
     }
 }
 
-/// All keys by path.
+/// All keys, sorted by path.
 pub(crate) fn keys() -> Vec<Key> {
     let schema = evenkeel_policy::schema();
     let mut keys = Vec::new();
@@ -39,7 +39,7 @@ pub(crate) fn keys() -> Vec<Key> {
     keys
 }
 
-/// Adds the keys of the tables that a part of the schema describes.
+/// Appends the keys of the tables that the part `node` of the schema describes.
 fn collect(schema: &Value, node: &Value, path: &str, keys: &mut Vec<Key>) {
     for part in parts(schema, node) {
         for (name, property) in part["properties"].as_object().into_iter().flatten() {
@@ -56,7 +56,7 @@ fn collect(schema: &Value, node: &Value, path: &str, keys: &mut Vec<Key>) {
     }
 }
 
-/// A part of the schema, then those that it refers to.
+/// The part `node` of the schema, followed by the parts that it refers to.
 fn parts<'a>(schema: &'a Value, node: &'a Value) -> Vec<&'a Value> {
     let reference = node["$ref"].as_str().and_then(|path| schema.pointer(path.trim_start_matches('#')));
     let options = node["anyOf"].as_array().into_iter().flatten();
@@ -90,7 +90,7 @@ fn key(schema: &Value, property: &Value, path: String) -> Key {
     }
 }
 
-/// The values that a part of the schema takes.
+/// The kinds of values that a part of the schema accepts, as text.
 fn kinds_of(part: &Value, path: &str) -> Vec<String> {
     let options = part["oneOf"].as_array().into_iter().flatten().map(|option| &option["const"]);
     let values = options.chain(part["enum"].as_array().into_iter().flatten()).chain(part.get("const"));
@@ -122,7 +122,7 @@ fn kinds_of(part: &Value, path: &str) -> Vec<String> {
     types.into_iter().filter_map(named).collect()
 }
 
-/// A number with the bounds that are narrower than those of its type.
+/// The range of a number, as text, if it is narrower than that of its type.
 fn range(part: &Value, name: &str) -> Option<String> {
     let low = part.get("minimum").or(part.get("exclusiveMinimum")).filter(|low| low.as_f64() != Some(0.0));
     let high = part.get("maximum").or(part.get("exclusiveMaximum"));
@@ -139,8 +139,8 @@ fn sentence(text: &str) -> String {
     unlinked(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The keys of a table, and of tables in it, of an example in which every key stands below its comment, and a default behind
-/// `#`.
+/// The keys of a table, and of its subtables, in an example in which every key follows its comment; a default is
+/// commented out with `#`.
 fn of_example(text: &str, table: &str) -> Vec<Key> {
     let (mut keys, mut path, mut comment) = (Vec::new(), String::new(), Vec::new());
     let mut closed = true;
@@ -176,7 +176,7 @@ fn is_bare(name: &str) -> bool {
     name.chars().all(|c| c.is_ascii_lowercase() || c == '_')
 }
 
-/// The type of a value of TOML.
+/// The type of a TOML value, as text.
 fn kind_of(value: &str) -> &'static str {
     match value {
         "true" | "false" => "true or false",

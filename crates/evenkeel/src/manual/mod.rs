@@ -1,4 +1,4 @@
-//! The manual: pages for `man`, the examples in `--help`, completions, and the books that `evenkeel help` searches.
+//! The manual: pages for `man`, examples in `--help`, completions, and the pages that `evenkeel help` searches.
 
 use std::path::Path;
 
@@ -15,9 +15,9 @@ pub(crate) mod keys;
 mod tests;
 mod troff;
 
-/// The page of the configuration file.
+/// Name of the page about the configuration file.
 const FILE_PAGE: &str = "evenkeel.toml";
-/// A short configuration.
+/// A short configuration as an example on that page.
 const FILE_EXAMPLE: &str = r#"[pools.main]
 limit = { iops = 5000 }
 
@@ -34,10 +34,10 @@ size = "100GiB"
 size = "1TiB"
 "#;
 
-/// `evenkeel completions`: prints them.
+/// `evenkeel completions`: prints completions for a shell.
 ///
 /// # Errors
-/// When they cannot be written.
+/// When they cannot be written to standard output.
 pub(crate) fn completions(mut program: Command, shell: Shell) -> anyhow::Result<()> {
     let name = program.get_name().to_owned();
     let mut script = Vec::new();
@@ -67,7 +67,7 @@ fn rendered(mut program: Command) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     Ok(pages)
 }
 
-/// Adds the pages of a command and of those below it.
+/// Appends the pages of a command and of its subcommands.
 fn add(command: &Command, path: &str, pages: &mut Vec<(String, Vec<u8>)>) -> std::io::Result<()> {
     let facts = commands::of(path);
     // The command above it first.
@@ -110,10 +110,10 @@ fn described(command: Command, path: &str) -> Command {
     })
 }
 
-/// Columns in which an example and its effect stand side by side.
+/// Width in which an example and its effect fit on one line, in columns.
 const COLUMNS: usize = 98;
 
-/// The examples of a command; of one with subcommands alone, the first of each.
+/// The examples of a command; if it only has subcommands, the first example of each.
 fn examples(command: &Command, path: &str) -> Vec<commands::Pair> {
     match commands::of(path).examples {
         [] => visible(command).flat_map(|below| first(examples(below, &join(path, below.get_name())))).collect(),
@@ -129,12 +129,12 @@ fn visible(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| !command.is_hide_set())
 }
 
-/// `tenant` and `set`: `tenant set`.
+/// Path of a subcommand: `tenant` and `set` give `tenant set`.
 fn join(path: &str, name: &str) -> String {
     format!("{path} {name}").trim_start().to_owned()
 }
 
-/// `tenant set`: `evenkeel-tenant-set`.
+/// Name of a command's page: `tenant set` gives `evenkeel-tenant-set`.
 fn page_name(path: &str) -> String {
     format!("evenkeel {path}").trim_end().replace(' ', "-")
 }

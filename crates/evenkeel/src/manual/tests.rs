@@ -6,7 +6,7 @@ use clap::CommandFactory as _;
 use super::*;
 use crate::Cli;
 
-/// Each command that a person may use, by its words without `evenkeel`.
+/// All commands for users, each as its words without `evenkeel`.
 fn paths() -> Vec<String> {
     fn add(command: &Command, path: &str, paths: &mut Vec<String>) {
         paths.push(path.to_owned());
@@ -17,7 +17,7 @@ fn paths() -> Vec<String> {
     paths
 }
 
-/// The words of the last command of a line, as a shell has them.
+/// The words of the last command in a line of a shell.
 fn words(line: &str) -> Vec<&str> {
     let line = line.rsplit(" & ").next().unwrap_or(line);
     let line = line.split([';', '|', '>']).next().unwrap_or(line);

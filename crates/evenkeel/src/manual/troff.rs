@@ -1,4 +1,4 @@
-//! Manual pages as troff: each command's, from the parser's description and its facts, and `evenkeel.toml(5)`.
+//! Manual pages in troff: for each command from its parser and facts, and for `evenkeel.toml(5)`.
 
 use clap::Command;
 use clap_mangen::Man;
@@ -8,16 +8,16 @@ use super::commands::{Facts, Pair};
 use super::keys::Key;
 use super::{FILE_PAGE, book};
 
-/// The footer's middle and right.
+/// Name of the manual, in the pages' headers and footers.
 const MANUAL: &str = "Evenkeel";
-/// The definition of the preformatted apostrophe, with which each part of clap's pages begins.
+/// Lines that define the preformatted apostrophe, with which each part of clap's pages begins.
 const PREAMBLE: [&str; 2] = [".ie \\n(.g .ds Aq", ".el .ds Aq"];
 
 fn source() -> String {
     format!("Evenkeel {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// The page of a command, with examples that may be those of its subcommands.
+/// The page of a command; its examples may be those of its subcommands.
 pub(super) fn command(command: &Command, facts: &Facts, examples: &[Pair], see: &[String]) -> std::io::Result<Vec<u8>> {
     let man = Man::new(command.clone()).source(source()).manual(MANUAL);
     let mut page = Vec::new();
@@ -42,7 +42,7 @@ pub(super) fn command(command: &Command, facts: &Facts, examples: &[Pair], see: 
     Ok(once(&page))
 }
 
-/// The page with the preamble of its first part alone.
+/// A page with the preamble only once, at its start.
 fn once(page: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(page);
     let is_preamble = |line: &str| PREAMBLE.iter().any(|begin| line.starts_with(begin));
@@ -113,7 +113,7 @@ const FILES: &[Pair] = &[
     ("/usr/share/doc/evenkeel/examples", "every key, explained: evenkeel.toml, guard.toml"),
 ];
 
-/// The table that a key is described at, and its name there; of a table itself, no name.
+/// The table that contains a key, and the key's name in it; for a table itself, no name.
 fn place(path: &str) -> (&str, &str) {
     let table = path.split('.').next().unwrap_or(path);
     let rest = &path[table.len()..];
@@ -140,7 +140,7 @@ fn entry(page: &mut Roff, name: &str, key: &Key) {
     }
 }
 
-/// Text whose quoted code is bold.
+/// A text in which code in backticks becomes bold.
 fn inlines(text: &str) -> Vec<Inline> {
     let pieces = text.split('`').enumerate();
     pieces.map(|(at, piece)| if at % 2 == 1 { bold(piece) } else { roman(piece) }).collect()
@@ -185,7 +185,7 @@ fn capital(text: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Lines as they are.
+/// Appends lines verbatim.
 fn code(page: &mut Roff, text: &str) {
     page.control("PP", []).control("RS", ["4"]).control("nf", []);
     for line in text.lines() {

@@ -1,4 +1,4 @@
-//! The table of commands, made of the description that the command line is parsed by.
+//! The table of commands, made from the parser of the command line.
 
 use clap::{Arg, Command, CommandFactory};
 
@@ -6,7 +6,7 @@ use super::{Block, phrase, table};
 
 const PAGE: &str = "docs/reference/cli.md";
 
-/// Commands that a person may give: those without commands of their own.
+/// The commands that have no subcommands.
 fn leaves(command: &Command) -> Vec<&Command> {
     let shown = command.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help");
     let leaves: Vec<&Command> = shown.flat_map(leaves).collect();

@@ -1,13 +1,13 @@
-//! Tables of keys, made of the JSON schema of the configuration.
+//! Tables of keys, made from the JSON schema of the configuration.
 //!
-//! A doc comment is the meaning of a key. What it says after `Default: ` is the default, where the schema has none.
+//! A key's doc comment is its meaning. Text after `Default: ` is its default, if the schema has none.
 
 use serde_json::{Map, Value};
 
 use super::{Block, linked, phrase, table};
 
 const CONFIG: &str = "docs/reference/config.md";
-/// Page and table of each block; `NAME` stands for any name.
+/// For each block: its page, and its table in the configuration; `NAME` stands for any name.
 const TABLES: [(&str, &str); 11] = [
     (CONFIG, "server"),
     (CONFIG, "server.tls"),
@@ -21,7 +21,7 @@ const TABLES: [(&str, &str); 11] = [
     ("docs/guide/guard.md", "agent"),
     ("docs/guide/ceph.md", "agent.ceph"),
 ];
-/// Where keys are explained further, from the page of their table.
+/// Links from keys to pages that explain them further, relative to the page of their table.
 const PAGES: [(&str, &str); 32] = [
     ("server.listen", "#servertls"),
     ("server.http", "#serverhttp"),
@@ -57,12 +57,12 @@ const PAGES: [(&str, &str); 32] = [
     ("agent.ceph", "ceph.md"),
 ];
 
-/// A schema, which may refer to its definitions.
+/// A schema whose parts may refer to its definitions.
 #[derive(Clone, Copy)]
 struct Schema<'a>(&'a Value);
 
 impl<'a> Schema<'a> {
-    /// Behind references and what may be null.
+    /// The part of the schema behind references and optional values.
     fn resolved(self, mut at: &'a Value) -> &'a Value {
         while let Some(path) = at["$ref"].as_str().or_else(|| at["anyOf"][0]["$ref"].as_str()) {
             at = &self.0["$defs"][path.trim_start_matches("#/$defs/")];
@@ -78,7 +78,7 @@ impl<'a> Schema<'a> {
         path.split('.').fold(self.0, step)
     }
 
-    /// Values of an enumeration or of its list, each with its description.
+    /// Values of an enumeration, or of a list's elements, each with its description.
     fn values(self, property: &'a Value) -> Vec<(&'a str, &'a str)> {
         let property = self.resolved(property);
         let items = property.get("items").map_or(property, |items| self.resolved(items));
@@ -142,7 +142,7 @@ impl<'a> Schema<'a> {
     }
 }
 
-/// Values in quotes as code, unless they stand in code.
+/// The text with quoted values as code, except inside of code.
 fn coded(text: &str) -> String {
     let parts = text.split('`').enumerate().map(|(place, part)| {
         if place % 2 == 1 {
@@ -154,7 +154,7 @@ fn coded(text: &str) -> String {
     parts.collect()
 }
 
-/// A default as in a file; `None` where nothing is set.
+/// A default as in a configuration file; `None` if it is unset.
 fn written(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,

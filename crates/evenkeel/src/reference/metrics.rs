@@ -1,21 +1,21 @@
-//! Lists of metrics, made of the tables that scrapes are made of.
+//! Lists of metrics, made from the tables that answer scrapes.
 
 use evenkeel_web::Description;
 
 use super::{Block, linked, phrase};
 
 const PAGE: &str = "docs/guide/monitoring.md";
-/// Where metrics are explained further.
+/// Links from metrics to pages that explain them further.
 const PAGES: [(&str, &str); 1] = [("evenkeel_refused_clients_total", "security.md#who-may-open-what")];
 
-/// The name in a list; a histogram says so, other types show in the name.
+/// The metric's name in a list; histograms are marked, other types show in their names.
 fn name(metric: &Description) -> String {
     let name = linked(&metric.name, &metric.name, &PAGES);
     if metric.kind == "histogram" { format!("{name} (histogram)") } else { name }
 }
 
-/// The metrics below their labels; `known` have the same names without `prefix`, and those with the same HELP text too
-/// stand without it.
+/// The metrics, grouped by their labels. A metric that `known` contains under the same name without `prefix`, and with
+/// the same HELP text, is listed by name alone.
 fn list(metrics: &[Description], known: &[Description], prefix: &str) -> String {
     let mut text = String::new();
     for group in metrics.chunk_by(|a, b| a.labels == b.labels) {

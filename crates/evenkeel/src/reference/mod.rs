@@ -1,4 +1,4 @@
-//! Tables of the manual, made of the types and tables that they describe.
+//! Generated tables of the manual.
 //!
 //! `EVENKEEL_WRITE=1 cargo test -p evenkeel --bin evenkeel reference` writes them into the pages.
 
@@ -15,7 +15,7 @@ const END: &str = "<!-- end -->";
 /// A generated part of a page, between a marker with its name and [`END`].
 #[derive(Clone)]
 struct Block {
-    /// Path from the root of the repository.
+    /// Path of the page from the root of the repository.
     page: &'static str,
     name: &'static str,
     text: String,
@@ -26,7 +26,7 @@ impl Block {
         format!("<!-- begin generated: {} -->\n", self.name)
     }
 
-    /// The page with this text in place of the one that it has.
+    /// The page with this text in place of the block's old one.
     fn put_into(&self, page: &str) -> String {
         let parts = page.split_once(&self.marker()).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
         let (before, after) = parts.unwrap_or_else(|| panic!("{} lacks {}and {END}", self.page, self.marker()));
@@ -34,13 +34,13 @@ impl Block {
     }
 }
 
-/// A table of Markdown, without bars at its sides.
+/// A Markdown table, without bars at the ends of its rows.
 fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let head = format!("{}\n{}\n", head.join(" | "), vec!["---"; head.len()].join("|"));
     head + &rows.map(|cells| cells.join(" | ") + "\n").collect::<String>()
 }
 
-/// A name as code, which links to its page in `pages`.
+/// A name as code, with a link if `pages` has one for `key`.
 fn linked(name: &str, key: &str, pages: &[(&str, &str)]) -> String {
     match pages.iter().find(|(known, _)| *known == key) {
         Some((_, page)) => format!("[`{name}`]({page})"),
@@ -48,7 +48,7 @@ fn linked(name: &str, key: &str, pages: &[(&str, &str)]) -> String {
     }
 }
 
-/// A sentence as a part of another: without its full stop, and in lower case unless it begins with a name.
+/// A sentence as part of another one: without its full stop, and in lower case unless it begins with a name.
 fn phrase(sentence: &str) -> String {
     const NAMES: [&str; 4] = ["Ceph", "Linux", "QoS", "Unix"];
     let sentence = sentence.trim().trim_end_matches('.');

@@ -1,4 +1,5 @@
-//! `evenkeel reproduce harm`: which controllers, on how many cases; each case on a thread, until an interrupt.
+//! `evenkeel reproduce harm`: judges the chosen controllers on the chosen number of cases, one case on each thread,
+//! until an interrupt.
 
 use std::io::{ErrorKind, IsTerminal};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use evenkeel_sim::world::{self, Failure, Setup};
 
 use crate::{output, parallel};
 
-/// Lines of progress where standard error is no terminal.
+/// Number of lines of progress if standard error is no terminal.
 const LINES: usize = 20;
 
 /// Arguments for this experiment alone.
@@ -37,7 +38,7 @@ pub(super) struct HarmArgs {
 }
 
 impl HarmArgs {
-    /// The first option that is given, to refuse it for other experiments.
+    /// The first option of this experiment that was given, so that other experiments can refuse it.
     pub(super) fn given(&self) -> Option<&'static str> {
         let given = [
             (self.cases.is_some(), "--cases"),
@@ -47,7 +48,7 @@ impl HarmArgs {
         given.into_iter().find_map(|(given, name)| given.then_some(name))
     }
 
-    /// The record of drawn sets; one that is not there is no error. `drawn`: this run draws the set of the constants.
+    /// Reads the record of drawn sets; it may be missing. `drawn`: this run uses the set that belongs to the constants.
     pub(super) fn read(&self, drawn: bool) -> anyhow::Result<Sets> {
         let path = self.sets.display();
         let text = match std::fs::read_to_string(&self.sets) {
@@ -70,7 +71,7 @@ impl HarmArgs {
     }
 }
 
-/// A controller by its name in results, without spaces.
+/// A parser of controllers by their names in results, without spaces.
 fn controller() -> impl TypedValueParser<Value = Controller> {
     const NAMES: [(&str, &str); Controller::ALL.len()] = [
         ("admission", "Admission control"),
@@ -86,10 +87,10 @@ fn controller() -> impl TypedValueParser<Value = Controller> {
     })
 }
 
-/// Judges the cases. After an interrupt the report is about those that were judged until then.
+/// Judges the cases. After an interrupt the report covers the cases judged until then.
 ///
 /// # Errors
-/// The failure of a model, with its case.
+/// A model's failure, with its case.
 pub(super) fn run(options: &Options, args: &HarmArgs, threads: usize, stop: &AtomicBool) -> anyhow::Result<Report> {
     let folder = args.write_failures.as_deref();
     if let Some(folder) = folder {

@@ -1,4 +1,4 @@
-//! `evenkeel reproduce`: the experiments of the papers in virtual time, beside ours.
+//! `evenkeel reproduce`: repeats the papers' experiments in virtual time, with our methods beside the papers'.
 
 mod harm;
 mod record;
@@ -73,7 +73,7 @@ pub(crate) struct Args {
     harm: harm::HarmArgs,
 }
 
-/// Runs an experiment and shows what came of it. What the figures say does not change the exit status.
+/// Runs an experiment and shows its results. The figures do not change the exit status.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match show(args) {
         Ok(()) => ExitCode::SUCCESS,
@@ -131,7 +131,7 @@ fn show(args: &Args) -> anyhow::Result<()> {
     if stop.load(Ordering::Relaxed) { Err(Partial.into()) } else { Ok(()) }
 }
 
-/// An interrupt came before the last case: an error after figures about a part have been shown.
+/// The error after an interrupted run, when the figures of the finished cases have been shown.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted: the figures are about the cases that were judged until then")]
 struct Partial;

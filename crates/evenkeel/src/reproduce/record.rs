@@ -9,7 +9,7 @@ use clap::ValueEnum;
 
 use super::Experiment;
 
-/// The file below the root of a checkout.
+/// Path of the file from the root of a checkout.
 pub(super) const FILE: &str = "docs/results/papers.md";
 
 /// The text above the sections.
@@ -25,12 +25,12 @@ pub(super) struct Section {
     pub(super) experiment: Experiment,
     pub(super) seed: u64,
     pub(super) quick: bool,
-    /// Running time, with its threads.
+    /// Running time, and number of threads.
     pub(super) took: String,
 }
 
 impl Section {
-    /// The command that gives these figures again.
+    /// The command that repeats these figures.
     fn command(&self) -> String {
         let mut command = format!("evenkeel reproduce {}", name(self.experiment));
         if self.seed != 1 {
@@ -70,8 +70,8 @@ pub(super) fn write(section: &Section, commit: &str, output: &str) -> anyhow::Re
     std::fs::write(FILE, page).with_context(|| format!("cannot write {FILE}"))
 }
 
-/// The page with this section in place of the experiment's earlier one. Sections are in the order of the experiments; text that
-/// is in no section is replaced by [`HEAD`].
+/// The page with this section in place of the experiment's old one. Sections are in the order of the experiments; text
+/// outside of all sections is replaced by [`HEAD`].
 fn replaced(page: &str, experiment: Experiment, section: &str) -> String {
     let mut text = HEAD.to_owned();
     for each in Experiment::value_variants() {
@@ -83,7 +83,7 @@ fn replaced(page: &str, experiment: Experiment, section: &str) -> String {
     text
 }
 
-/// The section of an experiment, if the page has it.
+/// The section of an experiment; `None` if the page has none.
 fn of(page: &str, experiment: Experiment) -> Option<String> {
     let heading = format!("## {}", name(experiment));
     let mut lines = page.lines().skip_while(|line| *line != heading);
@@ -92,12 +92,12 @@ fn of(page: &str, experiment: Experiment) -> Option<String> {
     Some(std::iter::once(first).chain(rest).collect::<Vec<_>>().join("\n"))
 }
 
-/// The name on the command line.
+/// Name of the experiment on the command line.
 fn name(experiment: Experiment) -> String {
     experiment.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
-/// The output of a program that succeeds.
+/// The output of a program; an error if it fails.
 fn said(program: &str, words: &[&str]) -> anyhow::Result<String> {
     let output = Command::new(program).args(words).output().with_context(|| format!("cannot run {program}"))?;
     let error = String::from_utf8_lossy(&output.stderr);

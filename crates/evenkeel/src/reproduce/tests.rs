@@ -1,4 +1,4 @@
-/// The parser is asked as the program asks it: names of options and their groups are checked with it.
+/// Options of harm are accepted by the program's own parser, and refused for other experiments.
 #[test]
 fn options_for_harm_are_read_and_others_are_refused() {
     use clap::{Args as _, FromArgMatches as _};

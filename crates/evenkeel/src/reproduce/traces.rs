@@ -12,17 +12,17 @@ use evenkeel_sim::experiment::saat::Traces;
 use evenkeel_sim::experiment::saat::recorded::{MAX_REQUESTS, Recorded, name_of};
 use evenkeel_sim::workload::trace::{Format, Options, Reader, Record};
 
-/// Reads files and folders of the MSR Cambridge format; of a folder the files that are called like a trace of the paper.
+/// Reads files of the MSR Cambridge format, and from folders the files that are named like a trace of the paper.
 ///
 /// # Errors
-/// What cannot be read, or is none of the paper's traces.
+/// A file that cannot be read, or that is none of the paper's traces.
 pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Traces> {
     let files = files(paths, name_of, ".csv", "usr_0.csv, prn_1.csv or web_0.csv")?;
     files.into_iter().map(|(name, paths)| Ok((name, trace(name, paths)?))).collect()
 }
 
-/// The files of each trace, by `name_of` a file and in the order given; of a folder those that end like this, by name. `example`: what a
-/// file may be called.
+/// The files of each trace, in the order of `paths`; of a folder, those that end with `end`, sorted by name. `name_of`:
+/// the trace to which a file's name belongs. `example`: a valid name, for error messages.
 fn files(
     paths: &[PathBuf],
     name_of: fn(&str) -> Option<&'static str>,
@@ -71,11 +71,11 @@ fn trace(name: &str, mut paths: Vec<PathBuf>) -> anyhow::Result<Arc<Recorded>> {
     Ok(Arc::new(recorded))
 }
 
-/// Reads files of any format that `evenkeel sim` knows, and of folders those that are called like the paper's. Of two files
-/// of one trace the last counts.
+/// Reads files of any format that `evenkeel sim` knows, and from folders those that are named like the paper's traces.
+/// Of two files for one trace the last one counts.
 ///
 /// # Errors
-/// What cannot be read, or is called like neither.
+/// A file that cannot be read, or whose name fits no trace.
 pub(super) fn of_drg(paths: &[PathBuf]) -> anyhow::Result<drg::Traces> {
     let name_of = |name: &str| {
         let starts = [("web", "web"), ("wsrch", "web"), ("tpcc", "tpcc")];

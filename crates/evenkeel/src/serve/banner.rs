@@ -1,4 +1,4 @@
-//! The banner for a newcomer: where the server is, and lines to paste.
+//! The banner for a new user: the server's addresses, and commands to paste.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use evenkeel_policy::uri::{Address, Target};
 
 use crate::output::quoted;
 
-/// The text, for the addresses the server listens on.
+/// The banner's text, for the addresses on which the server listens.
 pub(crate) fn lines(config: &Config, uris: &[String], status: Option<SocketAddr>, control: &Path) -> String {
     let mut text = String::new();
     let out = &mut text;
@@ -68,7 +68,7 @@ fn try_it(out: &mut String, export: &str, first: &str, uris: &[String], config: 
     }
 }
 
-/// Puts the name of an export into the URI of a server.
+/// The URI of a server with the name of an export added.
 fn with_export(uri: &str, export: &str) -> String {
     match uri.split_once("///") {
         Some((scheme, rest)) => format!("{scheme}///{export}{rest}"),

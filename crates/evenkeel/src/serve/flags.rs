@@ -45,7 +45,7 @@ fn parse_engine(text: &str) -> Result<Engine, String> {
 }
 
 impl Flags {
-    /// Puts the flags in place of what the file says.
+    /// Overrides settings of the file by those of the command line.
     pub(super) fn apply(&self, config: &mut Config) {
         let server = &mut config.server;
         server.read_only |= self.read_only;

@@ -1,4 +1,4 @@
-//! `evenkeel serve`: serve volumes over NBD.
+//! `evenkeel serve`: serves volumes over NBD.
 
 use std::collections::hash_map::RandomState;
 use std::fs;
@@ -58,7 +58,7 @@ const LISTEN_CURE: &str = "choose another address with --listen or --unix (or se
 /// Serves until it is stopped.
 ///
 /// # Errors
-/// A configuration that cannot be used, addresses or volumes that are taken, or a stop that could not make everything durable.
+/// A configuration that cannot be used, addresses or volumes that are in use, or a stop that could not make everything durable.
 pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     args.config.as_deref().map_or(Ok(()), readable_again)?;
     let mut sockets = systemd::inherited()?;
@@ -127,7 +127,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
     wait(&manager, signals, &reload)
 }
 
-/// Refuses a configuration that a reload would find empty.
+/// Refuses a configuration that cannot be read again at a reload.
 ///
 /// # Errors
 /// When it is standard input.
@@ -139,10 +139,11 @@ pub(crate) fn readable_again(config: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A worker comes round once a second; one that did not for so long hangs, however short the watchdog's patience is.
+/// A worker reports once a second; one that is silent for longer than this hangs, even if half of the watchdog's
+/// timeout is shorter.
 const SILENT_FOR: Duration = Duration::from_secs(3);
 
-/// Tells the service manager's watchdog that we are alive as long as all workers are.
+/// Notifies the service manager's watchdog as long as no worker hangs.
 fn watch(mut watchdog: Watchdog, manager: Arc<Manager>) -> anyhow::Result<()> {
     let watch = move || {
         let mut silent = false;
@@ -167,7 +168,7 @@ fn watch(mut watchdog: Watchdog, manager: Arc<Manager>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file of a socket that we made; removed with the value.
+/// The file of a socket that this process has made; removed on drop.
 struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
@@ -176,15 +177,15 @@ impl Drop for SocketFile {
     }
 }
 
-/// Opens the status address. `cure`: how the command is given another one.
+/// Opens the status address. `cure`: how to give the command another address, for the error.
 ///
 /// # Errors
-/// When the address cannot be had.
+/// When the address cannot be opened.
 pub(crate) fn listen_status(address: SocketAddr, cure: &str) -> anyhow::Result<TcpListener> {
     evenkeel_server::bind(address).map_err(|error| anyhow!("cannot show status: {error}; {cure}"))
 }
 
-/// Opens the control socket so that only this user can connect. A file that a dead server left behind is replaced.
+/// Opens the control socket, to which only this user can connect. A file left by a dead server is replaced.
 fn listen_control(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
     let fail = |error: io::Error| {
         anyhow!(
@@ -214,7 +215,7 @@ fn listen_control(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
     Ok((listener, SocketFile(path.to_owned())))
 }
 
-/// A seed that differs from run to run, for exploration and jitter.
+/// A seed that differs from run to run, for the controllers' exploration and jitter.
 fn seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -270,7 +271,7 @@ fn wait(manager: &Arc<Manager>, mut signals: Received, reload: &SyncSender<Sende
     }
 }
 
-/// A thread that reloads at each signal. A device may keep it waiting; signals are heard meanwhile.
+/// Starts a thread that reloads on each request. A device may block it; signals are handled in the meantime.
 ///
 /// # Errors
 /// When no thread can be started.

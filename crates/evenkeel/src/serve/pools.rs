@@ -1,4 +1,4 @@
-//! The pools of this server as they take part in the cluster.
+//! The pools of this server as a participant in the cluster.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use evenkeel_control::cluster::sharding::Contribution;
 use evenkeel_policy::cluster::Pools;
 use evenkeel_web::serve::Manager;
 
-/// See the module's documentation.
+/// The server whose pools share slots with other hosts.
 pub(super) struct ServedPools(pub(super) Arc<Manager>);
 
 impl Participant for ServedPools {

@@ -1,4 +1,4 @@
-//! The conversations with systemd: sockets it opened for us, reports of our state, and its watchdog.
+//! Systemd's protocols: inherited sockets, reports of the server's state, and the watchdog.
 
 use std::env;
 use std::fs;
@@ -13,26 +13,26 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-/// The first descriptor of socket activation, fixed by its protocol.
+/// First descriptor of socket activation, as its protocol says.
 const FIRST: RawFd = 3;
-/// More sockets than any unit has.
+/// The most inherited sockets: more than any unit has.
 const MAX_SOCKETS: RawFd = 1024;
 
-/// Listening sockets that a service manager opened for us.
+/// Listening sockets that the service manager opened for this process.
 #[derive(Default)]
 pub(crate) struct Sockets {
-    /// For NBD: every socket with another name than the two below.
+    /// Sockets for NBD: all but those named `status` or `control`.
     pub(crate) nbd: Vec<OwnedFd>,
-    /// Named `status`: the read-only dashboard and API.
+    /// Socket named `status`: the read-only dashboard and API.
     pub(crate) status: Option<TcpListener>,
-    /// Named `control`: the API that may change things.
+    /// Socket named `control`: the API that may change settings.
     pub(crate) control: Option<UnixListener>,
 }
 
-/// Takes over the sockets named by `LISTEN_FDS`, `LISTEN_PID` and `LISTEN_FDNAMES`; none if they are meant for another process.
+/// Takes the sockets that `LISTEN_FDS`, `LISTEN_PID` and `LISTEN_FDNAMES` name; none if they are for another process.
 ///
 /// # Errors
-/// When the variables contradict themselves. Call at most once, before other threads exist.
+/// When the variables contradict each other. To be called at most once, before other threads exist.
 pub(crate) fn inherited() -> anyhow::Result<Sockets> {
     let (pid, count) = (env::var("LISTEN_PID"), env::var("LISTEN_FDS"));
     let (Ok(pid), Ok(count)) = (pid, count) else { return Ok(Sockets::default()) };
@@ -60,7 +60,7 @@ pub(crate) fn inherited() -> anyhow::Result<Sockets> {
     Ok(sockets)
 }
 
-/// Why more users than its owner may change the server by an inherited control socket; `None` if no more may.
+/// Reason why users other than the owner can change the server over an inherited control socket; `None` if they cannot.
 pub(crate) fn danger(control: &UnixListener) -> Option<String> {
     let address = control.local_addr().ok()?;
     let Some(path) = address.as_pathname() else {
@@ -78,17 +78,17 @@ pub(crate) fn danger(control: &UnixListener) -> Option<String> {
     })
 }
 
-/// Reports to a service manager.
+/// A report to a service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
     Ready,
     Reloading,
     Stopping,
-    /// Still going round.
+    /// The watchdog's notification: the process is not hung.
     Alive,
 }
 
-/// Tells the service manager, if there is one. A manager that cannot be reached is no reason to stop serving.
+/// Reports to the service manager, if there is one. A failure is logged, and does not stop the server.
 pub(crate) fn notify(condition: Condition) {
     let Some(socket) = env::var_os("NOTIFY_SOCKET") else { return };
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
@@ -105,34 +105,34 @@ pub(crate) fn notify(condition: Condition) {
     }
 }
 
-/// A service manager that wants to hear from us again and again (`WatchdogSec=`), or else takes us for hung.
+/// The service manager's watchdog (`WatchdogSec=`), which restarts a process that does not notify it in time.
 pub(crate) struct Watchdog {
     patience: Duration,
     told: Option<Instant>,
 }
 
 impl Watchdog {
-    /// How often we report, as parts of its patience: often enough that one that comes late does no harm.
+    /// Notifications in one timeout of the watchdog: enough for one of them to be late.
     const PARTS: u32 = 4;
 
-    /// The one of this process; `None` if there is none, or it is another process's.
+    /// The watchdog of this process; `None` if there is none, or if it is for another process.
     pub(crate) fn of_this_process() -> Option<Self> {
         let (patience, pid) = (env::var("WATCHDOG_USEC").ok()?, env::var("WATCHDOG_PID").ok());
         let patience = patience_of(&patience, pid.as_deref(), std::process::id())?;
         Some(Self { patience, told: None })
     }
 
-    /// How long it waits.
+    /// Timeout of the watchdog.
     pub(crate) fn patience(&self) -> Duration {
         self.patience
     }
 
-    /// How often [`Self::tell`] has something to do.
+    /// Interval at which [`Self::tell`] sends a notification.
     pub(crate) fn every(&self) -> Duration {
         self.patience / Self::PARTS
     }
 
-    /// Tells it that we are alive, if that is due. To be called by the very loop that must not hang.
+    /// Sends a notification if one is due. To be called by the loop that must not hang.
     pub(crate) fn tell(&mut self, now: Instant) {
         if self.told.is_none_or(|told| now.saturating_duration_since(told) >= self.every()) {
             self.told = Some(now);
@@ -141,13 +141,13 @@ impl Watchdog {
     }
 }
 
-/// Meaning of `WATCHDOG_USEC` and `WATCHDOG_PID` for the process `own`.
+/// The timeout in `WATCHDOG_USEC` for the process `own`; `None` if `WATCHDOG_PID` names another process.
 fn patience_of(usec: &str, pid: Option<&str>, own: u32) -> Option<Duration> {
     let meant = pid.is_none_or(|pid| pid.parse() == Ok(own));
     usec.parse().ok().filter(|&usec: &u64| usec > 0 && meant).map(Duration::from_micros)
 }
 
-/// Sends one datagram to a path or, with a leading `@`, to a name in the abstract name space.
+/// Sends a datagram to a socket by its path or, with a leading `@`, by its abstract name.
 fn send(socket: &[u8], message: &[u8]) -> io::Result<()> {
     let address = match socket.strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,

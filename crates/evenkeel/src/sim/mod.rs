@@ -1,4 +1,4 @@
-//! `evenkeel sim SCENARIO.toml`: the controllers against a modelled device, in virtual time.
+//! `evenkeel sim SCENARIO.toml`: simulates the controllers on a modelled device, in virtual time.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -11,9 +11,9 @@ use evenkeel_sim::sweep::{self, Choice, Outcome, Plan, Sweep};
 use crate::output;
 use crate::parallel::{self, INTERRUPTED, Stopped};
 
-/// Folder that traces are looked for in, after the scenario's own.
+/// Environment variable with the folder that is searched for traces after the scenario's own.
 const TRACES: &str = "EVENKEEL_TRACES";
-/// Bad input, as clap has it.
+/// Exit status for invalid input, as with clap.
 const BAD_INPUT: u8 = 2;
 
 /// Options of `evenkeel sim`.
@@ -45,7 +45,7 @@ pub(crate) struct Args {
     jobs: Option<u16>,
 }
 
-/// Runs the scenario, prints what came of it, and answers whether every bound is met.
+/// Runs the scenario and prints the results; the exit status says if every bound is met.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match simulate(args) {
         Ok(outcome) if outcome.met() => ExitCode::SUCCESS,
@@ -83,7 +83,7 @@ fn simulate(args: &Args) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-/// The scenario's text, and what to call it.
+/// The scenario's text, and its name for messages.
 fn read(path: &Path) -> anyhow::Result<(String, String)> {
     if path == Path::new("-") {
         let text = io::read_to_string(io::stdin()).context("cannot read the scenario from standard input")?;
@@ -94,7 +94,7 @@ fn read(path: &Path) -> anyhow::Result<(String, String)> {
     Ok((text, origin))
 }
 
-/// Opens a trace: as named, from the scenario's folder, else from the folder that `EVENKEEL_TRACES` names.
+/// Opens a trace: by its path, from the scenario's folder, or from the folder that `EVENKEEL_TRACES` names.
 fn open(scenario: &Path, name: &str) -> io::Result<Box<dyn BufRead>> {
     let beside = scenario.parent().unwrap_or(Path::new("")).join(name);
     let file = match (File::open(&beside), std::env::var_os(TRACES)) {

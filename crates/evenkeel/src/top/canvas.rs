@@ -1,17 +1,17 @@
-//! Styles, and text at a place of the screen.
+//! Styles, and drawing of text at a position.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-/// The abilities of the terminal.
+/// Abilities of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Look {
-    /// Colours, of the sixteen that every terminal has.
+    /// True for colours, of the sixteen that every terminal has.
     pub(super) colour: bool,
-    /// More than ASCII.
+    /// True for characters beyond ASCII.
     pub(super) unicode: bool,
-    /// One frame for a pipe: nothing is selected, and no key does anything.
+    /// True for a single frame, for a pipe: no row is selected and no keys are shown.
     pub(super) once: bool,
 }
 
@@ -20,12 +20,12 @@ impl Look {
         if self.colour { style.fg(colour) } else { style }
     }
 
-    /// Style of figures that are as they should be.
+    /// Style of figures that are good.
     pub(super) fn good(self) -> Style {
         self.with(Style::new(), Color::Green)
     }
 
-    /// Style of figures that are not; bold, so that it stands out without colour, too.
+    /// Style of figures that are bad; bold, so that they stand out without colour, too.
     pub(super) fn bad(self) -> Style {
         self.with(Style::new().add_modifier(Modifier::BOLD), Color::Red)
     }
@@ -35,32 +35,32 @@ impl Look {
         self.with(Style::new(), Color::Yellow)
     }
 
-    /// Names of things.
+    /// Style of names and headings.
     pub(super) fn head(self) -> Style {
         self.with(Style::new().add_modifier(Modifier::BOLD), Color::Cyan)
     }
 
-    /// Style of text that matters less.
+    /// Style of less important text.
     pub(super) fn faint(self) -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }
 
-    /// The separator within a line.
+    /// The separator between parts of a line.
     pub(super) const fn dot(self) -> &'static str {
         if self.unicode { " · " } else { " - " }
     }
 }
 
-/// The facts about the screen that keys need.
+/// Facts about the drawn screen that the handling of keys needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Drawn {
-    /// Rows on a page.
+    /// Number of rows on a page.
     pub(super) page: usize,
-    /// The last line that a detail can begin with.
+    /// The last line of a detail view that can be its first visible line.
     pub(super) last_line: usize,
 }
 
-/// Writes at a place of an area, as much as fits; where it ends.
+/// Writes as much of a text as fits, at a position in an area; the column after its end.
 pub(super) fn put(buf: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, style: Style) -> u16 {
     if y >= area.height || x >= area.width {
         return x;
@@ -69,13 +69,13 @@ pub(super) fn put(buf: &mut Buffer, area: Rect, x: u16, y: u16, text: &str, styl
     buf.set_stringn(area.x + x, area.y + y, text, room, style).0 - area.x
 }
 
-/// The same, so that it ends at `right`.
+/// Writes a text that ends at column `right`.
 pub(super) fn put_right(buf: &mut Buffer, area: Rect, right: u16, y: u16, text: &str, style: Style) {
     let width = text.chars().count() as u16;
     put(buf, area, right.saturating_sub(width), y, text, style);
 }
 
-/// Lines of at most `width` characters, broken between words where that is possible.
+/// Lines of at most `width` characters, broken between words if possible.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let mut lines = Vec::new();

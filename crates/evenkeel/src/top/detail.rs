@@ -1,4 +1,4 @@
-//! All about one thing: its settings and figures, and what was decided about it.
+//! The content of the detail view: settings, figures and decisions of one row.
 
 use evenkeel_guard::loops::record;
 use evenkeel_policy::decision::DecisionRecord;
@@ -14,13 +14,13 @@ use crate::guard;
 /// The content of the detail view.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Detail {
-    /// Its settings and figures, with names.
+    /// Settings and figures, each with its name.
     pub(super) facts: Vec<(&'static str, String)>,
-    /// Decisions, newest first.
+    /// Decisions about the row, newest first.
     pub(super) decisions: Vec<DecisionRecord>,
 }
 
-/// Puts it together. `more` is the newest answer about it, and the one before.
+/// The content for the row `wanted`. `more` is the newest further answer about it, and the one before.
 pub(super) fn of(answer: &Answer, wanted: &Wanted, more: (Option<&More>, Option<&More>)) -> Detail {
     let Wanted { tab, id } = wanted;
     match answer {
@@ -207,7 +207,7 @@ fn guard_facts(state: &record::State, tab: Tab, id: &Id) -> Option<Vec<(&'static
     Some(facts)
 }
 
-/// Slots of a tenant, and how often its latency target was missed.
+/// Slots of a tenant, and how often its latency target was missed, as text.
 fn slots(slots: &TenantSlotsState) -> String {
     let granted = slots.granted.map_or_else(|| "without bound".into(), |granted| format!("{granted:.1}"));
     let TenantSlotsState { need, used, violated_total: missed, windows_total: all, because, .. } = slots;

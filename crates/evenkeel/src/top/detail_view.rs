@@ -1,4 +1,4 @@
-//! All about one row, as lines that can be scrolled.
+//! The detail view of one row, as lines that can be scrolled.
 
 use evenkeel_policy::decision::DecisionRecord;
 use ratatui::buffer::Buffer;
@@ -9,17 +9,17 @@ use super::canvas::{Drawn, Look, put, wrap};
 use super::model::{History, Model};
 use super::row::Column;
 
-/// Where what follows a name begins.
+/// Column at which the text after a name begins.
 const INDENT: u16 = 12;
-/// Heights of a bar, lowest first.
+/// Characters for the heights of a bar, lowest first.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-/// The same in ASCII.
+/// ASCII characters for the heights of a bar, lowest first.
 const ASCII_BARS: [char; 8] = ['_', '.', ':', '-', '=', '+', '*', '#'];
 
-/// A line: its name and its text.
+/// A line of the view: name, text, and style.
 type Line = (String, String, Style);
 
-/// Draws what is known of the row from a line on.
+/// Draws the view from line `from` on.
 pub(super) fn draw(model: &Model, look: Look, from: usize, area: Rect, buf: &mut Buffer) -> Drawn {
     let Some((wanted, row, detail)) = model.detail() else { return Drawn::default() };
     let of = wanted.tab.about().owner.map(|owner| format!(" of {owner} {}", wanted.id.of)).unwrap_or_default();
@@ -71,7 +71,7 @@ fn add(lines: &mut Vec<Line>, name: &str, text: &str, style: Style, room: usize)
     }
 }
 
-/// When a decision was taken: how long ago last, how often, and over what time.
+/// Time of a decision as text: how long ago it was last taken, how often, and over what time.
 fn when(told: &DecisionRecord, uptime_s: f64) -> String {
     let ago = (uptime_s - told.until_s).max(0.0);
     let lasted = told.until_s - told.from_s;
@@ -79,7 +79,7 @@ fn when(told: &DecisionRecord, uptime_s: f64) -> String {
     if ago < 1.5 { format!("now{times}") } else { format!("{ago:.0} s ago{times}") }
 }
 
-/// A figure over time; `None` if it never had one.
+/// A line with a figure over time; `None` if the row never had the figure.
 fn spark_line(history: &History, figure: Column, look: Look, room: usize) -> Option<Line> {
     let known = history.of(figure).flatten();
     let most = known.clone().reduce(f32::max)?;
@@ -92,7 +92,7 @@ fn spark_line(history: &History, figure: Column, look: Look, room: usize) -> Opt
     Some((name.into(), bars + &text, Style::new()))
 }
 
-/// Bars of the last values, as wide as there is room; what is not known is left blank.
+/// Bars of the newest values, at most `width`; unknown values are blank.
 fn sparkline(values: impl DoubleEndedIterator<Item = Option<f32>>, most: f32, unicode: bool, width: usize) -> String {
     let bars = if unicode { BARS } else { ASCII_BARS };
     let bar = |value: f32| {

@@ -1,4 +1,4 @@
-//! The state of an agent, as rows.
+//! Converts the state of an agent into rows.
 
 use evenkeel_guard::loops::record::{
     CgroupState, ClientState, DirectionState, GroupState, OsdState, PacketsState, PoolState, QueueDepthState, State,
@@ -11,7 +11,7 @@ use super::figures::{bytes, count, counted, megabytes, ms, short, uptime};
 use super::row::{Hold, Row, Sample, Tab, Table};
 use crate::guard::show;
 
-/// The content of an answer, `before` being the one before it. Views of what the agent has nothing of are left out.
+/// The views for an answer, where `before` is the previous answer. Views that would be empty are left out.
 pub(super) fn sample(state: &State, before: &State) -> Sample {
     let queues = state.queue_depths().flat_map(|(pool, array)| {
         let was = before.queue_depths().find(|(was, _)| was.name == pool.name).map(|(_, was)| was);
@@ -69,7 +69,8 @@ fn troubles(state: &State) -> Vec<String> {
     troubles
 }
 
-/// The agent does not own the queue: what it measures is the time in the devices, the wait at the target left out.
+/// The row of a pool. Its device latency is the time in the devices; waiting in the target's queue, which the agent
+/// does not own, is not included.
 fn of_pool(pool: &PoolState, packets: &PacketsState) -> Row {
     let figure = if packets.percentile == "mean" { packets.read_latency_ms } else { packets.read_percentile_ms };
     let held = packets.clients.iter().filter(|client| client.delay_ms > 0.0).count();

@@ -1,23 +1,23 @@
-//! The meaning of keys.
+//! Handling of keys.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::model::{Model, Pane, Sort};
 
-/// The consequence of a key.
+/// Consequence of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
-    /// On with the loop.
+    /// The loop continues.
     Go,
-    /// The end.
+    /// The program ends.
     Quit,
-    /// Back to the shell for a while, as Ctrl-Z does elsewhere.
+    /// The program is suspended, as by Ctrl-Z elsewhere.
     Suspend,
-    /// All anew: something else wrote on the terminal.
+    /// The whole screen is drawn again, because another program may have written on the terminal.
     Redraw,
 }
 
-/// Keys and what they do, for the help.
+/// Keys with their effects, for the help.
 pub(super) const HELP: &[(&str, &str)] = &[
     ("Up Down j k", "select a row; scroll a detail"),
     ("PgUp PgDn Home End", "the same, by page or to the end"),
@@ -31,7 +31,7 @@ pub(super) const HELP: &[(&str, &str)] = &[
     ("q Ctrl-C", "quit"),
 ];
 
-/// Does what a key says; a page has so many rows.
+/// Handles a key; `page` is the number of rows on a page.
 pub(super) fn press(model: &mut Model, key: KeyEvent, page: usize) -> After {
     if key.kind == KeyEventKind::Release {
         return After::Go;

@@ -1,4 +1,4 @@
-//! `evenkeel top`: a server or an agent in a terminal.
+//! `evenkeel top`: shows a server or an agent in a terminal.
 //!
 //! ```text
 //!  source ─ answers ─▶ model ─▶ view ─▶ terminal
@@ -6,8 +6,8 @@
 //!    └── more about ────┴── keys
 //! ```
 //!
-//! One thread asks, one reads keys, one waits for signals; all they find goes through one channel to the loop, which owns
-//! the model. Model and view know neither clock nor terminal.
+//! One thread sends requests, one reads keys, one waits for signals. All send events through one channel to the loop,
+//! which owns the model. Model and view know neither clock nor terminal.
 
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -52,13 +52,13 @@ use view::FRAME_LINES;
 
 /// Default status addresses of a server and an agent.
 const USUAL: [([u8; 4], u16); 2] = [([127, 0, 0, 1], 9809), ([127, 0, 0, 1], 9810)];
-/// Nothing changes faster than people see, and asking costs the server something.
+/// Shortest and longest interval of samples: people see no faster changes, and a request costs the server something.
 const INTERVALS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(3600)];
-/// Rates need two samples; the first ones should come soon.
+/// Time between the first two samples; rates need two, and should be shown soon.
 const SECOND_LOOK: Duration = Duration::from_millis(500);
-/// Workers count what their connections do once a second.
+/// Time in which workers count their connections once, which they do every second.
 const ONE_COUNT: Duration = Duration::from_millis(1_200);
-/// Columns of a frame for a pipe.
+/// Width of a frame for a pipe, in columns.
 const ONCE_WIDTH: u16 = 120;
 /// Names of views for `--view`.
 const VIEWS: [&str; 7] = ["pools", "tenants", "volumes", "clients", "groups", "queues", "osds"];
@@ -107,13 +107,13 @@ s sort, S the other way round, / filter, p pause, ? all keys.
 
 Colours are the terminal's sixteen, none with NO_COLOR; what matters is also said in words.";
 
-/// Events of the loop.
+/// An event for the loop.
 enum Event {
-    /// Something was typed, or the size has changed.
+    /// A key was pressed, or the terminal's size has changed.
     Input(event::Event),
-    /// How everything does.
+    /// The state of server or agent, or the error of the request.
     Told(anyhow::Result<Answer>),
-    /// More about one thing.
+    /// Further figures about one row.
     More(Wanted, Option<More>),
     /// The user or a signal ends the program.
     Stop,
@@ -121,14 +121,14 @@ enum Event {
     Broken(io::Error),
 }
 
-/// Reads a time between two samples that makes sense.
+/// Parses an interval of samples, which must be in range.
 fn sampled(text: &str) -> Result<units::Duration, String> {
     let interval: units::Duration = text.parse().map_err(|error: UnitError| error.to_string())?;
     let fits = (INTERVALS[0]..=INTERVALS[1]).contains(&Duration::from(interval));
     if fits { Ok(interval) } else { Err("out of range: 100ms to 1h make sense".to_owned()) }
 }
 
-/// Shows what a server or an agent does until it is stopped.
+/// Shows a server or an agent until the program is stopped.
 ///
 /// # Errors
 /// When no server or agent answers at first, there is no terminal, or it is lost.
@@ -160,7 +160,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     ended
 }
 
-/// Shows the view of that name, if there is one here.
+/// Shows the view of that name; an error if there is none.
 fn show(model: &mut Model, name: &str) -> anyhow::Result<()> {
     let mut tabs = model.sample.tables.iter().map(|table| table.tab);
     let Some(tab) = tabs.find(|tab| tab.about().title.eq_ignore_ascii_case(name)) else {
@@ -172,7 +172,7 @@ fn show(model: &mut Model, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where to look for a server or an agent.
+/// Places at which a server or an agent may answer, in order.
 fn places(args: &Args) -> anyhow::Result<Vec<Place>> {
     if let Some(site) = &args.status {
         let [(_, of_a_server), _] = USUAL;
@@ -185,7 +185,7 @@ fn places(args: &Args) -> anyhow::Result<Vec<Place>> {
     Ok(places)
 }
 
-/// The terminal's abilities by the environment.
+/// The terminal's abilities according to the environment.
 fn look() -> Look {
     let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let charset = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set).unwrap_or_default().to_lowercase();
@@ -193,7 +193,7 @@ fn look() -> Look {
     Look { colour: set("NO_COLOR").is_none(), unicode, once: false }
 }
 
-/// One frame as text, with all rows.
+/// One frame with all rows, as text.
 fn once(model: &Model) -> String {
     let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let of_terminal = || io::stdout().is_terminal().then(|| size().ok()).flatten().map(|(columns, _)| columns);
@@ -205,7 +205,7 @@ fn once(model: &Model) -> String {
     text(&buffer)
 }
 
-/// The characters of a frame, a line each.
+/// The characters of a frame, one line for each of its lines.
 fn text(buffer: &Buffer) -> String {
     let lines = buffer.content().chunks(usize::from(buffer.area.width));
     let line = |cells: &[ratatui::buffer::Cell]| {
@@ -215,7 +215,7 @@ fn text(buffer: &Buffer) -> String {
     lines.map(line).collect()
 }
 
-/// The screen and its terminal.
+/// The state of the loop: model, abilities of the terminal, and facts about the drawn screen.
 struct Screen {
     model: Model,
     look: Look,
@@ -223,7 +223,7 @@ struct Screen {
 }
 
 impl Screen {
-    /// Takes events and draws, until one says that it is enough.
+    /// Handles events and draws, until an event ends the program.
     fn run(mut self, terminal: &mut DefaultTerminal, source: Source, interval: Duration) -> anyhow::Result<()> {
         let (events, told) = mpsc::channel();
         let (wants, wanted) = mpsc::channel();
@@ -263,7 +263,7 @@ impl Screen {
         Ok(())
     }
 
-    /// True to go on.
+    /// Handles an event; false when the program ends.
     fn take(&mut self, event: Event, terminal: &mut DefaultTerminal) -> anyhow::Result<bool> {
         match event {
             Event::Told(Ok(answer)) => self.model.take(answer),
@@ -288,7 +288,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> anyhow::Result<thr
     thread::Builder::new().name(name.into()).spawn(work).context("cannot start a thread")
 }
 
-/// Gives the terminal back, stops, and takes it again when the shell says so.
+/// Releases the terminal, stops the process, and takes the terminal again when the process is continued.
 fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
     ratatui::restore();
     kill_process(getpid(), Signal::TSTP).context("cannot stop")?;
@@ -296,7 +296,7 @@ fn suspend(terminal: &mut DefaultTerminal) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Asks in every interval, and at once for more about something else. Ends with the loop.
+/// Requests the state in every interval, and further figures as soon as another row is wanted. Ends with the loop.
 fn ask(mut source: Source, interval: Duration, wanted: &Receiver<Option<Wanted>>, events: &Sender<Event>) {
     let mut want: Option<Wanted> = None;
     let mut next = Instant::now() + interval.min(SECOND_LOOK);

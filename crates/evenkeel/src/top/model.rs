@@ -1,4 +1,4 @@
-//! The model of the screen: the newest sample, those before it, and where the user is. Pure: answers and keys go in.
+//! The model of the screen: the newest sample, earlier ones, and the user's position. Pure: its input is answers and keys.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,11 +7,11 @@ use super::row::{Column, Id, Row, Sample, Tab};
 use super::source::{Answer, More, Wanted};
 use super::{guard, serve};
 
-/// Points of a history: two minutes at the usual interval, and more than fit on a screen.
+/// Length of a history in samples: two minutes at the default interval, and more than fit on a screen.
 pub(super) const HISTORY: usize = 120;
-/// A history of what is gone is kept for so many samples: a client may be away for a moment.
+/// Samples for which the history of a row that is gone is kept: a client may be away for a moment.
 const FORGET_AFTER: u64 = 60;
-/// A filter may be so long, in characters.
+/// Longest filter, in characters.
 const MAX_FILTER: usize = 64;
 
 /// Figures of one row over time, oldest first.
@@ -30,7 +30,7 @@ impl History {
         self.seen = sample;
     }
 
-    /// One figure, oldest first.
+    /// The history of one figure, oldest value first.
     pub(super) fn of(&self, figure: Column) -> impl DoubleEndedIterator<Item = Option<f32>> + Clone {
         let at = Column::FIGURES.iter().position(|column| *column == figure);
         self.points.iter().map(move |point| point[at?])
@@ -40,96 +40,96 @@ impl History {
 /// The state of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Link {
-    /// Not yet.
+    /// No request has been answered yet.
     #[default]
     Waiting,
-    /// They do.
+    /// Requests are answered.
     Live,
-    /// They did.
+    /// Requests were answered before, but not now.
     Lost {
-        /// How often it was tried again.
+        /// Number of failed attempts since then.
         tries: u32,
-        /// The error of the last time.
+        /// Error of the last attempt.
         error: String,
     },
 }
 
-/// How many targets are met, and how much is throttled.
+/// Number of targets by verdict, and number of throttled rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     /// Targets by [verdict](evenkeel_policy::verdict::Verdict): missed, unachievable, met, idle.
     pub(super) verdicts: [usize; 4],
-    /// Things throttled, pools as a whole not counted.
+    /// Number of throttled rows; pools are not counted.
     pub(super) throttled: usize,
 }
 
-/// The pane over or in place of the table.
+/// The pane that is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Pane {
-    /// The table.
+    /// The table of a view.
     #[default]
     Table,
-    /// All about the row that is selected, from this line on.
+    /// The detail view of the selected row; the number is its first visible line.
     Detail(usize),
-    /// The meaning of keys and columns.
+    /// The help on keys and columns.
     Help,
 }
 
-/// See the module's documentation.
+/// The model of the screen.
 #[derive(Debug, Default)]
 pub(super) struct Model {
-    /// Where the answers come from.
+    /// The place that answers.
     pub(super) place: String,
     /// The state of the connection.
     pub(super) link: Link,
-    /// The newest.
+    /// The newest sample.
     pub(super) sample: Sample,
-    /// The pane in place of the table.
+    /// The pane that is shown.
     pub(super) pane: Pane,
-    /// New answers are not taken.
+    /// True while new answers are ignored.
     pub(super) paused: bool,
-    /// Only rows that contain this are shown.
+    /// Text that rows must contain to be shown.
     pub(super) filter: String,
-    /// The filter is being written.
+    /// True while the user edits the filter.
     pub(super) editing: bool,
     /// The column by which rows are sorted.
     pub(super) sort: Sort,
-    /// The newest answer, and what the connections of a server did lately.
+    /// The newest answer; below, recent rates of a server's connections.
     answer: Option<Answer>,
     paces: serve::Paces,
     samples: u64,
     history: HashMap<(Tab, Id), History>,
     tab: Option<Tab>,
     selected: HashMap<Tab, Id>,
-    /// The rows whose parts are shown alone, and where each was chosen; the innermost last.
+    /// The rows to whose parts the view is restricted, each with its view; the innermost comes last.
     scope: Vec<(Tab, Id)>,
-    /// About what is shown in detail: the newest answer and the one before.
+    /// The row in the detail view, with the newest further answer about it and the one before.
     more: Option<(Wanted, Option<More>, Option<More>)>,
 }
 
 /// An order of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sort {
-    /// By what.
+    /// The column that determines the order.
     pub(super) by: Column,
-    /// The other way round.
+    /// True for the reverse order.
     pub(super) reversed: bool,
 }
 
 impl Default for Sort {
-    /// The busiest first.
+    /// The order by rate, busiest row first.
     fn default() -> Self {
         Self { by: Column::Iops, reversed: false }
     }
 }
 
 impl Model {
-    /// Nothing known yet about what is at `place`.
+    /// A model without any answer, for requests to `place`.
     pub(super) fn new(place: String) -> Self {
         Self { place, ..Self::default() }
     }
 
-    /// Takes an answer.
+    /// Takes a new answer.
     pub(super) fn take(&mut self, answer: Answer) {
         self.link = Link::Live;
         if self.paused {
@@ -159,7 +159,7 @@ impl Model {
         self.history.retain(|_, history| samples - history.seen < FORGET_AFTER);
     }
 
-    /// Takes more about one thing, if that is still wanted.
+    /// Takes a further answer about a row, if that row is still wanted.
     pub(super) fn take_more(&mut self, about: Wanted, more: Option<More>) {
         let known = self.more.as_ref().is_some_and(|(wanted, ..)| *wanted == about);
         if self.wanted().as_ref() != Some(&about) || self.paused && known {
@@ -169,7 +169,7 @@ impl Model {
         self.more = Some((about, more, before));
     }
 
-    /// No answer has come.
+    /// Records that a request was not answered.
     pub(super) fn lose(&mut self, error: String) {
         let tries = if let Link::Lost { tries, .. } = self.link { tries + 1 } else { 1 };
         self.link = Link::Lost { tries, error };
@@ -181,14 +181,14 @@ impl Model {
         self.tab.filter(|tab| self.sample.tables.iter().any(|table| table.tab == *tab)).unwrap_or(first)
     }
 
-    /// Shows a view from now on, with all of its rows.
+    /// Shows a view, without a restriction to parts of a row.
     pub(super) fn show(&mut self, tab: Tab) {
         self.tab = Some(tab);
         self.scope.clear();
         self.pane = Pane::Table;
     }
 
-    /// Shows the view `by` places on.
+    /// Shows the view `by` places further.
     pub(super) fn turn(&mut self, by: isize) {
         let tabs: Vec<Tab> = self.sample.tables.iter().map(|table| table.tab).collect();
         let at = tabs.iter().position(|tab| *tab == self.tab()).unwrap_or(0);
@@ -198,12 +198,12 @@ impl Model {
         }
     }
 
-    /// The row whose parts are shown alone.
+    /// The innermost row to whose parts the view is restricted.
     pub(super) fn scope(&self) -> Option<&(Tab, Id)> {
         self.scope.last()
     }
 
-    /// The rows of the view that pass the filter, in order.
+    /// The rows of the view that pass the filter, in the chosen order.
     pub(super) fn rows(&self) -> Vec<&Row> {
         let tab = self.tab();
         let all = self.sample.tables.iter().filter(|table| table.tab == tab).flat_map(|table| &table.rows);
@@ -223,13 +223,13 @@ impl Model {
         rows
     }
 
-    /// Which of these rows is selected: the first, until the user chooses.
+    /// Index of the selected row among these: 0 until the user selects one.
     pub(super) fn selected(&self, rows: &[&Row]) -> usize {
         let chosen = self.selected.get(&self.tab());
         chosen.and_then(|id| rows.iter().position(|row| row.is(id))).unwrap_or(0)
     }
 
-    /// Selects the row `by` places on, or in a detail shows what is `by` lines on.
+    /// Selects the row `by` places further; in the detail view, scrolls by as many lines.
     pub(super) fn step(&mut self, by: isize) {
         if let Pane::Detail(line) = self.pane {
             self.pane = Pane::Detail(line.saturating_add_signed(by));
@@ -241,14 +241,14 @@ impl Model {
         self.selected.insert(self.tab(), id);
     }
 
-    /// Shows no more lines of a detail than there are: `most` is the last one to begin with.
+    /// Limits scrolling in the detail view; `most` is the last line that can be the first visible one.
     pub(super) fn clamp_detail(&mut self, most: usize) {
         if let Pane::Detail(line) = self.pane {
             self.pane = Pane::Detail(line.min(most));
         }
     }
 
-    /// Shows all about the selected row.
+    /// Opens the detail view of the selected row.
     pub(super) fn open(&mut self) {
         let rows = self.rows();
         if let Some(id) = rows.get(self.selected(&rows)).map(|row| row.id()) {
@@ -258,7 +258,7 @@ impl Model {
         }
     }
 
-    /// Shows what belongs to the selected row, in the view below.
+    /// Restricts the view below to parts of the selected row, and shows it.
     pub(super) fn down(&mut self) {
         let rows = self.rows();
         let (tab, id) = (self.tab(), rows.get(self.selected(&rows)).map(|row| row.id()));
@@ -271,7 +271,7 @@ impl Model {
         }
     }
 
-    /// One step back: out of a pane, a filter, or a scope.
+    /// Goes one step back: closes a pane, clears the filter, or removes a restriction.
     pub(super) fn back(&mut self) {
         if self.pane != Pane::Table {
             self.pane = Pane::Table;
@@ -282,7 +282,7 @@ impl Model {
         }
     }
 
-    /// Sorts by the next column that is shown.
+    /// Sorts by the next visible column.
     pub(super) fn sort_by_next(&mut self) {
         let columns = self.tab().about().columns;
         let at = columns.iter().position(|column| *column == self.sort.by);
@@ -290,20 +290,20 @@ impl Model {
         self.sort = Sort { by: columns[next], reversed: false };
     }
 
-    /// Adds a character to the filter; control characters are none.
+    /// Appends a character to the filter; control characters are ignored.
     pub(super) fn write(&mut self, character: char) {
         if !character.is_control() && self.filter.chars().count() < MAX_FILTER {
             self.filter.push(character);
         }
     }
 
-    /// The further request to the server.
+    /// The row for which a further request is needed.
     pub(super) fn wanted(&self) -> Option<Wanted> {
         let id = self.selected.get(&self.tab())?.clone();
         matches!(self.pane, Pane::Detail(_)).then(|| Wanted { tab: self.tab(), id })
     }
 
-    /// The row that is shown in detail, if it is there, and all about it.
+    /// The row in the detail view, if it still exists, and the view's content.
     pub(super) fn detail(&self) -> Option<(Wanted, Option<&Row>, Detail)> {
         let wanted = self.wanted()?;
         let table = self.sample.tables.iter().find(|table| table.tab == wanted.tab);
@@ -319,7 +319,7 @@ impl Model {
         self.history.get(&(tab, id.clone()))
     }
 
-    /// Targets and holds of everything.
+    /// Counts targets and throttles of the whole sample.
     pub(super) fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         for table in &self.sample.tables {

@@ -1,4 +1,4 @@
-//! The columns that every view shows: rate, latency, target, and the throttle.
+//! Rows, and the columns that all views share: rate, latency, target and throttle.
 
 use std::cmp::Ordering;
 
@@ -6,38 +6,38 @@ use evenkeel_policy::verdict::{Target, Verdict};
 
 use super::figures::{count, megabytes, ms};
 
-/// A view: a table of things of one kind.
+/// A view: a table of rows of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Tab {
     /// Shared devices of a server.
     Pools,
-    /// Tenants of its pools.
+    /// Tenants of the server's pools.
     Tenants,
-    /// Its exports.
+    /// Exports of the server.
     Volumes,
-    /// Its connections.
+    /// Connections of the server.
     Clients,
     /// Pools whose clients an agent throttles for a latency target.
     Guarded,
-    /// Clients that reach them.
+    /// Clients that reach those pools.
     Initiators,
     /// Control groups with guarantees.
     Groups,
-    /// Volumes of arrays, through the queues of this host.
+    /// Volumes of arrays, controlled by the queue depths of this host.
     Queues,
     /// OSDs of Ceph.
     Osds,
 }
 
-/// The words of a view.
+/// Names and columns of a view.
 pub(super) struct About {
-    /// As it is headed, and as `--view` takes it, which ignores case.
+    /// Heading, and name for `--view`, which ignores case.
     pub(super) title: &'static str,
-    /// The name of one of its rows.
+    /// The word for one of its rows.
     pub(super) one: &'static str,
-    /// The name of a row's owner; `None` where a row has none.
+    /// The word for the owner of a row; `None` if rows have no owner.
     pub(super) owner: Option<&'static str>,
-    /// The view of what belongs to a row.
+    /// The view with the parts of a row.
     pub(super) below: Option<Tab>,
     /// The columns, from left to right.
     pub(super) columns: &'static [Column],
@@ -62,7 +62,7 @@ impl Tab {
         About { title, one, owner, below, columns }
     }
 
-    /// True if a row belongs to one of this view.
+    /// True if `row` belongs to the row `one` of this view.
     pub(super) fn holds(self, one: &Id, row: &Row) -> bool {
         match self {
             Self::Tenants => row.tenant == one.name,
@@ -72,48 +72,48 @@ impl Tab {
     }
 }
 
-/// How something is throttled.
+/// The throttle of a row.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Hold {
-    /// By whom: the owner of the limit that binds.
+    /// Owner of the limit that throttles.
     pub(super) by: String,
-    /// By how much, for example `400 IOPS`.
+    /// The limit, for example `400 IOPS`.
     pub(super) how: String,
 }
 
-/// One thing: a tenant, a client, ...
+/// One row: a tenant, a client, ...
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Row {
     /// Its name.
     pub(super) name: String,
-    /// The name of what it belongs to; empty where that is nothing.
+    /// Name of its owner; empty without one.
     pub(super) of: String,
-    /// The tenant whose it is, where that is another name.
+    /// Its tenant, if that is not its name or owner.
     pub(super) tenant: String,
-    /// The volume that it uses, likewise.
+    /// Its volume, if that is not its name or owner.
     pub(super) volume: String,
     /// Requests per second.
     pub(super) iops: Option<f64>,
     /// Payload bytes per second.
     pub(super) bytes_per_s: Option<f64>,
-    /// Mean latency; the two below together.
+    /// Mean latency, the sum of the two below.
     pub(super) response_ms: Option<f64>,
-    /// The part of it before the device.
+    /// Mean queue latency, before the device.
     pub(super) queue_ms: Option<f64>,
-    /// The part of it inside.
+    /// Mean device latency.
     pub(super) device_ms: Option<f64>,
-    /// The target: one that is missed, if there are several.
+    /// The target; if there are several, a missed one.
     pub(super) target: Option<Target>,
-    /// The throttle, if there is one.
+    /// The throttle; `None` if it is not throttled.
     pub(super) hold: Option<Hold>,
-    /// The fault.
+    /// The fault; `None` without one.
     pub(super) trouble: Option<String>,
-    /// The newest reason on record, as a sentence.
+    /// The newest reason on record for a decision about it, as a sentence.
     pub(super) why: String,
 }
 
 impl Row {
-    /// The figure of a column, where that is one and the row has it.
+    /// The value of a column; `None` if the column has no figures or the row has no value.
     pub(super) const fn figure(&self, column: Column) -> Option<f64> {
         match column {
             Column::Iops => self.iops,
@@ -125,27 +125,27 @@ impl Row {
         }
     }
 
-    /// Names it among those of its view.
+    /// True if `id` names this row among the rows of its view.
     pub(super) fn is(&self, id: &Id) -> bool {
         self.of == id.of && self.name == id.name
     }
 
-    /// Its name among those of its view.
+    /// The name of this row among the rows of its view.
     pub(super) fn id(&self) -> Id {
         Id { of: self.of.clone(), name: self.name.clone() }
     }
 }
 
-/// Names a row among those of its view.
+/// The name of a row among the rows of its view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Id {
-    /// Its owner.
+    /// Name of the row's owner.
     pub(super) of: String,
-    /// Its own name.
+    /// Name of the row.
     pub(super) name: String,
 }
 
-/// The order of rows.
+/// A column; rows can be sorted by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     Name,
@@ -156,13 +156,13 @@ pub(super) enum Column {
     Device,
     Target,
     Hold,
-    /// Its owner.
+    /// The owner's name.
     Owner,
     Tenant,
 }
 
 impl Column {
-    /// All, as they are headed and as `--sort` takes them.
+    /// All columns, with their headings and their names for `--sort`.
     pub(super) const ALL: [(Self, &'static str, &'static str); 10] = [
         (Self::Name, "name", "name"),
         (Self::Iops, "IOPS", "iops"),
@@ -176,15 +176,15 @@ impl Column {
         (Self::Tenant, "tenant", "tenant"),
     ];
 
-    /// Those of figures.
+    /// The columns with figures.
     pub(super) const FIGURES: [Self; 5] = [Self::Iops, Self::Bytes, Self::Response, Self::Queue, Self::Device];
 
-    /// As it is headed.
+    /// Heading of the column.
     pub(super) const fn title(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 
-    /// A figure of it in few characters.
+    /// A figure of the column in few characters.
     pub(super) fn shown(self, figure: f64) -> String {
         match self {
             Self::Iops => count(figure),
@@ -193,8 +193,8 @@ impl Column {
         }
     }
 
-    /// The order of two rows: names from A on, what is missed and throttled first, figures from the largest on, those
-    /// without a figure last. Equal ones by name.
+    /// The order of two rows by this column: names from A on; missed targets and throttled rows first; figures from the
+    /// largest on, rows without a figure last. Equal ones by name.
     pub(super) fn order(self, a: &Row, b: &Row) -> Ordering {
         let figure = |row: &Row| row.figure(self).unwrap_or(-1.0);
         let met = |row: &Row| row.target.as_ref().map_or((1, Verdict::Idle), |target| (0, target.verdict));
@@ -211,14 +211,14 @@ impl Column {
     }
 }
 
-/// Everything that was shown of a server or an agent at one moment.
+/// All rows of a server or an agent at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Sample {
-    /// Facts about it, short ones first.
+    /// Facts about the server or agent, short ones first.
     pub(super) head: Vec<String>,
-    /// For how long it has been running.
+    /// Running time of the server or agent, in seconds.
     pub(super) uptime_s: f64,
-    /// Troubles of all of it.
+    /// Troubles of the whole server or agent.
     pub(super) troubles: Vec<String>,
     /// The views.
     pub(super) tables: Vec<Table>,
@@ -227,7 +227,7 @@ pub(super) struct Sample {
 /// The content of a view.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Table {
-    /// Which.
+    /// The view.
     pub(super) tab: Tab,
     /// Its rows, in no order.
     pub(super) rows: Vec<Row>,

@@ -1,4 +1,4 @@
-//! The state of a server, as rows.
+//! Converts the state of a server into rows.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use super::figures::{bytes, counted};
 use super::row::{Hold, Row, Sample, Tab, Table};
 use crate::control::show::{head, troubles};
 
-/// Times of the same count differ by so much at most: the server works them out anew for each answer.
+/// Largest difference in seconds between two times of the same count, as the server computes times anew for each answer.
 const SAME_S: f64 = 0.01;
 
-/// Rates of connections between the last two times that their workers counted.
+/// Rates of connections, between the last two counts of their workers.
 pub(super) type Paces = HashMap<String, Pace>;
 
 /// Recent rates of a connection.
@@ -25,7 +25,7 @@ pub(super) struct Pace {
     bytes_per_s: Option<f64>,
 }
 
-/// The content of an answer, with rates of what its connections count.
+/// The views for an answer, with rates from the counts of its connections.
 pub(super) fn sample(state: &State, clients: &[ClientState], paces: &mut Paces) -> Sample {
     pace(clients, paces);
     let tenants = state.pools.iter().flat_map(|pool| pool.tenants.iter().map(move |tenant| of_tenant(tenant, pool)));
@@ -48,7 +48,7 @@ pub(super) fn sample(state: &State, clients: &[ClientState], paces: &mut Paces) 
     }
 }
 
-/// Workers count once a second, not when we ask: rates go by their times.
+/// Updates the rates. Workers count once a second, independently of requests, so rates use the times of the counts.
 fn pace(clients: &[ClientState], paces: &mut Paces) {
     let was = std::mem::take(paces);
     for client in clients {
@@ -88,7 +88,7 @@ fn of_client(client: &ClientState, paces: &Paces) -> Row {
     }
 }
 
-/// Rates of volumes are those of their connections.
+/// The row of a volume; its rates are the sums over its connections.
 fn of_volume(volume: &VolumeState, paces: &[Pace]) -> Row {
     let sum = |of: fn(&Pace) -> Option<f64>| {
         if volume.connections == 0 { Some(0.0) } else { paces.iter().filter_map(of).reduce(|a, b| a + b) }
@@ -120,7 +120,7 @@ fn of_volume(volume: &VolumeState, paces: &[Pace]) -> Row {
     }
 }
 
-/// Address of a connection; those over Unix sockets are told apart by their number.
+/// Address of a connection; connections over Unix sockets are distinguished by their numbers.
 pub(super) fn client_name(client: &ClientState) -> String {
     if client.address.starts_with("unix") {
         format!("{} #{}", client.address, client.id)
@@ -129,7 +129,7 @@ pub(super) fn client_name(client: &ClientState) -> String {
     }
 }
 
-/// A pool or tenant of that name, as the server judged it.
+/// The row of a pool or tenant of that name, with the server's recent figures and verdict.
 fn of(name: &str, of: &str, lately: Option<&Lately>) -> Row {
     let row = Row { name: name.into(), of: of.into(), ..Row::default() };
     let Some(lately) = lately else { return row };
@@ -159,7 +159,7 @@ fn of_tenant(tenant: &TenantState, pool: &PoolState) -> Row {
     Row { tenant: tenant.name.clone(), ..of(&tenant.name, &pool.name, tenant.lately.as_ref()) }
 }
 
-/// Percentiles of what was counted between two looks, or since the start without an earlier one: 50, 99 and 99.9 %, in ms.
+/// Percentiles 50, 99 and 99.9 % in ms of the latencies counted since `then`, or since the server's start.
 pub(super) fn percentiles(now: &LatencyState, then: Option<&LatencyState>) -> Option<[f64; 3]> {
     let counted = |bound: f64| {
         let found = then.and_then(|then| then.buckets.iter().find(|(le, _)| *le == bound));

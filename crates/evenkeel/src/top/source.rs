@@ -1,4 +1,4 @@
-//! Asking a server or an agent.
+//! Requests to a server or an agent.
 
 use std::time::Duration;
 
@@ -12,62 +12,62 @@ use serde::de::DeserializeOwned;
 use super::row::{Id, Tab};
 use crate::control::{get, path};
 
-/// How long an answer may take. Who is asked answers in milliseconds, or hangs.
+/// Longest wait for an answer: a server answers in milliseconds, or hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Decisions asked for at once; more would not be read.
+/// Number of decisions that are requested; the user would not read more.
 const DECISIONS: usize = 64;
 
 /// The row that the user wants details of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Wanted {
-    /// The tab.
+    /// Its view.
     pub(super) tab: Tab,
-    /// Which one.
+    /// Its name in the view.
     pub(super) id: Id,
 }
 
-/// Everything that is shown.
+/// The answer to a request for the whole state.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// A server and its connections.
+    /// The state of a server, and its connections.
     Serve(Box<State>, Clients),
-    /// An agent.
+    /// The state of an agent.
     Guard(Box<record::State>),
 }
 
-/// More about one thing.
+/// A further answer about one row.
 #[derive(Debug)]
 pub(super) enum More {
-    /// The server, with all about one tenant and nothing of others.
+    /// The state of a server, with everything about one tenant and nothing about others.
     Serve(Box<State>),
-    /// The decisions of an agent.
+    /// Decisions of an agent.
     Guard(Decisions),
 }
 
-/// Where to ask.
+/// The source of answers.
 #[derive(Debug)]
 pub(super) struct Source {
-    /// Places that may answer; the first that does is asked from then on.
+    /// Places that may answer; after the first answer, the place that gave it.
     places: Vec<Place>,
-    /// True if an agent answers there; `None` before the first answer.
+    /// True if an agent answers, false for a server; `None` before the first answer.
     agent: Option<bool>,
 }
 
 impl Source {
-    /// Looks in this order.
+    /// A source that tries these places in order.
     pub(super) fn new(places: Vec<Place>) -> Self {
         Self { places, agent: None }
     }
 
-    /// Where the answers come from.
+    /// The place of the source, as text.
     pub(super) fn place(&self) -> String {
         self.places.first().map_or_else(String::new, Place::to_string)
     }
 
-    /// Asks how everything does.
+    /// Requests the whole state.
     ///
     /// # Errors
-    /// When no place answers, or an answer is not understood.
+    /// When no place answers, or an answer cannot be parsed.
     pub(super) fn ask(&mut self) -> anyhow::Result<Answer> {
         let text = self.find()?;
         // An answer of the one kind lacks fields of the other.
@@ -84,10 +84,10 @@ impl Source {
         Ok(answer)
     }
 
-    /// Asks for more about one thing; `None` if there is nothing more.
+    /// Requests further figures about one row; `None` if there are none.
     ///
     /// # Errors
-    /// As above.
+    /// When the place does not answer, or its answer cannot be parsed.
     pub(super) fn more(&self, wanted: &Wanted) -> anyhow::Result<Option<More>> {
         let Wanted { tab, id } = wanted;
         match (self.agent, tab) {
@@ -109,7 +109,7 @@ impl Source {
         get(self.places.first().context("no server is named; give --status ADDR:PORT")?, path, PATIENCE)
     }
 
-    /// The state as text, from the first place that answers; the others are forgotten then.
+    /// The state as text, from the first place that answers; other places are dropped.
     fn find(&mut self) -> anyhow::Result<String> {
         let mut complaints = Vec::new();
         for place in &self.places {

@@ -1,4 +1,4 @@
-//! Answers and keys go in, screens come out.
+//! Tests from answers and keys to screens.
 
 use evenkeel_guard::loops::record::{
     self, At, CgroupState, ClientState as Initiator, DirectionState, GroupState, PacketsState, QueueDepthState,
@@ -25,7 +25,7 @@ use super::{once, text};
 
 const PLAIN: Look = Look { colour: false, unicode: false, once: false };
 
-/// A terminal of that size with the model on it.
+/// Draws the model on a terminal of this size.
 fn terminal(model: &Model, look: Look, width: u16, height: u16) -> (Terminal<TestBackend>, Drawn) {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
     let mut drawn = Drawn::default();
@@ -33,12 +33,12 @@ fn terminal(model: &Model, look: Look, width: u16, height: u16) -> (Terminal<Tes
     (terminal, drawn)
 }
 
-/// What somebody with 80 x 24 characters sees.
+/// The screen for a terminal of 80 x 24 characters.
 fn screen(model: &Model) -> String {
     text(terminal(model, PLAIN, 80, 24).0.backend().buffer())
 }
 
-/// Whether all parts are there; a sentence may go over several lines.
+/// Asserts that all parts are on the screen; a sentence may extend over several lines.
 #[track_caller]
 fn shows(screen: &str, parts: &[&str]) {
     let sentences = screen.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -66,7 +66,7 @@ fn latency(count: u64, mean_ms: f64) -> LatencyState {
     LatencyState { count, sum_s, buckets: vec![(mean_ms / 1e3, count)], ..LatencyState::default() }
 }
 
-/// A tenant that has done so many requests of 4 KiB.
+/// A tenant that has completed so many requests of 4 KiB.
 fn tenant(name: &str, requests: u64, queue_ms: f64, device_ms: f64) -> TenantState {
     TenantState {
         name: name.into(),
@@ -79,7 +79,7 @@ fn tenant(name: &str, requests: u64, queue_ms: f64, device_ms: f64) -> TenantSta
     }
 }
 
-/// What a tenant does in a second; see [`tenant`].
+/// The counts of a tenant's last second; see [`tenant`].
 fn work(requests: u64, queue_ms: f64, device_ms: f64) -> Option<Counts> {
     let sum_s = |ms: f64| latency(requests, ms).sum_s;
     Some(Counts {
@@ -93,7 +93,7 @@ fn work(requests: u64, queue_ms: f64, device_ms: f64) -> Option<Counts> {
     })
 }
 
-/// A server with three tenants after some seconds of 1,000, 500 and 50 requests per second.
+/// A server with three tenants, after `seconds` of 1,000, 500 and 50 requests per second.
 fn server(seconds: u64) -> State {
     let decision =
         DecisionRecord { because: "reads take 30.00 ms, above 19.00 ms".into(), ..DecisionRecord::default() };
@@ -165,7 +165,7 @@ fn server(seconds: u64) -> State {
     }
 }
 
-/// Its connections; workers count them at times of their own.
+/// The server's connections; their workers count at different times.
 fn clients(seconds: u64) -> Clients {
     let client = |id: &str, address: &str, volume: &str, tenant: &str, per_s: u64| ClientState {
         id: id.into(),
@@ -187,7 +187,7 @@ fn answer(seconds: u64) -> Answer {
     Answer::Serve(Box::new(server(seconds)), clients(seconds))
 }
 
-/// After two looks, a second apart.
+/// A model after two samples, a second apart.
 fn watching() -> Model {
     let mut model = Model::new("./control.sock".into());
     model.take(answer(100));

@@ -1,4 +1,4 @@
-//! The screen: a model becomes characters. Pure; what does not fit is left out, least important first.
+//! Draws the model as a screen. Pure; parts that do not fit are left out, the least important first.
 
 use evenkeel_policy::verdict::Verdict;
 use ratatui::buffer::Buffer;
@@ -11,15 +11,15 @@ use super::keys::HELP;
 use super::model::{Link, Model, Pane};
 use super::row::{Column, Row};
 
-/// Smaller than this nothing sensible fits.
+/// Smallest size in columns and lines; below it only a message is shown.
 const LEAST: (u16, u16) = (40, 10);
-/// Lines for the reason of the selected row.
+/// Number of lines for the reason of the selected row.
 const WHY_LINES: u16 = 2;
 
-/// Lines that a frame takes beside the rows of its table.
+/// Number of lines of a frame besides the rows of its table.
 pub(super) const FRAME_LINES: u16 = 5;
 
-/// Draws everything.
+/// Draws the whole screen.
 pub(super) fn draw(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
     if area.width < LEAST.0 || area.height < LEAST.1 && !look.once {
         let text = format!("{} x {} is too small; {} x {} will do", area.width, area.height, LEAST.0, LEAST.1);
@@ -62,7 +62,7 @@ fn title(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     put_right(buf, area, right, 0, &text, style);
 }
 
-/// The first line: whether a tenant gets less than its guarantee.
+/// The first line: how many targets are met and missed, and how many rows are throttled.
 fn summary(model: &Model, look: Look, area: Rect, buf: &mut Buffer) {
     let tally = model.tally();
     let mut x = put(buf, area, 1, 1, "targets: ", Style::new());
@@ -177,7 +177,7 @@ fn table(model: &Model, look: Look, area: Rect, buf: &mut Buffer) -> Drawn {
 /// A column with its width.
 type Wide = (Column, u16);
 
-/// Widths of the columns: figures have what they need, names and reasons share the rest.
+/// Widths of the columns: figures get the width they need, names and reasons share the rest.
 fn columns(model: &Model, rows: &[&Row], owners: bool, width: u16) -> Vec<Wide> {
     let shown = model.tab().about().columns;
     let fixed = |column: Column| match column {
@@ -278,7 +278,7 @@ fn cell(row: &Row, column: Column, owners: bool, look: Look) -> (String, Style) 
     }
 }
 
-/// True if rows of the view are on several pools or the like, and no column says which.
+/// True if rows of the view belong to several owners and no column shows these.
 fn several_owners(model: &Model) -> bool {
     let tab = model.tab();
     if tab.about().columns.contains(&Column::Owner) {

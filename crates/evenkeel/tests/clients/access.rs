@@ -1,4 +1,4 @@
-//! Who may open what, with the clients that people use: what they are served, and what they say when they are not.
+//! Access lists with common NBD clients: a client that is allowed reads the volume's content, another one reports the refusal.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ on_both_engines! {
     a_reload_lets_in_and_shuts_out: "nbdinfo";
 }
 
-/// This user's number, as an entry.
+/// Entry of an access list for the user that runs the test.
 fn me(case: &Case) -> String {
     format!("uid:{}", fs::metadata(case.path("")).unwrap().uid())
 }

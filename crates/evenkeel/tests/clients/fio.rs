@@ -11,7 +11,7 @@ on_both_engines! {
     fio_verifies_what_another_server_left: "fio";
 }
 
-/// Runs jobs that verify with CRC-32C and succeed; the totals of all jobs.
+/// Runs fio jobs that verify with CRC-32C, and asserts that they succeed. Returns fio's totals of all jobs.
 #[track_caller]
 pub(crate) fn verify(case: &Case, uri: &str, arguments: &[&str]) -> Value {
     let uri = format!("--uri={uri}");
@@ -28,7 +28,7 @@ pub(crate) fn verify(case: &Case, uri: &str, arguments: &[&str]) -> Value {
     job
 }
 
-/// Bytes written, and read in order to verify them.
+/// Bytes that the fio job wrote, and bytes that it read to verify them.
 pub(crate) fn bytes(job: &Value) -> (u64, u64) {
     let count = |op: &str| job[op]["io_bytes"].as_u64().expect("a number");
     (count("write"), count("read"))

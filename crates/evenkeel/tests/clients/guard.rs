@@ -1,4 +1,5 @@
-//! The agent's own port, by the same rules as the server's: HTTPS where others reach it, with certificates that a signal renews.
+//! The agent's API follows the rules of the server's: HTTPS where other machines reach it, with certificates that
+//! SIGHUP renews.
 
 use std::fs;
 use std::process::Command;
@@ -13,26 +14,27 @@ use crate::tls::Authority;
 
 const TARGET: &str = "[pools.nothing-served]\nlatency.target = \"15ms\"\n";
 
-/// A folder for a test that needs these programs; the engine is of no account here.
+/// A folder for a test that needs `openssl` and `curl`; `None` if one is missing. No server is started, so the engine
+/// does not matter.
 fn prepared() -> Option<Case> {
     Case::new("epoll", &["openssl", "curl"])
 }
 
-/// Writes a configuration with this status address and these tables; its path.
+/// Writes a configuration with this address of the API and these tables; returns its path.
 fn configure(case: &Case, status: &str, tables: &str) -> String {
     let text = format!("[agent]\nstatus = \"{status}\"\ninterval = \"20ms\"\n{tables}{TARGET}");
     fs::write(case.path("guard.toml"), text).expect("written");
     case.file("guard.toml")
 }
 
-/// Starts an agent that throttles no client.
+/// Starts `evenkeel guard run --dry-run`: an agent that throttles no client.
 fn guard(case: &Case, status: &str, tables: &str) -> Server {
     let mut command = Command::new(EVENKEEL);
     command.args(["guard", "run", "--dry-run", "--config", &configure(case, status, tables)]);
     case.spawn(command)
 }
 
-/// An agent's command that asks there; what it printed, or complained.
+/// Runs `evenkeel guard COMMAND`. Returns its output if it succeeds, else its error message.
 fn ask(case: &Case, command: &str) -> Result<String, String> {
     let output = case.run(&[&[EVENKEEL, "guard"], &command.split(' ').collect::<Vec<_>>()[..]].concat());
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();

@@ -1,4 +1,4 @@
-//! A server of its own for each test, and client programs that end with their test or after a minute.
+//! Test harness: each test has a server of its own, and client programs that end with the test or after a minute.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
@@ -18,18 +18,18 @@ use crate::skip::skip;
 
 pub(crate) const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
 pub(crate) const MIB: u64 = 1 << 20;
-/// Length of every volume.
+/// Size of every volume, in bytes.
 pub(crate) const SIZE: u64 = 32 * MIB;
-/// One volume of each kind.
+/// Names of the volumes in [`TABLES`], one of each kind.
 pub(crate) const VOLUMES: [&str; 3] = ["memory", "direct", "buffered"];
 const TABLES: &str = "\
 [volumes.memory]\nbackend = \"memory\"\nsize = \"32MiB\"\n\
 [volumes.direct]\nsize = \"32MiB\"\n\
 [volumes.buffered]\nsize = \"32MiB\"\ncache = \"buffered\"\n";
-/// How long anything may take; a bound for broken runs, not a measure.
+/// Longest wait for any event; only a broken program takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Makes a test of each engine out of `fn name(case: &Case)`, for those who have the programs it needs.
+/// Makes two tests, one per engine, of `fn name(case: &Case)`; each is skipped if a program that it needs is missing.
 macro_rules! on_both_engines {
     (@ $engine:ident; $($test:ident: $($program:literal)+;)+) => {
         mod $engine {
@@ -50,14 +50,15 @@ macro_rules! on_both_engines {
     };
 }
 
-/// A folder that disappears with the value, and the engine to try.
+/// A test's folder, removed when the value is dropped, and the engine under test.
 pub(crate) struct Case {
     folder: PathBuf,
     engine: &'static str,
 }
 
 impl Case {
-    /// `None` when something that the test needs is missing; the test is reported as skipped then.
+    /// `None` if a program that the test needs is missing or the engine does not work here; the test is then reported
+    /// as skipped.
     pub(crate) fn new(engine: &'static str, programs: &[&str]) -> Option<Self> {
         let missing = programs.iter().find(|program| !installed(program));
         let reason = match missing {
@@ -77,7 +78,7 @@ impl Case {
         Self { folder, engine }
     }
 
-    /// Another folder, for another server on the same engine.
+    /// A case with a new folder, for a second server on the same engine.
     pub(crate) fn beside(&self) -> Self {
         Self::in_new_folder(self.engine)
     }
@@ -86,12 +87,12 @@ impl Case {
         self.folder.join(name)
     }
 
-    /// The same as text, for a command line.
+    /// [`Case::path`] as text, for a command line.
     pub(crate) fn file(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
 
-    /// Writes a configuration with these tables besides `[server]`; its path.
+    /// Writes a configuration of `[server]` and these tables; returns its path.
     pub(crate) fn configure(&self, tables: &str) -> String {
         let at = self.folder.display();
         let text = format!(
@@ -102,7 +103,7 @@ impl Case {
         self.file("config.toml")
     }
 
-    /// `PREFIX.. evenkeel serve` with this case's configuration.
+    /// The command `PREFIX.. evenkeel serve`, with a configuration of this case and these tables.
     pub(crate) fn command(&self, prefix: &[&str], tables: &str) -> Command {
         let config = self.configure(tables);
         let words = [prefix, &[EVENKEEL, "serve", "--config", &config]].concat();
@@ -111,7 +112,7 @@ impl Case {
         command
     }
 
-    /// A server of one volume of each kind.
+    /// Starts a server with one volume of each kind.
     pub(crate) fn serve(&self) -> Server {
         self.serve_with(&[], TABLES)
     }
@@ -123,25 +124,25 @@ impl Case {
         server
     }
 
-    /// Starts what may become a server of this case.
+    /// Starts a command that may become a server of this case, without waiting for it.
     pub(crate) fn spawn(&self, mut command: Command) -> Server {
         let create = |name| File::create(self.path(name)).expect("a file for its output");
         command.stdout(create("stdout")).stderr(create("stderr"));
         Server { process: Process::spawn(&mut command), folder: self.folder.clone() }
     }
 
-    /// Starts a client.
+    /// Starts a client program in the background.
     pub(crate) fn start(&self, words: &[&str]) -> Process {
         let discard = || Stdio::null();
         Process::spawn(self.client(words).stdin(discard()).stdout(discard()).stderr(discard()))
     }
 
-    /// Runs a client to its end.
+    /// Runs a client program until it ends.
     pub(crate) fn run(&self, words: &[&str]) -> Output {
         self.client(words).stdin(Stdio::null()).output().expect("timeout runs")
     }
 
-    /// Runs a client that succeeds; what it printed.
+    /// Runs a client program, asserts that it succeeds, and returns its output.
     #[track_caller]
     pub(crate) fn succeed(&self, words: &[&str]) -> String {
         let output = self.run(words);
@@ -151,14 +152,14 @@ impl Case {
         said
     }
 
-    /// Runs a client that succeeds and prints JSON.
+    /// Runs a client program, asserts that it succeeds, and parses its output as JSON.
     #[track_caller]
     pub(crate) fn json(&self, words: &[&str]) -> Value {
         let said = self.succeed(words);
         serde_json::from_str(&said).unwrap_or_else(|error| panic!("{words:?}: {error}\n{said}"))
     }
 
-    /// Runs a client that fails by itself; what it complained.
+    /// Runs a client program, asserts that it fails with exit status 1, and returns its error message.
     #[track_caller]
     pub(crate) fn fail(&self, words: &[&str]) -> String {
         let output = self.run(words);
@@ -173,7 +174,7 @@ impl Case {
         command
     }
 
-    /// What a volume holds, as a client reads it.
+    /// Content of a volume, as `nbdcopy` reads it.
     #[track_caller]
     pub(crate) fn content(&self, uri: &str) -> Vec<u8> {
         let copy = self.file("content.img");
@@ -183,7 +184,7 @@ impl Case {
         fs::read(copy).expect("the copy")
     }
 
-    /// Makes a file with data and holes; its path and content.
+    /// Makes a file of [`SIZE`] bytes with data in [`DATA`] and holes elsewhere; returns its path and content.
     pub(crate) fn image(&self) -> (String, Vec<u8>) {
         let mut content = vec![0; SIZE as usize];
         let mut file = File::create(self.path("image.img")).expect("created");
@@ -203,7 +204,7 @@ impl Case {
         (self.file("image.img"), content)
     }
 
-    /// Makes a file without a zero byte or hole.
+    /// Makes a file of [`SIZE`] bytes without a zero byte or hole; returns its path.
     pub(crate) fn full_image(&self) -> String {
         fs::write(self.path("full.img"), vec![0x5a; SIZE as usize]).expect("written");
         self.file("full.img")
@@ -216,7 +217,7 @@ impl Drop for Case {
     }
 }
 
-/// Where [`Case::image`] has data: in whole chunks of 64 KiB, so that every kind of volume can keep the holes.
+/// Ranges of bytes in which [`Case::image`] has data: whole chunks of 64 KiB, so that every kind of volume can keep the holes.
 pub(crate) const DATA: [(u64, u64); 4] = [
     (MIB, 2 * MIB),
     (5 * MIB, 5 * MIB + (64 << 10)),
@@ -229,7 +230,8 @@ pub(crate) fn data_bytes() -> u64 {
     DATA.iter().map(|(start, end)| end - start).sum()
 }
 
-/// That a file takes the room of the data of [`Case::image`], and a little for the file system's own records.
+/// Asserts that a file occupies the space of the data of [`Case::image`], and at most 64 KiB more for the file system's
+/// records.
 #[track_caller]
 pub(crate) fn assert_sparse(path: &Path) {
     let allocated = fs::metadata(path).expect("it exists").blocks() * 512;
@@ -237,7 +239,7 @@ pub(crate) fn assert_sparse(path: &Path) {
     assert!(expected.contains(&allocated), "{}: {allocated} bytes allocated, not {expected:?}", path.display());
 }
 
-/// That two contents are equal; tells where not.
+/// Asserts that two contents are equal; reports the first difference otherwise.
 #[track_caller]
 pub(crate) fn assert_same(left: &[u8], right: &[u8], what: &str) {
     assert_eq!(left.len(), right.len(), "{what}");
@@ -248,7 +250,7 @@ pub(crate) fn assert_same(left: &[u8], right: &[u8], what: &str) {
     }
 }
 
-/// Repeats `probe` until it gives something.
+/// Repeats `probe` until it returns `Some`; panics after [`PATIENCE`].
 #[track_caller]
 pub(crate) fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
@@ -279,11 +281,11 @@ fn io_uring_works() -> bool {
     })
 }
 
-/// A child process; it and what it has started are killed with the value.
+/// A child process. When the value is dropped, its whole process group is killed.
 pub(crate) struct Process(Child);
 
 impl Process {
-    /// Starts it as leader of its own process group; it dies with the thread that starts it, however that ends.
+    /// Starts the command as leader of its own process group. The kernel kills it when the thread that started it ends.
     pub(crate) fn spawn(command: &mut Command) -> Self {
         let die_with_us = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
         // SAFETY: between fork and exec the closure makes one system call and nothing else.
@@ -295,19 +297,19 @@ impl Process {
         Pid::from_child(&self.0)
     }
 
-    /// Kills its process group at once.
+    /// Kills the whole process group at once and reaps the process.
     pub(crate) fn kill(&mut self) {
         // It is not reaped before this, so that the number is still its own.
         let _ = kill_process_group(self.pid(), Signal::KILL);
         let _ = self.0.wait();
     }
 
-    /// How it ended, if it has.
+    /// Exit status of the process; `None` while it runs.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().expect("a child of ours")
     }
 
-    /// Waits for its end.
+    /// Waits until the process ends; panics after [`PATIENCE`].
     #[track_caller]
     pub(crate) fn end(&mut self) -> ExitStatus {
         until("the end of a process", || self.ended())
@@ -333,12 +335,12 @@ impl Server {
         fs::read_to_string(self.folder.join(name)).expect("its output")
     }
 
-    /// All that it logged.
+    /// The server's log so far.
     pub(crate) fn log(&self) -> String {
         self.said("stderr")
     }
 
-    /// Waits until it has logged these words.
+    /// Waits until the server's log has these words.
     #[track_caller]
     pub(crate) fn until_logged(&self, words: &str) {
         until(words, || self.log().contains(words).then_some(()));
@@ -356,19 +358,19 @@ impl Server {
         });
     }
 
-    /// Address and port over TCP.
+    /// Address and port of the server's NBD service over TCP.
     pub(crate) fn tcp(&self) -> String {
         let banner = self.said("stdout");
         let uri = banner.split_whitespace().find_map(|word| word.strip_prefix("nbd://"));
         uri.expect("an address").to_owned()
     }
 
-    /// A volume over a Unix socket.
+    /// URI of a volume over the server's Unix socket.
     pub(crate) fn unix(&self, volume: &str) -> String {
         format!("nbd+unix:///{volume}?socket={}", self.folder.join("nbd.sock").display())
     }
 
-    /// A volume over TCP and over a Unix socket.
+    /// URIs of a volume over TCP and over the server's Unix socket.
     pub(crate) fn uris(&self, volume: &str) -> [String; 2] {
         [format!("nbd://{}/{volume}", self.tcp()), self.unix(volume)]
     }
@@ -377,7 +379,7 @@ impl Server {
         kill_process(self.process.pid(), signal).expect("it runs");
     }
 
-    /// Stops it gracefully.
+    /// Stops the server gracefully; asserts that it succeeds and has not panicked.
     #[track_caller]
     pub(crate) fn stop(mut self) {
         self.signal(Signal::TERM);
@@ -386,7 +388,7 @@ impl Server {
         assert!(!self.log().contains("panicked"), "{}", self.log());
     }
 
-    /// The state, over the control socket.
+    /// The server's state, read over its control socket.
     #[track_caller]
     pub(crate) fn state(&self) -> Value {
         let place = Place::Socket(self.folder.join("control.sock"));
@@ -396,18 +398,18 @@ impl Server {
         serde_json::from_str(&body).expect("JSON")
     }
 
-    /// The process, when it was not started through another program that remains.
+    /// Process id of the server, if it was started directly or through a program that replaced itself.
     pub(crate) fn pid(&self) -> u32 {
         self.process.0.id()
     }
 
-    /// Connections accepted so far.
+    /// Connections that the server has accepted so far.
     #[track_caller]
     pub(crate) fn accepted(&self) -> u64 {
         self.state()["accepted_connections_total"].as_u64().expect("a number")
     }
 
-    /// Reads and writes answered so far.
+    /// Reads and writes of the first tenant that the server has answered so far.
     #[track_caller]
     pub(crate) fn requests(&self) -> u64 {
         let state = self.state();
@@ -416,7 +418,7 @@ impl Server {
     }
 }
 
-/// `qemu-io` on one connection, which it keeps.
+/// A running `qemu-io` with one open connection.
 pub(crate) struct Session {
     _process: Process,
     commands: ChildStdin,
@@ -432,7 +434,7 @@ impl Session {
         Self { _process: process, commands, answers }
     }
 
-    /// Gives a command and waits for the answer; `timeout` ends the wait if there is none.
+    /// Sends `qemu-io` a command and waits until its output contains `answer`; `timeout` ends a wait without answer.
     #[track_caller]
     pub(crate) fn ask(&mut self, command: &str, answer: &str) {
         writeln!(self.commands, "{command}").expect("qemu-io listens");

@@ -1,4 +1,5 @@
-//! The API over HTTPS, with `curl` and `openssl`: certificates that are good, of another authority, expired, revoked, none.
+//! The API over HTTPS, with `curl` and `openssl`. Clients have a good certificate, one that is expired, revoked or of
+//! another authority, or none.
 
 use std::fs;
 
@@ -14,7 +15,7 @@ on_both_engines! {
     certificates_come_and_go_and_never_does_plain_http_come_back: "openssl" "curl";
 }
 
-/// The tables of a server or an agent with these keys, for the authority of the case's folder.
+/// Tables `[TABLE.tls]` and `[TABLE.http]` of a server or an agent, with these further keys and the case's certificates.
 pub(crate) fn terms(case: &Case, table: &str, tls: &str, http: &str) -> String {
     let [certificate, key, clients] = ["server-cert.pem", "server-key.pem", "ca-cert.pem"].map(|name| case.file(name));
     format!(
@@ -29,7 +30,7 @@ fn tables(case: &Case, tls: &str, http: &str) -> String {
 
 const VOLUME: &str = "[volumes.memory]\nbackend = \"memory\"\nsize = \"32MiB\"\n";
 
-/// A server that shows its state at an address which other machines reach; that port.
+/// Starts a server whose API listens on all addresses; returns it with the port of the API.
 fn serve(case: &Case, scheme: &str, tables: &str) -> (Server, String) {
     let mut command = case.command(&[], tables);
     command.args(["--status", "0.0.0.0:0"]);
@@ -38,7 +39,7 @@ fn serve(case: &Case, scheme: &str, tables: &str) -> (Server, String) {
     (server, port(case, scheme, "0.0.0.0"))
 }
 
-/// The port of the API, as a server or an agent says that it is reached.
+/// Port of the API, from the address that a server or an agent has printed.
 pub(crate) fn port(case: &Case, scheme: &str, host: &str) -> String {
     until("the address of the API", || {
         let said = fs::read_to_string(case.path("stdout")).ok()?;
@@ -47,14 +48,14 @@ pub(crate) fn port(case: &Case, scheme: &str, host: &str) -> String {
     })
 }
 
-/// What `curl` is told without TLS.
+/// Answer that `curl` gets over plain HTTP; may be empty.
 pub(crate) fn plain(case: &Case, port: &str) -> String {
     let url = format!("http://localhost:{port}/healthz");
     let output = case.run(&["curl", "--silent", "--max-time", "20", "--http0.9", "--include", &url]);
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What `curl` is answered, if it is.
+/// Answer that `curl` gets over HTTPS; `None` if it fails.
 pub(crate) fn curl(case: &Case, port: &str, path: &str, options: &str) -> Option<String> {
     let words = format!(
         "curl --silent --show-error --max-time 20 --cacert ca-cert.pem {options} https://localhost:{port}{path}"
@@ -63,12 +64,12 @@ pub(crate) fn curl(case: &Case, port: &str, path: &str, options: &str) -> Option
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What is to be shown there, to curl as well as to our own commands.
+/// Options with a client's certificate and key, for curl as well as for evenkeel's commands.
 pub(crate) fn shows(folder: &str) -> String {
     format!("--cert {folder}/client-cert.pem --key {folder}/client-key.pem")
 }
 
-/// The key of a list of revoked certificates.
+/// Configuration key that names the list of revoked certificates.
 pub(crate) fn revoked(case: &Case) -> String {
     format!("revoked = \"{}\"", case.file("crl.pem"))
 }
@@ -82,8 +83,8 @@ fn the_api_is_https_where_others_reach_it(case: &Case) {
     server.stop();
 }
 
-/// That state, metrics and `top` have these words, for the first of [`Authority::good_and_bad`] alone, and for nobody
-/// without TLS.
+/// Asserts that state, metrics and `top` have these words for the first client of [`Authority::good_and_bad`] only, and
+/// that plain HTTP is refused.
 pub(crate) fn assert_good_certificates_alone(
     case: &Case,
     server: &Server,
@@ -142,7 +143,7 @@ fn a_reload_renews_and_revokes_https(case: &Case) {
     server.stop();
 }
 
-/// That SIGHUP makes a server or an agent take up renewed files, and leave those that cannot be used alone.
+/// Asserts that on SIGHUP a server or an agent uses renewed files, and keeps the old ones if the new ones are invalid.
 pub(crate) fn assert_renewed_by_a_signal(case: &Case, authority: &Authority<'_>, server: &Server, port: &str) {
     let [alice, bob] = ["alice", "bob"].map(|name| authority.issue(name, "client", 2));
     let asks = |folder: &str| curl(case, port, "/healthz", &shows(folder)).is_some();

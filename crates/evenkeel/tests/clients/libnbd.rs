@@ -1,4 +1,4 @@
-//! `nbdinfo` and `nbdcopy`.
+//! Content, holes and totals with the clients `nbdinfo` and `nbdcopy`.
 
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ fn nbdinfo_sees_what_is_offered(case: &Case) {
     server.stop();
 }
 
-/// Offset, length and flags (1: hole, 2: zero) of each extent, as the client prints them.
+/// Offset, length and flags (1: hole, 2: zero) of each extent, as `nbdinfo` prints them.
 fn extents(case: &Case, uri: &str) -> Vec<(u64, u64, u64)> {
     let map = case.json(&["nbdinfo", "--map", "--json", uri]);
     let number = |extent: &Value, key: &str| extent[key].as_u64().expect("a number");
@@ -49,7 +49,7 @@ fn extents(case: &Case, uri: &str) -> Vec<(u64, u64, u64)> {
     extents.map(|extent| (number(extent, "offset"), number(extent, "length"), number(extent, "type"))).collect()
 }
 
-/// What [`extents`] are for the image.
+/// The [`extents`] of a volume that holds [`Case::image`].
 fn expected_extents() -> Vec<(u64, u64, u64)> {
     let mut extents = Vec::new();
     let mut at = 0;
@@ -76,7 +76,7 @@ fn nbdinfo_maps_data_and_holes(case: &Case) {
     server.stop();
 }
 
-/// Copies over this many connections.
+/// Copies with `nbdcopy` over this many connections.
 #[track_caller]
 fn copy(case: &Case, connections: u64, from: &str, to: &str) {
     // Without as many threads it opens fewer connections.

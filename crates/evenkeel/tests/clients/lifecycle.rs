@@ -1,4 +1,4 @@
-//! What happens to clients when descriptors run out, clients die, and servers start, reload and stop.
+//! Effects on clients when the server runs out of descriptors, starts, reloads or stops, or when other clients die.
 
 use std::fs;
 use std::io::Read;
@@ -25,7 +25,7 @@ on_both_engines! {
     only_direct_volumes_go_around_the_page_cache: "qemu-io";
 }
 
-/// Starts `fio` in such a way that it does not end by itself.
+/// Starts `fio` for 600 s, longer than any test.
 fn endless_fio(case: &Case, uri: &str, arguments: &[&str]) -> Process {
     let uri = format!("--uri={uri}");
     let mut words = vec!["fio", "--name=endless", "--ioengine=nbd", &uri, "--thread", "--iodepth=32", "--bs=4k"];
@@ -34,7 +34,7 @@ fn endless_fio(case: &Case, uri: &str, arguments: &[&str]) -> Process {
     case.start(&words)
 }
 
-/// Waits until requests of a client that has just been started are answered.
+/// Waits until the server has answered more than 32 requests beyond the first `before`; panics if the client ends.
 #[track_caller]
 fn until_in_flight(server: &Server, client: &mut Process, before: u64) {
     until("requests", || {

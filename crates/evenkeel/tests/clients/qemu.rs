@@ -1,4 +1,4 @@
-//! `qemu-img` and `qemu-io`.
+//! Content and holes with the clients `qemu-img` and `qemu-io`.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Volumes on another server, with servers that people use: nbdkit, qemu-nbd, and our own.
+//! Volumes of backend `nbd`, which another server stores: nbdkit, qemu-nbd or `evenkeel serve`.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,8 @@ on_both_engines! {
     a_server_that_is_not_there_is_named: "nbdkit" "nbdinfo";
 }
 
-/// A server behind ours that holds a file of [`SIZE`] bytes, or what its words say.
+/// The remote server that stores our server's volume: a program of others, or `evenkeel serve`. It holds a file of
+/// [`SIZE`] bytes, unless the program's arguments say otherwise.
 enum Peer {
     Program { words: Vec<String>, socket: PathBuf, process: Process },
     Own { case: Case, server: Option<Server> },
@@ -70,12 +71,12 @@ impl Peer {
         format!("[volumes.disk]\nsize = {SIZE}\n")
     }
 
-    /// One of each that holds a file.
+    /// One remote server of each kind (nbdkit, qemu-nbd, evenkeel), each with a file.
     fn all(case: &Case) -> [Self; 3] {
         [Self::nbdkit_file(case), Self::qemu_nbd(case), Self::own(case)]
     }
 
-    /// A volume on it, with further settings.
+    /// Configuration of a volume `far` that this remote server stores, with further settings.
     fn volume(&self, settings: &str) -> String {
         let uri = match self {
             Self::Program { socket, .. } => format!("nbd+unix:///?socket={}", socket.display()),
@@ -84,7 +85,7 @@ impl Peer {
         format!("[volumes.far]\nbackend = \"nbd\"\nuri = \"{uri}\"\n{settings}")
     }
 
-    /// The file that it holds.
+    /// The file in which this remote server keeps its data.
     fn file(&self) -> PathBuf {
         match self {
             Self::Program { words, .. } => words.last().expect("the file").into(),
@@ -119,7 +120,7 @@ fn remote(server: &Server) -> Value {
     server.state()["volumes"][0]["remote"].clone()
 }
 
-/// Runs `qemu-io` with a command that fails with EIO.
+/// Runs a `qemu-io` command and asserts that it fails with EIO.
 #[track_caller]
 fn io_error(case: &Case, words: &[&str]) {
     let output = case.run(words);

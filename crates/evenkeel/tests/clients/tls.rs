@@ -1,5 +1,5 @@
-//! TLS with the clients that people use, and certificates that `openssl` makes: good, of another authority, expired,
-//! revoked, none.
+//! TLS with common NBD clients. `openssl` makes their certificates: good, expired, revoked, or of another authority;
+//! some have none.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -32,7 +32,7 @@ const OPENSSL: &str = "\
 const NEW: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -config openssl.cnf";
 const CA: &str = "openssl ca -config openssl.cnf -keyfile ca-key.pem -cert ca-cert.pem";
 
-/// An authority in the case's folder; certificates are named like their owners.
+/// A certificate authority in the case's folder; files of certificates have their owners' names.
 pub(crate) struct Authority<'a>(&'a Case);
 
 impl<'a> Authority<'a> {
@@ -54,7 +54,8 @@ impl<'a> Authority<'a> {
         self.0.succeed(&command.split(' ').collect::<Vec<_>>());
     }
 
-    /// A key, a certificate and a folder as clients want it; its path. Negative days: it has expired.
+    /// Makes a key and a certificate that is valid for `days` (expired if negative), in a folder as NBD clients want
+    /// it; returns the folder's path.
     pub(crate) fn issue(&self, name: &str, role: &str, days: i32) -> String {
         self.make(&format!("openssl req -new {NEW} -subj /CN={name} -keyout {name}-key.pem -out {name}.csr"));
         self.make(&format!(
@@ -73,7 +74,8 @@ impl<'a> Authority<'a> {
         self.0.file(name)
     }
 
-    /// Folders of clients with a good certificate, a revoked, an expired one, and one of another authority, in the folder `beside`.
+    /// Folders of four clients: with a good, a revoked and an expired certificate of this authority, and with one of
+    /// another authority, whose files are in `beside`.
     pub(crate) fn good_and_bad(&self, beside: &Case) -> [String; 4] {
         let [alice, bob] = ["alice", "bob"].map(|name| self.issue(name, "client", 2));
         let old = self.issue("old", "client", -1);
@@ -81,7 +83,7 @@ impl<'a> Authority<'a> {
         [alice, bob, old, Authority::new(beside).issue("stranger", "client", 2)]
     }
 
-    /// Puts certificates on the list, which is empty for none.
+    /// Revokes these certificates and writes the revocation list; without names and earlier calls the list is empty.
     pub(crate) fn revoke(&self, names: &[&str]) {
         for name in names {
             self.make(&format!("{CA} -revoke {name}-cert.pem"));
@@ -89,7 +91,7 @@ impl<'a> Authority<'a> {
         self.make(&format!("{CA} -gencrl -out crl.pem"));
     }
 
-    /// A server of this authority, with more keys of `[server.tls]` and more tables.
+    /// Starts a server with a certificate of this authority, further keys of `[server.tls]` and further tables.
     fn serve(&self, keys: &str, tables: &str) -> Server {
         let file = |name| self.0.file(name);
         let (certificate, key, clients) = (file("server-cert.pem"), file("server-key.pem"), file("ca-cert.pem"));
@@ -111,7 +113,7 @@ fn secure(server: &Server, volume: &str, folder: &str) -> String {
     format!("nbds://localhost:{}/{volume}?tls-certificates={folder}", port(server))
 }
 
-/// What qemu's programs want to hear: credentials and image.
+/// Options of qemu's programs for TLS: the credentials, and the image.
 fn qemu(server: &Server, folder: &str) -> (String, String) {
     let image = format!("driver=nbd,host=localhost,port={},export=memory,tls-creds=me", port(server));
     (format!("tls-creds-x509,id=me,dir={folder},endpoint=client"), image)
@@ -159,7 +161,8 @@ fn qemu_works_under_tls(case: &Case) {
     server.stop();
 }
 
-/// Does the part of the negotiation that openssl does not know, then passes bytes on; where openssl is to connect.
+/// Starts a relay that sends STARTTLS and the bytes `behind` to the server, which openssl cannot do, then passes bytes
+/// on. Returns the address to which openssl must connect.
 fn relay(server: &Server, behind: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, server) = (listener.local_addr().unwrap().to_string(), server.tcp());
@@ -185,7 +188,8 @@ fn relay(server: &Server, behind: &'static [u8]) -> String {
     address
 }
 
-/// Runs `openssl s_client`, with bytes that somebody slipped in behind STARTTLS: whether it is content, and what it said.
+/// Runs `openssl s_client`, with bytes `behind` that an attacker has inserted after STARTTLS. Returns its success and
+/// its output.
 fn openssl(case: &Case, server: &Server, options: &str, behind: &'static [u8]) -> (bool, String) {
     let address = relay(server, behind);
     let words = format!("openssl s_client -connect {address} -CAfile ca-cert.pem -verify_return_error {options}");
@@ -287,14 +291,14 @@ fn what_needs_tls_is_not_shown_without(case: &Case) {
     server.stop();
 }
 
-/// A client that reads something and stays connected.
+/// Starts a client that reads 4 KiB and stays connected.
 fn stay(case: &Case, server: &Server, folder: &str) -> Process {
     let (credentials, image) = qemu(server, folder);
     let options = ["--object", &credentials, "--image-opts", &image, "-r"];
     case.start(&[&["qemu-io"], &options[..], &["-c", "read 0 4k", "-c", "sleep 50000"]].concat())
 }
 
-/// Reads answered to a tenant so far.
+/// Reads that the server has answered to a tenant so far.
 fn reads(server: &Server, tenant: &str) -> u64 {
     let state = server.state();
     let tenants = state["pools"][0]["tenants"].as_array().unwrap();

@@ -1,4 +1,4 @@
-//! A small NBD server on the server role of `evenkeel-nbd`, which can be told to misbehave.
+//! A small NBD server on the server role of `evenkeel-nbd` that can be made to misbehave.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,22 +10,22 @@ use evenkeel_nbd::wire::{Command, MAX_PAYLOAD, TransmissionFlags};
 use super::peers::{Scratch, scratch};
 
 const SIZE: usize = 4 << 20;
-/// Requests that even a bad server answers well.
+/// Requests that the server answers correctly before its fault shows.
 const GOOD: u32 = 100;
 
-/// What goes wrong after some good answers.
+/// Misbehaviour of the server after [`GOOD`] correct answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
-    /// No more answers.
+    /// The server stops answering, and keeps the connection open.
     Silence,
-    /// An answer to a request that nobody made.
+    /// An answer has the cookie of no request.
     WrongCookie,
-    /// Bytes that are no answer.
+    /// An answer does not have the magic number of an answer.
     Garbage,
-    /// The connection ends.
+    /// The server closes the connection.
     HangUp,
-    /// One byte of what is read is wrong.
+    /// One byte of the data that a read returns is wrong.
     WrongByte,
 }
 
@@ -71,7 +71,7 @@ impl Directory for Shelf {
 }
 
 impl Server {
-    /// Offers (structured, extended) framing.
+    /// Starts a server that offers structured replies and extended headers as given.
     pub(crate) fn start((structured, extended): (bool, bool), fault: Fault) -> Self {
         let (dir, path) = scratch("socket");
         let listener = UnixListener::bind(&path).unwrap();

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use crate::skip::skip;
 
-/// How long anything may take to come up; a bound for broken runs, not a measure.
+/// Longest wait for a server or a load to start; only a broken program takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A directory of one test, removed with it.
+/// A test's temporary directory, removed when the value is dropped.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -30,7 +30,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A fresh directory, and the path of `name` in it.
+/// Makes a temporary directory; returns it with the path of `name` in it.
 pub(crate) fn scratch(name: &str) -> (Scratch, PathBuf) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let unique = format!("evenkeel-load-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -40,7 +40,7 @@ pub(crate) fn scratch(name: &str) -> (Scratch, PathBuf) {
     (Scratch(dir), file)
 }
 
-/// Whether `program` is installed; if not, the test is reported as skipped.
+/// True if `program` is installed; otherwise the test is reported as skipped.
 pub(crate) fn need(program: &str) -> bool {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
     if !found {
@@ -62,7 +62,7 @@ pub(crate) fn wait_for_lines(path: &Path, lines: usize) {
     wait_until("the load", || fs::read_to_string(path).is_ok_and(|text| text.lines().count() >= lines));
 }
 
-/// A server process.
+/// A running NBD server (nbdkit, qemu-nbd or evenkeel), killed when the value is dropped.
 pub(crate) struct Peer {
     child: Child,
     uri: String,
@@ -70,7 +70,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// nbdkit on a Unix socket; `None` when it is not installed.
+    /// Starts nbdkit on a Unix socket; `None` if it is not installed.
     pub(crate) fn start(arguments: &[&str]) -> Option<Self> {
         let (dir, socket) = scratch("socket");
         need("nbdkit").then(|| {
@@ -80,7 +80,7 @@ impl Peer {
         })
     }
 
-    /// nbdkit on a TCP port.
+    /// Starts nbdkit on a TCP port; `None` if it is not installed.
     pub(crate) fn start_tcp(arguments: &[&str]) -> Option<Self> {
         need("nbdkit").then(|| {
             // It is handed a socket that listens already, so that nobody else can take the port before it does.
@@ -118,7 +118,7 @@ impl Drop for Peer {
     }
 }
 
-/// qemu-nbd over a device that holds nothing; `None` when it is not installed.
+/// Starts qemu-nbd with a device that stores nothing; `None` if it is not installed.
 pub(crate) fn qemu_nbd() -> Option<Peer> {
     let (dir, socket) = scratch("socket");
     need("qemu-nbd").then(|| {
@@ -129,13 +129,13 @@ pub(crate) fn qemu_nbd() -> Option<Peer> {
     })
 }
 
-/// `evenkeel serve` on a Unix socket in a folder of its own.
+/// A running `evenkeel serve` on a Unix socket, with a folder of its own.
 pub(crate) struct Evenkeel {
     server: Peer,
     folder: PathBuf,
 }
 
-/// Starts it with these lines of `[server]` and these tables.
+/// Starts `evenkeel serve` with further lines of `[server]` and these tables.
 pub(crate) fn evenkeel(server: &str, tables: &str) -> Evenkeel {
     let (dir, socket) = scratch("nbd.sock");
     let folder = dir.path().to_owned();
@@ -162,22 +162,22 @@ impl Evenkeel {
     }
 }
 
-/// `evenkeel load` while it runs.
+/// A running `evenkeel load`.
 pub(crate) struct Load(Child);
 
-/// `evenkeel load` after it has run.
+/// Output and exit status of `evenkeel load`.
 #[derive(Debug)]
 pub(crate) struct Finished(Output);
 
 impl Load {
-    /// Starts it with `--json`.
+    /// Starts `evenkeel load ARGUMENTS --json`.
     pub(crate) fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
         command.arg("load").args(arguments).arg("--json").stdin(Stdio::null());
         Self(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    /// Runs it to its end.
+    /// Runs `evenkeel load ARGUMENTS --json` to its end.
     pub(crate) fn run(arguments: &[&str]) -> Finished {
         Self::start(arguments).finish()
     }
@@ -186,7 +186,7 @@ impl Load {
         Finished(self.0.wait_with_output().unwrap())
     }
 
-    /// Presses Ctrl-C.
+    /// Sends SIGINT, as Ctrl-C does.
     pub(crate) fn interrupt(&self) {
         let pid = self.0.id().to_string();
         assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
@@ -194,12 +194,12 @@ impl Load {
 }
 
 impl Finished {
-    /// The JSON document.
+    /// The report in JSON on standard output.
     pub(crate) fn report(&self) -> serde_json::Value {
         serde_json::from_slice(&self.0.stdout).unwrap_or_else(|error| panic!("{error}: {self}"))
     }
 
-    /// The only job of a run that has ended well.
+    /// Asserts that the run succeeded without errors; returns its only job.
     pub(crate) fn success(&self) -> serde_json::Value {
         assert!(self.0.status.success(), "{self}");
         let job = self.report()["jobs"][0].take();
@@ -208,19 +208,19 @@ impl Finished {
         job
     }
 
-    /// The report of a run that has failed with these words.
+    /// Asserts that the run failed with exit status 1 and these words; returns its report.
     pub(crate) fn fails_with(&self, words: &[&str]) -> serde_json::Value {
         self.says(words, 1);
         self.report()
     }
 
-    /// The run has not even begun, for this reason.
+    /// Asserts that the run failed with these words before it began: exit status 1 and no report.
     pub(crate) fn fails_before_start(&self, words: &[&str]) {
         self.says(words, 1);
         assert!(self.0.stdout.is_empty(), "{self}");
     }
 
-    /// The options contradict each other, for this reason.
+    /// Asserts that the options were rejected with these words: exit status 2 and no report.
     pub(crate) fn is_misused(&self, words: &[&str]) {
         self.says(words, 2);
         assert!(self.0.stdout.is_empty(), "{self}");

@@ -1,11 +1,12 @@
-//! Files, tenants and values that a command may not touch, make or set by mistake, and who is on record for what it did.
+//! Files, tenants and values that a command must not touch, make or set by mistake, and the log's record of the user
+//! that ran a command.
 
 use std::fs;
 use std::path::PathBuf;
 
 use super::server::{EVENKEEL, Folder, Server, control, fail, run, succeed};
 
-/// A folder beside the one in which the server lives, which disappears with the value.
+/// A second folder beside the server's, removed when the value is dropped, and a file of 1 MiB in it.
 fn elsewhere() -> (Folder, PathBuf) {
     let folder = Folder::new();
     let file = folder.join("foreign.img");

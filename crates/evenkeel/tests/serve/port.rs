@@ -1,12 +1,12 @@
-//! Ports for servers that take a number and no socket.
+//! TCP ports for servers that can be given a port number but no socket.
 
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
-/// A TCP port of 127.0.0.1 which nothing else gets while the value lives. A socket is bound to it and does not listen. The
-/// kernel gives such a port to no socket that asks for any port, and to no outgoing connection. A server that asks for
-/// it by number gets it if it sets `SO_REUSEADDR`, as servers in Go and Rust do, once and again.
+/// A TCP port of 127.0.0.1, reserved while the value lives by a socket that is bound and does not listen. The kernel
+/// assigns such a port to no socket that asks for any port and to no outgoing connection. A server that binds to the
+/// number with `SO_REUSEADDR`, as servers in Go and Rust do, gets the port, also repeatedly.
 pub(crate) struct Port(TcpListener);
 
 impl Port {

@@ -1,4 +1,4 @@
-//! A terminal: `script` gives a program one, and what it writes becomes a grid of characters.
+//! A test terminal: `script` runs a program in it, and the program's output becomes a grid of characters.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,10 +12,10 @@ use super::skip::skip;
 
 pub(crate) const WIDTH: usize = 80;
 pub(crate) const HEIGHT: usize = 24;
-/// How long anything may take; a bound for broken runs, not a measure.
+/// Longest wait for any event; only a broken program takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a program has written so far.
+/// Output of a program so far.
 #[derive(Default)]
 struct Written {
     raw: Vec<u8>,
@@ -30,8 +30,8 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Starts it in `folder`; leaves its process id in `pid`, how it ended in `ended`, and the terminal's settings before
-    /// and after in `before` and `after`. `None` without `script`.
+    /// Starts `evenkeel top` in `folder`, and writes files there: its process id to `pid`, its exit status to `ended`,
+    /// and the terminal's settings to `before` and `after`. `None` if `script` is not installed.
     pub(crate) fn start(folder: &Folder, arguments: &str) -> Option<Self> {
         let inner = format!("echo $$ > pid; exec {EVENKEEL} top {arguments}");
         let commands = format!(
@@ -64,12 +64,12 @@ impl Screen {
         Some(Self { child, keys, written })
     }
 
-    /// Types.
+    /// Types these keys.
     pub(crate) fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).and_then(|()| self.keys.flush()).expect("typed");
     }
 
-    /// Waits until a screen is as wanted; that screen.
+    /// Waits until the screen is as `wanted`, and returns it.
     #[track_caller]
     pub(crate) fn until(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         let until = Instant::now() + PATIENCE;
@@ -85,7 +85,7 @@ impl Screen {
         }
     }
 
-    /// Waits until words are on the screen.
+    /// Waits until all words are on the screen, and returns it.
     #[track_caller]
     pub(crate) fn until_words(&self, words: &[&str]) -> String {
         self.until(&words.join(", "), |screen| words.iter().all(|word| screen.contains(word)))
@@ -96,7 +96,7 @@ impl Screen {
         drop(self.written.1.wait_while(written, |written| !written.ended).expect("not poisoned"));
     }
 
-    /// Waits for the end: the status it ended with. The terminal must be as it was.
+    /// Waits for the program's end and returns its exit status. Asserts that it restored the terminal.
     #[track_caller]
     pub(crate) fn end(mut self, folder: &Folder) -> String {
         self.child.wait().expect("it ends");
@@ -121,7 +121,7 @@ impl Drop for Screen {
     }
 }
 
-/// What a terminal shows that was sent this: as much of its language as `top` speaks.
+/// The screen of a terminal that received these bytes; only the escape sequences that `top` uses are interpreted.
 fn grid(raw: &[u8]) -> String {
     let text = String::from_utf8_lossy(raw);
     let mut cells = vec![[' '; WIDTH]; HEIGHT];

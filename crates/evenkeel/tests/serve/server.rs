@@ -1,4 +1,4 @@
-//! A server process of its own for a test, and plain HTTP to talk to it.
+//! A server process for each test, and a plain HTTP client for its API.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 pub(crate) const EVENKEEL: &str = env!("CARGO_BIN_EXE_evenkeel");
 
-/// A folder that disappears with the value.
+/// A temporary folder, removed when the value is dropped.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
@@ -39,28 +39,28 @@ impl Drop for Folder {
     }
 }
 
-/// A running `evenkeel serve`, killed with the value.
+/// A running `evenkeel serve`, killed when the value is dropped.
 pub(crate) struct Server {
     child: Child,
     stderr: BufReader<ChildStderr>,
-    /// What it printed up to the addresses.
+    /// The server's standard output at its start, with its addresses.
     pub(crate) banner: String,
 }
 
 impl Server {
-    /// Starts a server with its data in `folder`, on free ports.
+    /// Starts a server with its data in `folder`, on free ports; waits until it serves.
     pub(crate) fn start(folder: &Folder, arguments: &[&str]) -> Self {
         let mut command = Command::new(EVENKEEL);
         command.current_dir(folder.path()).args(["serve", "--listen", "127.0.0.1:0", "--status", "127.0.0.1:0"]);
         Self::spawn(command.args(arguments))
     }
 
-    /// Starts what `command` says and waits until it serves.
+    /// Starts `command`, a server, and waits until it serves; panics if it ends.
     pub(crate) fn spawn(command: &mut Command) -> Self {
         Self::try_spawn(command).unwrap_or_else(|(status, said)| panic!("the server did not start: {status}: {said}"))
     }
 
-    /// The same for a server that may not start: how it ended then, and what it said.
+    /// Starts `command`, a server, and waits until it serves. If it ends instead: its exit status and error message.
     pub(crate) fn try_spawn(command: &mut Command) -> Result<Self, (ExitStatus, String)> {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the server starts");
         let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
@@ -75,12 +75,12 @@ impl Server {
         Ok(Self { child, stderr, banner })
     }
 
-    /// The URI of its first volume over TCP.
+    /// URI of the server's first volume over TCP.
     pub(crate) fn uri(&self) -> &str {
         self.quoted("nbdinfo '")
     }
 
-    /// Address and port of its dashboard.
+    /// Address and port of the server's dashboard and API.
     pub(crate) fn status(&self) -> &str {
         let start = self.banner.find("http://").expect("a status address") + "http://".len();
         self.banner[start..].split_whitespace().next().expect("an address")
@@ -91,7 +91,7 @@ impl Server {
         self.banner[start..].split('\'').next().expect("a closing quote")
     }
 
-    /// Its process.
+    /// Process id of the server.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -101,7 +101,7 @@ impl Server {
         assert!(status.expect("kill runs").success());
     }
 
-    /// Reads the log until a line contains `words`; everything read.
+    /// Reads the server's log until a line contains `words`; returns all that was read.
     pub(crate) fn log_until(&mut self, words: &str) -> String {
         let mut log = String::new();
         while !log.contains(words) {
@@ -114,26 +114,26 @@ impl Server {
         self.child.try_wait().expect("a child").is_some()
     }
 
-    /// Waits for its end without reading its log.
+    /// Waits for the server's end without reading its log.
     pub(crate) fn end_unread(&mut self) -> ExitStatus {
         self.child.wait().expect("it ends")
     }
 
-    /// Waits for its end; how it ended and the rest of its log.
+    /// Waits for the server's end; returns its exit status and the rest of its log.
     pub(crate) fn end(&mut self) -> (ExitStatus, String) {
         let mut log = String::new();
         self.stderr.read_to_string(&mut log).expect("text");
         (self.child.wait().expect("it ends"), log)
     }
 
-    /// Stops it gracefully.
+    /// Stops the server gracefully; asserts that it succeeds.
     pub(crate) fn stop(mut self) {
         self.signal("TERM");
         let (status, log) = self.end();
         assert!(status.success(), "{status}: {log}");
     }
 
-    /// The state, over TCP.
+    /// The server's state, read from its API over TCP.
     pub(crate) fn state(&self) -> Value {
         let answer = http(self.status(), "GET", "/api/v1/state", &[], "");
         assert_eq!(answer.status, 200);
@@ -148,12 +148,12 @@ impl Drop for Server {
     }
 }
 
-/// Runs a command of the program in `folder`.
+/// Runs `evenkeel ARGUMENTS` in `folder`.
 pub(crate) fn run(folder: &Folder, arguments: &[&str]) -> Output {
     Command::new(EVENKEEL).current_dir(folder.path()).args(arguments).output().expect("the program runs")
 }
 
-/// Runs a command that succeeds; what it printed.
+/// Runs `evenkeel ARGUMENTS` in `folder`, asserts that it succeeds, and returns its output.
 #[track_caller]
 pub(crate) fn succeed(folder: &Folder, arguments: &[&str]) -> String {
     let output = run(folder, arguments);
@@ -161,7 +161,7 @@ pub(crate) fn succeed(folder: &Folder, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Runs a command that fails without panicking; what it complained.
+/// Runs `evenkeel ARGUMENTS` in `folder`, asserts exit status 1 or 2, and returns the error message.
 #[track_caller]
 pub(crate) fn fail(folder: &Folder, arguments: &[&str]) -> String {
     let output = run(folder, arguments);
@@ -176,12 +176,12 @@ pub(crate) struct Answer {
     pub(crate) body: String,
 }
 
-/// One request over TCP.
+/// Sends one HTTP request over TCP and returns the answer.
 pub(crate) fn http(address: &str, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
     request_on(TcpStream::connect(address).expect("the status address"), address, method, path, headers, body)
 }
 
-/// One request over the control socket.
+/// Sends one HTTP request over the control socket and returns the answer.
 pub(crate) fn control(socket: &Path, method: &str, path: &str, headers: &[&str], body: &str) -> Answer {
     request_on(UnixStream::connect(socket).expect("the control socket"), "localhost", method, path, headers, body)
 }

@@ -1,4 +1,4 @@
-//! `evenkeel top` beside a server with load, and what it asks of it.
+//! `evenkeel top` with a server under load, and the requests that it sends to the server.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -14,13 +14,13 @@ const CONFIG: &str = "\
 [volumes.backup]\nbackend = \"memory\"\nsize = \"16MiB\"\n\
 [volumes.database]\nbackend = \"memory\"\nsize = \"16MiB\"\n";
 
-/// A server of two tenants that have limits.
+/// Starts a server with two tenants, each with a limit.
 fn serve(folder: &Folder) -> Server {
     fs::write(folder.join("two.toml"), CONFIG).expect("written");
     Server::start(folder, &["--config", "two.toml"])
 }
 
-/// A client that asks for as much as it gets until the value is dropped.
+/// A client that writes as fast as the server allows, until the value is dropped.
 struct Load(Child);
 
 impl Load {

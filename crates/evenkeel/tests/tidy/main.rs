@@ -1,5 +1,5 @@
-//! Tidiness of all that a person reads: the project's words in docs, help, messages, comments and names; links, keys,
-//! metrics and commands that exist; pages of a readable length.
+//! Texts that a person reads are tidy: docs, help, messages, comments and names use the project's words; links, keys,
+//! metrics and commands exist; pages have a readable length.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,13 +12,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What is shipped or read of the project with one of these endings.
+/// Files of the project with one of these endings that are shipped or read: README, crates, docs, packaging, scenarios.
 fn shipped(endings: &[&str]) -> Vec<PathBuf> {
     let folders = ["crates", "docs", "packaging", "scenarios"].map(|folder| files(&root().join(folder), endings));
     [vec![root().join("README.md")], folders.concat()].concat()
 }
 
-/// Files below `folder` with one of these endings, in order; no tests, benches and results of builds.
+/// Files below `folder` with one of these endings, sorted; without tests, benches, fuzz targets and build results.
 fn files(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
@@ -35,33 +35,33 @@ fn files(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// The text of a page or file.
+/// The text of a file.
 fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The path below the root.
+/// The path relative to the project's root.
 fn short(path: &Path) -> String {
     path.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned()
 }
 
-/// The pages of documentation, README included, without results.
+/// README and the pages of `docs/`, without `docs/results/`.
 fn pages() -> Vec<PathBuf> {
     let mut pages = files(&root().join("docs"), &[".md"]);
     pages.retain(|page| !short(page).starts_with("docs/results/"));
     [vec![root().join("README.md")], pages].concat()
 }
 
-/// The output of the program.
+/// Runs `evenkeel ARGUMENTS`, asserts that it succeeds, and returns its output.
 fn evenkeel(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_evenkeel")).args(arguments).output().expect("it runs");
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The most words of a page.
+/// Upper bound on the words of one page.
 const WORDS_OF_A_PAGE: usize = 2_500;
-/// The most words of all pages, README not counted.
+/// Upper bound on the words of all pages in `docs/` together.
 const WORDS: usize = 45_000;
 
 #[test]

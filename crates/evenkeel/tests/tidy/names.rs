@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{evenkeel, files, read, root, short};
 
-/// Words, in one or several parts of a name, that have a standard word.
+/// Words that names must not have, each with the standard words in their place. A word may span several parts of a name.
 const REJECTED: [(&str, &str); 35] = [
     ("hold back", "throttle"),
     ("held back", "throttled"),
@@ -46,7 +46,7 @@ const REJECTED: [(&str, &str); 35] = [
     ("told", "reported, sent"),
 ];
 
-/// Names that mean something else, in files whose path begins so.
+/// Exceptions: name, rejected word that it may have, and beginning of the paths in which it may.
 const ELSEWHERE: [(&str, &str, &str); 4] = [
     // The scheduling of that name.
     ("round_robin", "round", ""),
@@ -73,7 +73,7 @@ fn words(name: &str) -> Vec<String> {
     words
 }
 
-/// The first rejected word of a name in a file, with the standard word.
+/// First rejected word in a name in `file`, with the standard word.
 fn rejected(name: &str, file: &str) -> Option<(&'static str, &'static str)> {
     let words = format!(" {} ", words(name).join(" "));
     let found = REJECTED.into_iter().find(|(word, _)| words.contains(&format!(" {word} ")))?;
@@ -82,7 +82,7 @@ fn rejected(name: &str, file: &str) -> Option<(&'static str, &'static str)> {
     (!ELSEWHERE.iter().any(elsewhere)).then_some(found)
 }
 
-/// The name that a line of Rust makes public: of an item, or of a public field.
+/// The name that a line of Rust declares as public: an item or a field.
 fn public(line: &str) -> Option<&str> {
     let mut words = line.trim_start().strip_prefix("pub ")?.split_whitespace();
     let kinds = ["fn", "const", "struct", "enum", "trait", "type", "mod", "static", "unsafe", "async", "use"];
@@ -96,7 +96,7 @@ fn public(line: &str) -> Option<&str> {
     word.split(|c: char| !c.is_alphanumeric() && c != '_').next()
 }
 
-/// The variants and their fields of an enum that stands in `lines`, which begin behind its head.
+/// Names of an enum's variants and their fields. `lines` begin after the line `pub enum`.
 fn variants<'t>(lines: impl Iterator<Item = &'t str>) -> Vec<&'t str> {
     let body = lines.take_while(|line| *line != "}");
     let named = body.map(str::trim_start).filter(|line| line.starts_with(|c: char| c.is_ascii_alphabetic()));
@@ -126,7 +126,7 @@ fn public_names_are_the_words_of_the_field() {
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
-/// All names of properties in a JSON schema.
+/// Adds the names of all properties in a JSON schema to `found`.
 fn properties(schema: &Value, found: &mut BTreeSet<String>) {
     match schema {
         Value::Object(map) => {

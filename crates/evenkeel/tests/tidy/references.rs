@@ -1,4 +1,4 @@
-//! Links, keys, metrics and commands of the pages exist.
+//! Links, keys, metrics and commands that the pages name exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -7,13 +7,13 @@ use serde_json::Value;
 
 use super::{evenkeel, pages, read, root, shipped, short};
 
-/// A heading's name in links.
+/// The anchor of a heading, as links use it.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
 }
 
-/// The lines of a page outside its blocks of code.
+/// The lines of a page outside its code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut code = false;
     text.lines().filter(move |line| {
@@ -55,13 +55,13 @@ fn links_lead_somewhere() {
     assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
-/// The texts in backticks of a page's prose.
+/// The texts in backticks outside a page's code blocks.
 fn quoted(text: &str) -> Vec<String> {
     let lines = prose(text).flat_map(|line| line.split('`').skip(1).step_by(2));
     lines.map(str::to_owned).collect()
 }
 
-/// The lines of a page's blocks of code; a line that ends with `\` has the next one.
+/// The lines of a page's code blocks; lines that end with `\` are joined with the next one.
 fn code(text: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     let (mut code, mut goes_on) = (false, false);
@@ -80,7 +80,7 @@ fn code(text: &str) -> Vec<String> {
     lines
 }
 
-/// The places of a schema that a place stands for: behind references, and each of several forms.
+/// All alternatives of the schema `at`: itself, the targets of references, and the members of `anyOf`, `oneOf` and `allOf`.
 fn forms<'a>(schema: &'a Value, at: &'a Value) -> Vec<&'a Value> {
     let mut forms = vec![at];
     let reference = at["$ref"].as_str().map(|path| &schema["$defs"][path.trim_start_matches("#/$defs/")]);
@@ -89,13 +89,14 @@ fn forms<'a>(schema: &'a Value, at: &'a Value) -> Vec<&'a Value> {
     forms
 }
 
-/// True if a configuration may have the key: by the schema, of the agent's tables by the example of its configuration.
+/// True if a configuration may have the key. Keys of `agent` are looked up in the example of its configuration, others
+/// in the schema.
 fn exists(schema: &Value, example: &str, key: &str) -> bool {
     let has = |part: &str| example.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == part);
     if key.starts_with("agent.") { key.split('.').all(has) } else { is_known(schema, key) }
 }
 
-/// True if the schema has the key. Pools, tenants and volumes may have any name but that of a key.
+/// True if the schema has the key. Pools, tenants and volumes may have any name that is not a key.
 fn is_known(schema: &Value, key: &str) -> bool {
     let mut places = vec![schema];
     for part in key.split('.') {
@@ -108,7 +109,8 @@ fn is_known(schema: &Value, key: &str) -> bool {
     !places.is_empty()
 }
 
-/// The key in a quoted text: `pools.P.limit`, `[tenants.T]`, `[agent] status`, with or without a value.
+/// The configuration key in a quoted text such as `pools.P.limit`, `[tenants.T]` or `[agent] status = ...`; `None` if
+/// the text is no key.
 fn key(text: &str) -> Option<String> {
     let text = text.split('=').next()?.trim();
     let text =
@@ -193,7 +195,7 @@ fn metrics_of_the_pages_are_explained() {
     assert!(unknown.is_empty(), "no such metric: {}", unknown.join("\n"));
 }
 
-/// A command with its options and subcommands, by its help.
+/// Options and subcommands of a command, read from its help.
 struct Help {
     flags: BTreeSet<String>,
     commands: BTreeMap<String, Help>,
@@ -213,7 +215,7 @@ impl Help {
         Self { flags, commands }
     }
 
-    /// The first word of a command line that does not exist, if there is one.
+    /// First command or option in a command line that does not exist.
     fn unknown<'l>(&self, line: &'l str) -> Option<&'l str> {
         let (mut at, mut flags) = (vec![self], self.flags.clone());
         for word in line.split_whitespace() {
@@ -246,7 +248,7 @@ impl Help {
     }
 }
 
-/// The options of all commands.
+/// The options of all commands of the program.
 pub(super) fn flags() -> BTreeSet<String> {
     fn collect(help: &Help, flags: &mut BTreeSet<String>) {
         flags.extend(help.flags.iter().cloned());
@@ -257,7 +259,7 @@ pub(super) fn flags() -> BTreeSet<String> {
     flags
 }
 
-/// The command lines of the program within a line of a shell, without its name.
+/// The arguments of each call of evenkeel in a line of shell.
 fn commands(line: &str) -> Vec<&str> {
     let line = line.split(" #").next().unwrap_or_default();
     let parts = line.split("&&").flat_map(|part| part.split(" | ")).flat_map(|part| part.split(';'));

@@ -1,8 +1,8 @@
-//! Docs, help, messages and doc comments use the project's words, and no sentence hides its subject.
+//! Docs, help, messages and doc comments use the project's words, and their sentences have a named subject.
 
 use super::{read, shipped, short};
 
-/// Phrases that have a standard word: of a metaphor, or a subject without a name.
+/// Phrases that texts must not have, each with the standard words: metaphors, and subjects without a name.
 const REJECTED: [(&str, &str); 42] = [
     ("held back", "throttled"),
     ("hold back", "throttle"),
@@ -48,7 +48,7 @@ const REJECTED: [(&str, &str); 42] = [
     ("are told", "receive, learn, get the answer"),
 ];
 
-/// Where a phrase means something else: in files whose path, and lines whose text, has these in it.
+/// Exceptions: phrase (empty: any), part of the file's path, and part of the line with which the phrase is accepted.
 const ELSEWHERE: [(&str, &str, &str); 9] = [
     // JavaScript's.
     ("promise", "browser/devtools.rs", ""),
@@ -66,7 +66,7 @@ const ELSEWHERE: [(&str, &str, &str); 9] = [
     ("response time", "crates/sim/src/workload/trace/", "host,disk"),
 ];
 
-/// The part of a line of Rust that a person may read: a doc comment, or text in quotes.
+/// The text in a line of Rust that a person may read: a doc comment, or the strings.
 fn readable(line: &str) -> String {
     let line = line.trim_start();
     match line {
@@ -76,7 +76,7 @@ fn readable(line: &str) -> String {
     }
 }
 
-/// The text's words in lower case, one space between them and around each.
+/// The words of a text in lower case, separated by one space, with a space at both ends.
 fn words(text: &str) -> String {
     let words = text.split(|c: char| !c.is_alphanumeric() && c != '-').filter(|word| !word.is_empty());
     words.fold(" ".to_owned(), |words, word| words + &word.to_lowercase() + " ")
@@ -123,10 +123,10 @@ fn a_rejected_phrase_is_found_where_a_person_reads_it() {
     assert_eq!(phrases("/// A goalkeeper's go-al."), [""; 0]);
 }
 
-/// Words with which no doc comment, help or message begins: the sentence has a subject with a name, or a verb.
+/// Words with which no doc comment, help or message may begin, as its sentence should have a named subject or a verb.
 const BEGINNINGS: [&str; 4] = ["what", "whatever", "whether", "whoever"];
 
-/// The first words of the doc comments and of the texts in quotes of a file.
+/// Line number and first word of each doc comment and of each string that has a space.
 fn beginnings(text: &str) -> Vec<(usize, String)> {
     let first = |text: &str| text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default().to_lowercase();
     let mut found = Vec::new();

@@ -1,7 +1,8 @@
-//! Options of a running Ceph daemon: only what is in force until it ends is set, never what is stored for the cluster.
+//! Options of a running Ceph daemon: set in the process until it ends, never in the configuration stored for the cluster.
 //!
-//! An option that was set in the running daemon before is remembered as it was. One that was not set is *unset* at the end, not set
-//! to the value it had: a value that stays set in the daemon would hide what is stored for the cluster from then on.
+//! If an option was set in the running daemon before, that value is restored at the end. If it was not, the option is
+//! *unset*, not set to the value that was in force: a value set in the daemon would hide what is stored for the cluster from
+//! then on.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,32 +12,32 @@ use super::Error;
 use crate::admin_socket::{self, AdminSocket};
 use crate::journal::{Journal, Knob, Restored};
 
-/// How long an OSD may take to put an option back: longer than an answer may take otherwise, as it matters more.
+/// Time limit for each answer of an OSD while an option is put back; longer than for samples, because more depends on it.
 const RESTORE_LIMIT: Duration = Duration::from_secs(2);
-/// Written in the journal where the option was not set.
+/// Journal entry for an option that was not set in the running daemon.
 const UNSET: &str = "unset";
 
-/// An option of one daemon that is ours to set.
+/// An option of one daemon that the agent sets.
 #[derive(Debug)]
 pub struct CephOption {
     socket: AdminSocket,
     option: &'static str,
-    /// Before us, as written in the journal.
+    /// Value before our first change, as the journal spells it.
     before: Option<String>,
-    /// Our last value.
+    /// Value that we set last.
     ours: Option<String>,
-    /// A change was not answered: the option may hold what we set last or before.
+    /// Value before a change that the daemon has not confirmed: the option may hold this value or `ours`.
     unsure: Option<String>,
 }
 
 /// The result of [`CephOption::set`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It was so already.
+    /// The option had this value already.
     Same,
-    /// It is now.
+    /// The option has been set.
     Made,
-    /// Another program changed it since. It stays as that program set it.
+    /// Another program has set the option to this value since our last change; it is left alone.
     Foreign(String),
 }
 
@@ -46,12 +47,12 @@ impl CephOption {
         Self { socket, option, before: None, ours: None, unsure: None }
     }
 
-    /// Its name.
+    /// Name of the option.
     pub fn option(&self) -> &'static str {
         self.option
     }
 
-    /// Our last value, if there is one.
+    /// Value that we set last; `None` if nothing of ours is set.
     pub fn ours(&self) -> Option<&str> {
         self.ours.as_deref()
     }
@@ -60,12 +61,12 @@ impl CephOption {
         Knob::CephOption { socket: self.socket.path().to_owned(), option: self.option.to_owned() }
     }
 
-    /// Sets it, with what was there before written to the journal first. The journal is not held while the daemon is asked:
-    /// one that hangs keeps no other waiting.
+    /// Sets the option; its earlier value goes to the journal first. The journal is not locked while the daemon is asked, so
+    /// that a daemon that hangs blocks no other thread.
     ///
     /// # Errors
-    /// What the daemon or the journal says. After a change that was not answered the option counts as set: it is put back at
-    /// the end whatever it holds.
+    /// Errors of the daemon or the journal. A change without an answer counts as made: the option is put back at the end,
+    /// whatever it holds.
     pub fn set(&mut self, journal: &Mutex<Journal>, value: &str) -> Result<Change, Error> {
         let mut found = self.socket.option(self.option)?;
         if lock(journal).left().contains(&self.knob()) {
@@ -96,11 +97,11 @@ impl CephOption {
         Ok(Change::Made)
     }
 
-    /// Puts back what was there before, unless another program changed it meanwhile, or the daemon has started anew. Asks the
-    /// daemon with the journal held.
+    /// Restores the value before our first change, unless another program has changed the option since, or the daemon has
+    /// been restarted. Keeps the journal locked while it asks the daemon.
     ///
     /// # Errors
-    /// What the daemon or the journal says; the journal keeps it then.
+    /// Errors of the daemon or the journal; the setting then stays in the journal.
     pub fn restore(&mut self, journal: &Mutex<Journal>) -> Result<(), Error> {
         if self.ours.is_none() {
             return Ok(());
@@ -110,23 +111,25 @@ impl CephOption {
         Ok(())
     }
 
-    /// The daemon has started anew: nothing of ours is in it. The journal still lists it, and finds that out by itself.
+    /// Forgets our values after a restart of the daemon, which has none of them. The journal still lists the option;
+    /// restoring it will find nothing to do.
     pub fn forget(&mut self) {
         (self.before, self.ours, self.unsure) = (None, None, None);
     }
 }
 
-/// A journal whose holder panicked is still in order: every line of it is whole.
+/// Locks the journal, also after a panic of the thread that held it: every line of it is whole.
 fn lock(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
     journal.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As written in the journal.
+/// An option's value as the journal spells it; `None`: the option was not set.
 fn noted(value: Option<String>) -> String {
     value.map_or_else(|| UNSET.to_owned(), |value| format!("={value}"))
 }
 
-/// Puts an option back for the journal.
+/// Restores an option by its journal entry: `before` is spelled as by [`noted`], `seen` is the value read after our last
+/// change.
 pub(crate) fn put_back(path: &Path, option: &str, before: &str, seen: Option<&str>) -> Result<Restored, Error> {
     let socket = AdminSocket::new(path, RESTORE_LIMIT);
     let found = match socket.option_override(option) {

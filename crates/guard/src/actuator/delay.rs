@@ -13,14 +13,15 @@ use super::only::Only;
 use super::qdisc::{self, Qdisc, Qdiscs};
 use crate::journal::{Journal, Knob};
 
-/// Clients held at one time. An element takes some 100 bytes of kernel memory and a microsecond to write; all of them are
-/// renewed once in a third of the timeout.
+/// Most clients whose packets are delayed at one time. Each is a map element that takes some 100 bytes of kernel memory and 1
+/// us to write, and is renewed every third of the timeout.
 pub const MAX_HOLDS: usize = 131_072;
 /// The longest delay that may be set.
 pub(crate) const LONGEST_DELAY: Duration = Duration::from_secs(1);
-/// The shortest timeout: with less a late tick ends all delays.
+/// The shortest timeout of a hold that may be set; with less, one late tick ends all delays.
 pub(crate) const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
-/// How often the devices are asked for our queueing disciplines and program: three messages for each.
+/// Interval between checks that our queueing disciplines and program are in place; a check takes three messages for each
+/// device.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// How packets are delayed.
@@ -30,7 +31,7 @@ pub struct Settings {
     pub devices: Vec<String>,
     /// Ports of the services on this host whose packets may be held (iSCSI: 3260).
     pub ports: Vec<u16>,
-    /// Longest delay.
+    /// Longest delay of a packet; a hold that asks for more gets this.
     pub maximum: Duration,
     /// A hold ends by itself after this time, unless it is renewed.
     pub timeout: Duration,
@@ -40,7 +41,7 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Delays up to 20 ms, as the paper's (iSCSI paper, section 4), for iSCSI's port.
+    /// Delays up to 20 ms, as in the iSCSI paper (section 4), on iSCSI's port.
     fn default() -> Self {
         Self {
             devices: Vec::new(),
@@ -71,7 +72,7 @@ impl Settings {
     }
 }
 
-/// The plan, before anything is done.
+/// The planned changes to network devices; none has been made yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     settings: Settings,
@@ -83,12 +84,12 @@ struct DevicePlan {
     name: String,
     index: u32,
     found: String,
-    /// An earlier run left ours behind.
+    /// True if the root queueing discipline is ours, left behind by an earlier run.
     ours: bool,
 }
 
 impl Plan {
-    /// Asks for the queueing disciplines of the devices and decides; changes nothing.
+    /// Reads the queueing disciplines of the devices and plans the changes; makes none of them.
     ///
     /// # Errors
     /// [`Error::ForeignQdisc`] if a device has a queueing discipline that another program configured, [`Error::NoDevice`],
@@ -125,7 +126,7 @@ impl Plan {
         self.devices.iter().map(step).collect()
     }
 
-    /// Does it. Everything is written to the journal first.
+    /// Carries out the plan. Every setting is written to the journal before it is changed.
     ///
     /// # Errors
     /// What the kernel refuses. What had been made before the refusal is removed again.
@@ -152,7 +153,7 @@ impl Plan {
         }
     }
 
-    /// Makes the plan; settings noted in the journal on the way come to `knobs`.
+    /// Makes the planned changes, and adds the settings that it notes in the journal to `knobs`.
     fn make(&self, qdiscs: &Qdiscs, journal: &mut Journal, knobs: &mut Vec<Knob>) -> Result<Departures, Error> {
         for device in &self.devices {
             // Of an agent whose journal is another one, or lost: it delays nothing any more, and every packet pays for it.
@@ -192,7 +193,7 @@ fn no_socket(e: Errno) -> Error {
     Error::kernel("open a netlink socket", e)
 }
 
-/// A root that another program configured stays.
+/// Refuses a device whose root queueing discipline was configured by another program.
 fn refuse_foreign(device: &str, root: Option<&Qdisc>) -> Result<(), Error> {
     match root.filter(|q| !q.is_default() && !q.is_ours()) {
         Some(root) => Err(Error::ForeignQdisc { device: device.to_owned(), found: root.name() }),
@@ -225,7 +226,7 @@ fn device_index(name: &str) -> Result<u32, Error> {
     rustix::net::netdevice::name_to_index(&socket, name).map_err(|_| missing())
 }
 
-/// Name of a device, or its number if it is gone meanwhile.
+/// Name of the network device with this index, or `device INDEX` if it is gone.
 fn device_name(index: u32) -> String {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
@@ -236,9 +237,9 @@ fn device_name(index: u32) -> String {
 /// The result of [`PacketDelay::set`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcome {
-    /// The holds were written; otherwise they were as wanted and not yet due for renewal.
+    /// True if the program's map was written; false if all holds were as wanted and none was due for renewal.
     pub written: bool,
-    /// Another program had removed our queueing discipline or BPF program, and it was made again.
+    /// True if another program had removed our queueing discipline or BPF program, which has been made again.
     pub repaired: bool,
 }
 
@@ -251,19 +252,19 @@ pub struct PacketDelay {
     departures: Departures,
     qdiscs: Qdiscs,
     knobs: Vec<Knob>,
-    /// When the devices were asked last.
+    /// Time of the last check that our queueing disciplines and program are in place.
     checked: Option<Instant>,
     _only: Only,
 }
 
 impl PacketDelay {
-    /// Makes exactly `holds` be in force. Call it at every tick, also when nothing changed: it renews the timeouts,
-    /// and within a second it mends what others changed. Writes only what differs or is due.
+    /// Puts exactly `holds` in force. Call it at every tick, also when nothing has changed: it renews holds before their
+    /// timeout, and once a second repairs what other programs removed. Writes only what differs or is due for renewal.
     ///
     /// # Errors
-    /// [`Error::Settings`] for more than [`MAX_HOLDS`]; what the kernel refuses, and then the earlier holds are still
-    /// in force until their timeout; [`Error::ForeignQdisc`] or [`Error::NoDevice`] while a device has lost our queueing
-    /// discipline to another program's, or is gone: the holds have been written then.
+    /// [`Error::Settings`] for more than [`MAX_HOLDS`]. What the kernel refuses: earlier holds then stay in force until their
+    /// timeout. [`Error::ForeignQdisc`] or [`Error::NoDevice`] while a device has another program's queueing discipline in
+    /// place of ours, or is gone: the holds have been written all the same.
     pub fn set(&mut self, now: Instant, holds: &Holds) -> Result<Outcome, Error> {
         let count = holds.len();
         if count > MAX_HOLDS {
@@ -282,7 +283,7 @@ impl PacketDelay {
         Ok(Outcome { written, repaired: self.repair()? })
     }
 
-    /// Makes our queueing disciplines and program anew where they are gone; returns whether any was.
+    /// Makes our queueing disciplines and program again on devices that lack them; true if any did.
     fn repair(&mut self) -> Result<bool, Error> {
         let (mut repaired, mut failure) = (false, None);
         for place in 0..self.devices.len() {
@@ -328,7 +329,7 @@ impl PacketDelay {
         self.departures.ends_with_process()
     }
 
-    /// Packets dropped so far while they waited, on all devices: not one is expected.
+    /// Packets that our queueing disciplines have dropped so far, on all devices; 0 is expected.
     ///
     /// # Errors
     /// What the kernel refuses.
@@ -353,21 +354,22 @@ impl PacketDelay {
     }
 }
 
-/// Removes our queueing disciplines from a device, if there are any.
+/// Removes our queueing disciplines from a device; false if it has none.
 pub(crate) fn remove_qdisc(device: &str) -> Result<bool, Error> {
     let Ok(index) = device_index(device) else { return Ok(false) };
     let qdiscs = Qdiscs::open().map_err(no_socket)?;
     qdiscs.remove(index).map_err(|e| Error::kernel("remove a queueing discipline", e))
 }
 
-/// Removes our filter from a device, if it is there, and `clsact` if we made that.
+/// Removes our filter from a device, and `clsact` if `made_clsact` says that we made it; false if nothing was removed.
 pub(crate) fn remove_filter(device: &str, made_clsact: bool) -> Result<bool, Error> {
     let Ok(index) = device_index(device) else { return Ok(false) };
     let filters = Filters::open().map_err(no_socket)?;
     filters.remove(index, made_clsact).map_err(|e| Error::kernel("remove a filter", e))
 }
 
-/// Removes filters and queueing disciplines that no journal knows: it was another one, or is lost. The result is what there was.
+/// Removes our filters and queueing disciplines from all devices, for when their journal is lost or another one is used.
+/// Returns what was removed.
 ///
 /// # Errors
 /// [`Error::AnotherAgent`] while another agent acts, and what the kernel refuses.

@@ -5,13 +5,13 @@
 //!                             └─ no ────────────────────────────────────────────────────────────▶ past the class ──▶
 //! ```
 //!
-//! Delays are exact to the nanosecond. A hold is an element of a hash map with its expiry, which the
-//! program compares with the clock, so that it ends by itself unless it is renewed; and the program is attached by a link
-//! that ends with this process, or where the kernel has none (before 6.6) by a [filter](super::filter).
+//! Delays are exact to the nanosecond. A hold is an element of a hash map with an expiry, which the program compares with the
+//! clock: a hold that is not renewed ends by itself. The program is attached by a link, which ends with this process, or by a
+//! [filter](super::filter) where the kernel has no such links (before 6.6).
 //!
 //! `fq` sends the packets of one connection in the order of their departure, but looks at a connection again only when its
-//! first packet is due, and it takes time to sort what it gets. So packets that are not to wait go past it: it is in a class of
-//! HTB, for which the program marks those that wait.
+//! first packet is due, and it takes time to sort what it gets. So `fq` is in a class of HTB: the program marks packets that
+//! are to wait for this class, and all others go past it.
 
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -26,11 +26,12 @@ use crate::bpf::{
     self, Assembler, Do, Kind, Map, Program, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, Register, Sees, Size, When,
 };
 
-/// Key: address as IPv6, the client's port and the service's in network order, both 0 for all connections.
+/// Bytes of a map key: address as IPv6, then the ports of client and service in network order (both 0 for all connections of
+/// the address).
 const KEY_BYTES: usize = 20;
-/// Value of a map element: delay and expiry in ns, kind of packets, padding.
+/// Bytes of a map value: delay and expiry in ns, kind of packets, padding.
 const VALUE_BYTES: usize = 24;
-/// Offsets of these in the value.
+/// Offsets of delay, expiry and kind in a map value, in bytes.
 const DELAY: i16 = 0;
 const EXPIRES: i16 = 8;
 const KIND: i16 = 16;
@@ -44,7 +45,7 @@ const PROTOCOL: i16 = 16;
 const PRIORITY: i16 = 32;
 const DEPARTURE: i16 = 152;
 
-/// Helper functions of the kernel.
+/// Numbers of the kernel's BPF helper functions.
 const MAP_LOOKUP: i32 = 1;
 const CLOCK: i32 = 5;
 const LOAD_BYTES_RELATIVE: i32 = 68;
@@ -59,19 +60,20 @@ const NEXT: i32 = -1;
 /// The packet's priority that makes HTB send it through the class of delayed packets.
 const WAITS: i32 = CLASS as i32;
 const PROTOCOL_TCP: i32 = 6;
-/// The code for a length of 0, which only segments too long for the field have.
+/// Length in bytes that is assumed where the IP header says 0, as in segments too long for the field.
 const LONG: i32 = 65_535;
-/// An element is renewed once a third of its timeout has passed, so that a tick or two may be late.
+/// An element of the map is renewed after its timeout divided by this, so that ticks may be late.
 const RENEW_AFTER: u32 = 3;
-/// The most elements renewed in one tick, so that those made together are soon renewed apart from each other.
+/// Most elements renewed in one tick, so that elements written together are later renewed at different ticks.
 const RENEW_AT_ONCE: usize = 4_096;
-/// Once half of its timeout has passed, an element is renewed beyond that number: later it might end first.
+/// After its timeout divided by this, an element is renewed even beyond [`RENEW_AT_ONCE`], because it might expire.
 const RENEW_AT_LATEST: u32 = 2;
-/// The program is taken off the devices when no client has been throttled for so long: it costs every packet, and to put it
-/// back takes no longer than a hold.
+/// Time without a throttled client after which the program is detached from the devices, because it costs every packet.
+/// Attaching it again takes no longer than writing a hold.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Reads bytes that lie `offset` after the beginning of the network header.
+/// Emits a copy of `bytes` bytes, at `offset` from the network header, to the stack at `to`; the program jumps to `otherwise`
+/// if the packet is too short.
 fn read(program: &mut Assembler, offset: Register, to: i16, bytes: i32, otherwise: crate::bpf::Label) {
     const FROM_NETWORK_HEADER: i32 = 1;
     program.set(R1, R6);
@@ -84,13 +86,13 @@ fn read(program: &mut Assembler, offset: Register, to: i16, bytes: i32, otherwis
     program.jump_when(When::Unequal, R0, 0, otherwise);
 }
 
-/// Two bytes as they lie in memory, as the program loads them.
+/// The number that the program loads where a packet has `n` in network order.
 fn in_memory(n: u16) -> i32 {
     i32::from(u16::from_ne_bytes(n.to_be_bytes()))
 }
 
-/// The program. R6: the packet; R7: length after the IP header, then whether there is payload; R8: the hold; R9: where the
-/// TCP header is, then the time.
+/// Assembles the program. Registers: R6: the packet; R7: length after the IP header, then whether there is payload; R8: the
+/// hold; R9: offset of the TCP header, then the time.
 fn program(holds: &Map, ports: &[u16]) -> Assembler {
     let mut p = Assembler::default();
     let [v6, tcp, known, found, acks, hold, pass] = std::array::from_fn(|_| p.label());
@@ -232,7 +234,7 @@ fn value(hold: &Hold, expires_ns: u64) -> [u8; VALUE_BYTES] {
     value
 }
 
-/// The program's clock.
+/// The clock that the program reads (CLOCK_MONOTONIC), in nanoseconds.
 fn clock_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -245,14 +247,14 @@ enum Attached {
     Filter,
 }
 
-/// The program and its map.
+/// The BPF program that sets departure times, and its map of holds.
 #[derive(Debug)]
 pub(crate) struct Departures {
     map: Map,
     program: Program,
-    /// The filters that attach the program, and outlive this process; without them links do, which end with it.
+    /// Filters by which the program is attached, which outlive this process; `None`: links, which end with it.
     filters: Option<Filters>,
-    /// Devices that it is to see, each with what attaches it: nothing while no client is throttled.
+    /// Devices at which the program is used, each with its attachment; `None` while no client is throttled.
     devices: Vec<(u32, Option<Attached>)>,
     /// When a client was throttled last.
     needed: Option<Instant>,
@@ -261,29 +263,29 @@ pub(crate) struct Departures {
 }
 
 impl Departures {
-    /// Loads the program; no packet meets it yet.
+    /// Loads the program for packets from `ports`, with a map for `most` holds; it is not attached yet.
     pub(crate) fn load(ports: &[u16], most: usize) -> Result<Self, Errno> {
         let map = Map::new(Kind::Hash, KEY_BYTES, VALUE_BYTES, most)?;
         let program = Program::load(Sees::Packets, program(&map, ports))?;
         Ok(Self { map, program, filters: None, devices: Vec::new(), needed: None, held: Vec::new() })
     }
 
-    /// True if the kernel has links to attach the program by, tried on this device.
+    /// True if the kernel can attach the program by a link, tried on this device.
     pub(crate) fn has_links(&self, device: u32) -> bool {
         !matches!(self.program.attach_to_egress(device), Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP))
     }
 
-    /// Filters attach it from now on, not links.
+    /// Attaches the program by filters from now on, not by links.
     pub(crate) fn use_filters(&mut self, filters: Filters) {
         self.filters = Some(filters);
     }
 
-    /// True if its attachment ends with this process; else the sentinel has to remove it.
+    /// True if the program's attachment ends with this process; otherwise the sentinel has to remove it.
     pub(crate) fn ends_with_process(&self) -> bool {
         self.filters.is_none()
     }
 
-    /// Lets it see what leaves by a device, whenever a client is throttled.
+    /// Attaches the program to a device; from now on it is attached there whenever a client is throttled.
     pub(crate) fn attach(&mut self, device: u32) -> Result<(), Refused> {
         // The kernel refuses a program that is there already.
         self.forget(device);
@@ -299,12 +301,12 @@ impl Departures {
         }
     }
 
-    /// A device is no more.
+    /// Forgets a device, such as one that is gone, and ends its link if it has one.
     pub(crate) fn forget(&mut self, device: u32) {
         self.devices.retain(|(known, _)| *known != device);
     }
 
-    /// Attaches the program anew where another program took it from a device; returns whether that was so.
+    /// Attaches the program to the device again if another program has detached it; true if so.
     pub(crate) fn repair(&mut self, device: u32) -> Result<bool, Refused> {
         let is_attached = |(known, attached): &(u32, Option<Attached>)| match (attached, &self.filters) {
             (Some(Attached::Link(link)), _) if *known == device => bpf::is_attached(link),
@@ -320,7 +322,8 @@ impl Departures {
         Ok(false)
     }
 
-    /// Every packet pays for the program, so that it is attached only while a client is throttled, or was until just now.
+    /// Attaches the program when a client is throttled, and detaches it [`LINGER`] after the last one was, because it costs
+    /// every packet.
     fn follow_need(&mut self, now: Instant) -> Result<(), Errno> {
         if !self.held.is_empty() {
             self.needed = Some(now);
@@ -353,8 +356,8 @@ impl Departures {
         failure
     }
 
-    /// Makes exactly `holds` be in force, none longer than `maximum` and each until `timeout` from now. Writes what is
-    /// different or due for renewal; returns whether it wrote anything.
+    /// Puts exactly `holds` in force, with no delay above `maximum`. An element that is written expires after `timeout`; only
+    /// elements that differ or are due for renewal are written. True if the map was changed.
     pub(crate) fn set(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! The program on packets, as the kernel runs it; skipped without the privilege.
+//! Tests of the program as the kernel runs it, on packets made here; skipped without the privilege to load it.
 
 use rustix::thread::UnshareFlags;
 
@@ -8,7 +8,7 @@ use crate::apart::{apart, skip};
 const DEPARTURE_AT: usize = DEPARTURE as usize;
 const PRIORITY_AT: usize = PRIORITY as usize;
 const DELAY_NS: u64 = 5_000_000;
-/// Far above what these tests hold by.
+/// Longest delay allowed in these tests, far above what they use.
 const MAXIMUM: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -22,7 +22,7 @@ fn loaded() -> Option<Departures> {
     }
 }
 
-/// An Ethernet frame with a TCP segment from this port of ours.
+/// An Ethernet frame with a TCP segment from `service_port` to a client.
 fn frame(to: &str, service_port: u16, client_port: u16, payload: usize, ip_options: usize) -> Vec<u8> {
     let mut tcp = vec![0; 32 + payload];
     tcp[..2].copy_from_slice(&service_port.to_be_bytes());
@@ -52,9 +52,9 @@ fn frame(to: &str, service_port: u16, client_port: u16, payload: usize, ip_optio
 
 #[derive(Debug, PartialEq)]
 enum Fate {
-    /// As if there were no program: past the class in which others wait.
+    /// The packet is not marked, and goes past the class of delayed packets.
     Untouched,
-    /// By about the delay of these tests.
+    /// The packet is marked to wait, for about [`DELAY_NS`].
     Held,
 }
 
@@ -154,7 +154,7 @@ fn a_hold_that_nobody_renews_ends_by_itself() {
     assert!(started.elapsed() >= timeout, "gone after {:?}", started.elapsed());
 }
 
-/// In a network namespace of the test's own, whose loopback device is down and carries nothing.
+/// Runs `test` in a network namespace of its own, whose loopback device is down and carries nothing.
 fn in_a_namespace(test: impl FnOnce(Departures) + Send + 'static) {
     apart(UnshareFlags::NEWNET, || {
         if let Some(departures) = loaded() {
@@ -165,7 +165,7 @@ fn in_a_namespace(test: impl FnOnce(Departures) + Send + 'static) {
 
 const LOOPBACK: u32 = 1;
 
-/// While nobody is held the program is there no longer than somebody might be held again.
+/// Checks that the program is attached while a client is held, and detached 5 s after the last hold.
 fn comes_and_goes(departures: &mut Departures, attached: impl Fn() -> u32) {
     assert_eq!(attached(), 1);
     let start = Instant::now();

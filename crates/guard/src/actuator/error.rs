@@ -1,11 +1,11 @@
-//! Errors of setting something.
+//! Errors of actuators.
 
 use std::path::PathBuf;
 
 use evenkeel_policy::figures::counted;
 use rustix::io::Errno;
 
-/// Why an actuator could not do its work. Nothing is left half done by a refusal: it comes before the first change.
+/// Why an actuator could not do its work. A refusal comes before the first change, so that nothing is left half done.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,7 +20,7 @@ pub enum Error {
     /// There is no network device of this name.
     #[error("there is no network device {device}: see `ip link` for the names")]
     NoDevice {
-        /// As it was named.
+        /// The name as configured.
         device: String,
     },
     /// The device has a configured queueing discipline, and we never replace that.
@@ -31,10 +31,10 @@ pub enum Error {
     ForeignQdisc {
         /// Network device.
         device: String,
-        /// Kind and number of its root.
+        /// Kind and number of its root queueing discipline.
         found: String,
     },
-    /// Filters are needed where the older `ingress` is in their place.
+    /// The device has the older `ingress` in the place of `clsact`, which our filters need.
     #[error(
         "{device} has the queueing discipline ingress, which stands where clsact is needed; Evenkeel does not replace it. \
          Use clsact in its place (`tc qdisc replace dev {device} clsact`), which has all that ingress has"
@@ -48,7 +48,7 @@ pub enum Error {
     Missing {
         /// Name of the part.
         what: &'static str,
-        /// Module that has it.
+        /// Kernel module that provides the part.
         module: &'static str,
     },
     /// The kernel does not take the program that sets departure times.
@@ -63,7 +63,7 @@ pub enum Error {
          CAP_SYS_ADMIN; before 5.11 also with `ulimit -l unlimited`)"
     )]
     NotAllowed {
-        /// The attempt.
+        /// The attempted action, as an infinitive for the message.
         doing: &'static str,
     },
     /// Another agent is running.
@@ -81,7 +81,7 @@ pub enum Error {
     /// Any other refusal of the kernel.
     #[error("cannot {doing}: {cause}")]
     Kernel {
-        /// The attempt.
+        /// The attempted action, as an infinitive for the message.
         doing: &'static str,
         /// The kernel's answer.
         cause: Errno,
@@ -89,11 +89,11 @@ pub enum Error {
     /// A file could not be read or written.
     #[error("cannot {doing} {path}: {cause}")]
     File {
-        /// The attempt.
+        /// The attempted action, as an infinitive for the message.
         doing: &'static str,
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         cause: std::io::Error,
     },
     /// An OSD's option could not be read or set.
@@ -122,24 +122,24 @@ pub enum Error {
     JournalFormat {
         /// The journal.
         path: PathBuf,
-        /// From 1.
+        /// Number of the line, from 1.
         line: usize,
         /// The fault.
         problem: String,
     },
-    /// Settings are not as before the agent.
+    /// Some settings could not be restored to their values before the agent.
     #[error(
         "{} could not be put back; the journal keeps what is left for the next `evenkeel guard reset`",
         counted(*failures as u64, "setting")
     )]
     NotPutBack {
-        /// How many.
+        /// Number of settings that were not restored.
         failures: usize,
     },
 }
 
 impl Error {
-    /// The error for an answer of the kernel.
+    /// The error for a refusal of the kernel; `doing` is the attempted action, as an infinitive.
     pub(crate) fn kernel(doing: &'static str, cause: Errno) -> Self {
         match cause {
             Errno::PERM | Errno::ACCESS => Self::NotAllowed { doing },

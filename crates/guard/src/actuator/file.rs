@@ -11,20 +11,20 @@ pub struct FileKnob {
     path: PathBuf,
     /// The file's content after our last write.
     ours: Option<String>,
-    /// The value before us.
+    /// The content before our first change.
     before: Option<String>,
 }
 
 /// The result of [`FileKnob::set`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Written {
-    /// It was so already.
+    /// The file had this content already.
     Same,
-    /// It is now.
+    /// The file has been written.
     Changed,
-    /// Another program changed it since our last write. It stays as that program set it.
+    /// Another program has changed the file since our last write; it is left alone.
     Foreign {
-        /// The value found.
+        /// The file's present content.
         found: String,
     },
 }
@@ -35,7 +35,7 @@ impl FileKnob {
         Self { path: path.into(), ours: None, before: None }
     }
 
-    /// Sets it, with what was there before written to the journal first.
+    /// Writes `value` to the file; the earlier content goes to the journal first.
     ///
     /// # Errors
     /// [`Error::File`] when the file or the journal cannot be read or written.
@@ -58,7 +58,7 @@ impl FileKnob {
         Ok(Written::Changed)
     }
 
-    /// Puts back what was there before, unless another program changed it meanwhile.
+    /// Restores the content before our first change, unless another program has changed the file since.
     ///
     /// # Errors
     /// As [`set`](Self::set).
@@ -78,7 +78,7 @@ pub(crate) fn read(path: &Path) -> Result<String, Error> {
     })
 }
 
-/// One write call, as the kernel's files want it; never creates a file.
+/// Writes `value` and a line end in one call, as the kernel's files require; never creates a file.
 pub(crate) fn write(path: &Path, value: &str) -> Result<(), Error> {
     use std::io::Write as _;
     let failed = |cause| Error::File { doing: "write", path: path.to_owned(), cause };

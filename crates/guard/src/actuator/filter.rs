@@ -1,8 +1,8 @@
-//! Programs at the egress of a device by a filter of traffic control: what kernels before 6.6 have, without links.
+//! Attaches programs to the egress of a device by a traffic-control filter, for kernels without links (before 6.6).
 //!
-//! The filter (`cls_bpf`, direct action) hangs on `clsact`, which is no queueing discipline of packets and stands beside the
-//! root. Neither ends with a process: the journal, the sentinel and `guard reset` remove them, and the program looks at its
-//! holds' expiry until then. Ours is known by number, priority and name.
+//! The filter (`cls_bpf`, direct action) hangs on `clsact`, which queues no packets and stands beside the root queueing
+//! discipline. Filter and `clsact` outlive the process: the journal, the sentinel and `guard reset` remove them, and until
+//! then the program ignores expired holds. Our filter is recognised by number, priority and name.
 
 use rustix::io::Errno;
 
@@ -13,30 +13,30 @@ const NEW_FILTER: u16 = 44;
 const DELETE_FILTER: u16 = 45;
 const GET_FILTER: u16 = 46;
 
-/// Where `clsact` stands, and the lists of filters that hang on it.
+/// Handles: the parent of `clsact`, `clsact` itself, and its lists of filters.
 const CLSACT_PARENT: u32 = 0xffff_fff1;
 const CLSACT: u32 = 0xffff_0000;
 const INGRESS: u32 = 0xffff_fff2;
 const EGRESS: u32 = 0xffff_fff3;
 
-/// Attributes of `cls_bpf`.
+/// Numbers of the netlink attributes of `cls_bpf`.
 const PROGRAM: u16 = 6;
 const NAME: u16 = 7;
 const FLAGS: u16 = 8;
-/// The program's answer is the verdict.
+/// Flag of `cls_bpf`: the program's result is the verdict on the packet.
 const DIRECT_ACTION: u32 = 1;
 
 const OUR_NAME: &str = "evenkeel";
 const OUR_NUMBER: u32 = 1;
-/// After what others put first; below what the kernel hands out itself (from 0xc000 on).
+/// Priority of our filter: after the low numbers of others, and below those that the kernel assigns (from 0xc000 on).
 const OUR_PRIORITY: u32 = 0x7ee1;
-/// In network order, as filters name them.
+/// The protocol of our filter: all (ETH_P_ALL), in network byte order.
 const ALL_PROTOCOLS: u16 = 3_u16.to_be();
 
 /// Why no filter can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// The kernel lacks a part, which this module has.
+    /// The kernel lacks a part that this module provides.
     Missing(&'static str),
     /// The older `ingress` stands where `clsact` would.
     Ingress,
@@ -117,7 +117,7 @@ impl Filters {
         Ok(self.qdiscs.list(device)?.iter().any(|q| q.kind == "clsact"))
     }
 
-    /// Lets the program see what leaves by a device. One of ours that is there is replaced.
+    /// Attaches the program with this descriptor to the egress of a device. An earlier filter of ours is replaced.
     pub(crate) fn attach(&self, device: u32, program: i32) -> Result<(), Refused> {
         let found = self.qdiscs.list(device).map_err(Refused::Other)?;
         if found.iter().any(|q| q.kind == "ingress") {
@@ -132,7 +132,7 @@ impl Filters {
         self.socket.tell(&filter).map_err(|e| refused(e, "cls_bpf"))
     }
 
-    /// Takes our filter away; `clsact` and what others hung on it stay. The result is whether it was there.
+    /// Removes our filter; `clsact` and the filters of others stay. True if our filter was there.
     pub(crate) fn detach(&self, device: u32) -> Result<bool, Errno> {
         if !self.is_attached(device)? {
             return Ok(false);
@@ -140,12 +140,13 @@ impl Filters {
         gone(self.socket.tell(&remove_filter(device)))
     }
 
-    /// True if our filter is there.
+    /// True if our filter is on the device.
     pub(crate) fn is_attached(&self, device: u32) -> Result<bool, Errno> {
         Ok(self.list(device, EGRESS)?.iter().any(Filter::is_ours))
     }
 
-    /// Takes our filter away, and with it `clsact` if nothing else hangs on it and it was ours to make.
+    /// Removes our filter, and `clsact` too if we made it (`made_clsact`) and no other filter hangs on it. True if anything
+    /// was removed.
     pub(crate) fn remove(&self, device: u32, made_clsact: bool) -> Result<bool, Errno> {
         if !self.has_clsact(device)? {
             return Ok(false);
@@ -174,14 +175,14 @@ impl Filters {
 
 #[cfg(test)]
 impl Filters {
-    /// One as another program would put it beside ours.
+    /// Adds a filter as another program would, beside ours.
     pub(crate) fn attach_foreign(&self, device: u32, program: i32) {
         let foreign = (1 << 16) | u32::from(ALL_PROTOCOLS);
         self.socket.tell(&make_filter(device, program, foreign, "foreign")).unwrap();
     }
 }
 
-/// Treats an object that had gone before it was taken away as success.
+/// Counts an object that was gone before it was removed as success (false).
 fn gone(result: Result<(), Errno>) -> Result<bool, Errno> {
     match result {
         Ok(()) => Ok(true),

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 pub enum Client {
     /// Everything that the service ports send to this address.
     Address(IpAddr),
-    /// One TCP connection: for clients behind one address (network address translation), and for a client that uses
-    /// two pools. Goes before [`Client::Address`].
+    /// One TCP connection: for clients behind one address (network address translation), and for a client that uses two
+    /// pools. Takes precedence over [`Client::Address`].
     Connection {
         /// The client's address.
         address: IpAddr,
@@ -24,8 +24,7 @@ pub enum Client {
 }
 
 impl Client {
-    /// The same client with an IPv4 address that a dual-stack socket reported as IPv6 turned back into what is on the
-    /// wire.
+    /// The same client with its plain IPv4 address where a dual-stack socket reported that as IPv6.
     pub(crate) fn canonical(self) -> Self {
         match self {
             Self::Address(address) => Self::Address(address.to_canonical()),
@@ -36,7 +35,7 @@ impl Client {
     }
 }
 
-/// Which packets that are sent to a client wait.
+/// The packets to a client that are delayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Packets {
@@ -45,23 +44,23 @@ pub enum Packets {
     Acknowledgements,
     /// TCP segments with payload: slows a client that reads.
     Data,
-    /// Both: works on every client, and slows both what it reads and what it writes.
+    /// All TCP segments: works on every client, and slows both what it reads and what it writes.
     All,
 }
 
 /// A delay for one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
-    /// Which packets.
+    /// The packets that are delayed.
     pub packets: Packets,
-    /// How long each waits. Rounded up to the next step; zero means not at all.
+    /// Delay of each packet, exact to 1 ns; zero means no delay.
     pub delay: Duration,
 }
 
 impl Hold {
     const NONE: Self = Self { packets: Packets::All, delay: Duration::ZERO };
 
-    /// Of two holds for one client the longer, and of all packets if they differ in that.
+    /// Combines two holds for one client: the longer delay, and all packets if the two differ in that.
     pub(crate) fn or_longer(self, other: Self) -> Self {
         if self.delay.is_zero() {
             return other;
@@ -74,30 +73,30 @@ impl Hold {
     }
 }
 
-/// All that is throttled at one time, in the order of clients.
+/// The delays of all throttled clients at one time, in the order of clients.
 ///
-/// Places for clients who might be held stay the same while delays change, so that a decision about a hundred thousand
-/// writes what it changes and moves nothing.
+/// An entry with a delay of zero keeps the place of a client that is not throttled now. Places stay the same while delays
+/// change, so that a decision about 100,000 clients writes only what it changes and moves no entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holds(Vec<(Client, Hold)>);
 
 impl Holds {
-    /// No client is throttled.
+    /// Holds without any client.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// Places for these clients, none of whom is held yet.
+    /// Holds with a place for each of these clients, none of which is throttled yet.
     pub(crate) fn places(clients: impl IntoIterator<Item = Client>) -> Self {
         clients.into_iter().map(|client| (client, Hold::NONE)).collect()
     }
 
-    /// Where a client's place is.
+    /// Index of a client's place; `None` if it has none.
     pub(crate) fn place(&self, client: &Client) -> Option<usize> {
         self.0.binary_search_by(|(held, _)| held.cmp(client)).ok()
     }
 
-    /// Changes the hold at a place.
+    /// The hold at a place, to be changed.
     pub(crate) fn at(&mut self, place: usize) -> Option<&mut Hold> {
         self.0.get_mut(place).map(|(_, hold)| hold)
     }
@@ -107,18 +106,18 @@ impl Holds {
         self.0.iter_mut().for_each(|(_, hold)| *hold = Hold::NONE);
     }
 
-    /// How a client is held; `None` if it is not.
+    /// The hold of a client; `None` if it is not throttled.
     pub fn get(&self, client: &Client) -> Option<&Hold> {
         let hold = self.place(client).and_then(|place| self.0.get(place)).map(|(_, hold)| hold);
         hold.filter(|hold| !hold.delay.is_zero())
     }
 
-    /// The clients with their holds, in order.
+    /// The throttled clients with their holds, in the order of clients.
     pub fn iter(&self) -> impl Iterator<Item = (&Client, &Hold)> {
         self.0.iter().filter(|(_, hold)| !hold.delay.is_zero()).map(|(client, hold)| (client, hold))
     }
 
-    /// How many are held. O(n).
+    /// Number of throttled clients. O(places).
     pub fn len(&self) -> usize {
         self.iter().count()
     }
@@ -130,7 +129,7 @@ impl Holds {
 }
 
 impl FromIterator<(Client, Hold)> for Holds {
-    /// Of several holds for one client the longest counts, and of all packets if they differ in that.
+    /// Several holds for one client are combined: the longest delay, and all packets if they differ in that.
     fn from_iter<I: IntoIterator<Item = (Client, Hold)>>(holds: I) -> Self {
         let mut all: Vec<_> = holds.into_iter().map(|(client, hold)| (client.canonical(), hold)).collect();
         all.sort_by_key(|(client, _)| *client);

@@ -1,7 +1,7 @@
 //! `io.max` of cgroup v2: the limits of a group on one device.
 //!
-//! A row is `MAJOR:MINOR rbps=N wbps=N riops=N wiops=N`, each number or `max`; a device without limits has none. One write
-//! changes one device's row, so that what others set for other devices stays as it is.
+//! A row is `MAJOR:MINOR rbps=N wbps=N riops=N wiops=N`, each number or `max`; a device without limits has no row. One write
+//! changes the row of one device; the limits of other devices stay as other programs set them.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ impl Limits {
     /// The limits on `device` in the text of an `io.max`; none if it has no row.
     ///
     /// # Errors
-    /// A row of this device that is not the kernel's.
+    /// If the row of this device is not in the kernel's format.
     pub fn of(text: &str, device: DeviceNumber) -> Result<Self, Fault> {
         for (index, line) in text.lines().enumerate() {
             let mut words = line.split_ascii_whitespace();
@@ -43,7 +43,7 @@ impl Limits {
         Ok(Self::NONE)
     }
 
-    /// These, and where there is none, those of `found`.
+    /// These limits; where one is `None`, that of `found`.
     fn over(self, found: Self) -> Self {
         Self {
             rbps: self.rbps.or(found.rbps),
@@ -96,31 +96,31 @@ impl std::str::FromStr for Limits {
     }
 }
 
-/// The result of a change.
+/// The result of setting one row with [`set_all`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It was so already: nothing was written.
+    /// The row had these limits already; nothing was written.
     Same,
-    /// It is now.
+    /// The row has been written.
     Made,
-    /// Another program has changed the row since our last write: it stays so from now on.
+    /// Another program has changed the row since our last write, to these limits; it is left alone from now on.
     Foreign(Limits),
     /// The group is gone, and its limits with it.
     Gone,
 }
 
-/// The row of one group and device.
+/// The row of one device in the `io.max` of one group.
 #[derive(Debug)]
 pub struct IoMax {
     path: PathBuf,
     device: DeviceNumber,
-    /// The limits before us.
+    /// The limits before our first change.
     before: Option<Limits>,
     /// The limits after our last write.
     ours: Option<Limits>,
-    /// True if another program has set it since.
+    /// True if another program has changed the row since our last write.
     foreign: bool,
-    /// The limits found by the last look, until something is set.
+    /// The limits found by the last [`IoMax::read`]; `None` once [`set_all`] has used them.
     found: Option<Limits>,
 }
 
@@ -130,12 +130,12 @@ impl IoMax {
         Self { path: group.join("io.max"), device, before: None, ours: None, foreign: false, found: None }
     }
 
-    /// True if another program has changed it since our last write. It is left alone then.
+    /// True if another program has changed the row since our last write; the row is then left alone.
     pub fn is_foreign(&self) -> bool {
         self.foreign
     }
 
-    /// The limits before us, once something was set.
+    /// The limits before our first change; `None` until something was set.
     pub fn before(&self) -> Option<Limits> {
         self.before
     }
@@ -144,7 +144,7 @@ impl IoMax {
         Knob::IoMax { path: self.path.clone(), device: self.device.to_string() }
     }
 
-    /// Reads the limits; `None` if the group is gone. Notices whether it is what we set.
+    /// Reads the limits in force; `None` if the group is gone. Notices whether another program has changed them.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -156,22 +156,22 @@ impl IoMax {
         Ok(self.found)
     }
 
-    /// Puts back what was there before, unless another program has changed it meanwhile.
+    /// Restores the limits before our first change, unless another program has changed the row since.
     ///
     /// # Errors
-    /// [`Error::File`]; the journal keeps it.
+    /// [`Error::File`]; the setting then stays in the journal.
     pub fn restore(self, journal: &mut Journal) -> Result<Restored, Error> {
         journal.restore(&self.knob())
     }
 }
 
-/// Sets rows, each with what its group is to have; a limit that is `None` is as it was before us. Compares first, with what the last
-/// [`IoMax::read`] found if that was not used yet; what was there before goes to the journal in one piece, before anything is
-/// written.
+/// Sets rows, each to the limits wanted for its group; a limit that is `None` gets its value from before our first change.
+/// Writes only rows that differ from what the last [`IoMax::read`] found; a row whose result was used already is read again.
+/// The limits before our first change go to the journal in one piece before the first write.
 ///
 /// # Errors
-/// What keeps the journal from being written: nothing is changed then. Errors about single rows are in the answer, which has
-/// one entry for each row.
+/// If the journal cannot be written; before the first write of a row, nothing has been changed then. Errors of single rows
+/// are in the result, which has one entry for each row.
 pub fn set_all(journal: &mut Journal, rows: &mut [(&mut IoMax, Limits)]) -> Result<Vec<Result<Change, Error>>, Error> {
     let mut results = Vec::with_capacity(rows.len());
     let mut intended = Vec::new();
@@ -251,14 +251,14 @@ fn row(path: &Path, device: DeviceNumber) -> Result<Option<Limits>, Error> {
     })
 }
 
-/// True if the group is gone. A kernel without the controller has no such file either, which is found out before; and
-/// the kernel's answer is the same when the device is gone, while the group is there.
+/// True if the error means that the group is gone. Its file is also missing in a kernel without the io controller, which is
+/// found out before; and ENODEV also comes when the device is gone, so that the path is looked at.
 fn gone(error: &Error) -> bool {
     let Error::File { path, cause, .. } = error else { return false };
     cause.kind() == std::io::ErrorKind::NotFound || cause.raw_os_error() == Some(libc::ENODEV) && !path.exists()
 }
 
-/// Puts a row back for the journal: `before` and `seen` are as [`Limits`] are written.
+/// Restores a row by its journal entry; `before` and `seen` are spelled as [`Limits`] are printed.
 pub(crate) fn put_back(path: &Path, device: &str, before: &str, seen: Option<&str>) -> Result<Restored, Error> {
     let odd = |problem: String| Error::File {
         doing: "put back",

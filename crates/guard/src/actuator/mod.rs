@@ -1,6 +1,7 @@
 //! Actuators: plan, apply, restore.
 //!
-//! Packets to a client wait until a departure time that a BPF program sets; none is dropped (`departure.rs`). Queueing disciplines and program are made once; a tick changes the program's map only.
+//! Packets to a throttled client wait until a departure time that a BPF program sets; none is dropped (`departure.rs`).
+//! Queueing disciplines and program are made once; a tick changes only the program's map.
 
 pub mod ceph_option;
 mod delay;
@@ -16,7 +17,7 @@ mod qdisc;
 mod queue_length;
 mod restore;
 
-/// Reads a netlink datagram as all of its readers do.
+/// Parses a netlink datagram with every parser that reads one, for fuzzing.
 #[cfg(feature = "fuzz")]
 pub(crate) fn read_netlink(bytes: &[u8]) {
     let mut left = bytes.len();

@@ -18,14 +18,14 @@ pub(crate) const EXCLUSIVE: u16 = 0x200;
 pub(crate) const CREATE: u16 = 0x400;
 
 const NESTED: u16 = 0x8000;
-/// The top two bits of an attribute's type say how it is encoded.
+/// Mask for the type of an attribute; the two bits above say how the attribute is encoded.
 const TYPE_MASK: u16 = 0x3fff;
 const HEADER_BYTES: usize = 16;
 const KIND_ERROR: u16 = 2;
 const KIND_DONE: u16 = 3;
-/// The kernel answers within microseconds; longer than this means that it never will.
+/// Longest wait for an answer of the kernel, which takes microseconds as a rule.
 const REPLY_LIMIT: Duration = Duration::from_secs(2);
-/// The kernel builds dumps in chunks of at most this size when the reader's buffer is as large.
+/// Bytes of the receive buffer. The kernel builds dumps in chunks of at most this size if the buffer has room for them.
 const RECEIVE_BYTES: usize = 64 << 10;
 
 /// One message to the kernel.

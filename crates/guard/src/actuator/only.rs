@@ -11,23 +11,23 @@ use rustix::io::Errno;
 
 use super::error::Error;
 
-/// Beside the journal of the packaged agent.
+/// Folder of the lock, which also holds the journal of the packaged agent.
 const FOLDER: &str = "/run/evenkeel";
-/// Of the thread, as the sockets are that it opens.
+/// The network namespace of this thread, in which it opens its sockets.
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
-/// Access for the owner alone: a process that can open a file can lock it.
+/// Mode of the folder: access for its owner alone, because a process that can open a file can lock it.
 const PRIVATE_FOLDER: u32 = 0o700;
 const PRIVATE_FILE: u32 = 0o600;
 const OPEN_TO_OTHERS: u32 = 0o077;
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// The right to set anything in this network namespace. Goes with the process that has it.
+/// The right to set anything in this network namespace: a lock that the kernel releases when the process ends.
 #[derive(Debug)]
 pub(crate) struct Only(#[expect(dead_code, reason = "locked as long as it is open")] File);
 
 impl Only {
     /// # Errors
-    /// [`Error::AnotherAgent`] while another process has it, [`Error::LockNotOurs`] where another user could have it,
+    /// [`Error::AnotherAgent`] while another process has the lock, [`Error::LockNotOurs`] where another user could take it,
     /// [`Error::File`].
     pub(crate) fn take() -> Result<Self, Error> {
         Self::of(Path::new(FOLDER))
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder that is removed with the value.
+    /// A folder that is removed when this value is dropped.
     struct Folder(PathBuf);
 
     impl Folder {

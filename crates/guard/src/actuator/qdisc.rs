@@ -1,5 +1,5 @@
-//! The root of a device while packets may wait there: HTB, which lets all that is not marked straight through to the device,
-//! with one class of `fq`, which keeps each packet until its departure time.
+//! The root queueing discipline of a device whose packets may be delayed: HTB, which sends unmarked packets straight to the
+//! device, with one class of `fq`, which keeps each packet until its departure time.
 
 use std::time::{Duration, Instant};
 
@@ -17,17 +17,17 @@ pub(crate) const OPTIONS: u16 = 2;
 const STATISTICS: u16 = 7;
 
 const ROOT: u32 = u32::MAX;
-/// Our root's major number: by it we know our own. Outside what the kernel hands out itself (from 0x8001 on).
+/// Major number of our root, by which we recognise it; not one that the kernel assigns (from 0x8001 on).
 pub(crate) const MAJOR: u32 = 0x7ee1 << 16;
-/// Packets that may wait. `fq` has room for 10,000 by itself, and 100 of a connection.
+/// Most packets that may wait, of all connections and of one. The defaults of `fq` are 10,000 and 100.
 const LIMIT: u32 = 100_000;
-/// The rate of an HTB class, 100 GBit/s: it must never be what throttles a packet.
+/// Rate of an HTB class in bytes per second (100 Gbit/s): so high that it never throttles a packet.
 const RATE: u64 = 12_500_000_000;
-/// Burst of a class at that rate, in units of 64 ns: 10 ms.
+/// Burst of an HTB class at [`RATE`], in units of 64 ns: 10 ms.
 const BURST: u32 = 156_250;
 /// Bytes that a class sends before the next one's turn: a few of the largest packets that TCP hands over.
 const QUANTUM: u32 = 200_000;
-/// A packet waits no longer than the longest delay that settings allow, a second.
+/// Longest wait for delayed packets to leave before our root is removed; the longest delay that settings allow is 1 s.
 const DRAIN_LIMIT: Duration = Duration::from_millis(1_100);
 const DRAIN_POLL: Duration = Duration::from_millis(2);
 const ETHERNET: u8 = 1;
@@ -39,39 +39,39 @@ pub(crate) struct Qdisc {
     pub(crate) handle: u32,
     pub(crate) root: bool,
     device: u32,
-    /// Packets dropped so far, it itself and what is under it.
+    /// Packets dropped so far by this queueing discipline and those under it.
     pub(crate) drops: u64,
     /// Packets that wait in it now.
     waiting: u32,
 }
 
 impl Qdisc {
-    /// Made by the kernel as the device's default, so that it comes back when ours is removed. Only a default one has
-    /// no number.
+    /// True if the kernel made it as the device's default, which comes back when ours is removed. Only a default one has no
+    /// number.
     pub(crate) fn is_default(&self) -> bool {
         self.handle == 0
     }
 
-    /// A root made by us.
+    /// True if it is a root that we made.
     pub(crate) fn is_ours(&self) -> bool {
         self.handle == MAJOR && self.kind == "htb"
     }
 
-    /// Packets wait there, on a device whose root is ours.
+    /// True if delayed packets wait in it, given that the device's root is ours.
     pub(crate) fn keeps_packets(&self) -> bool {
         self.kind == "fq"
     }
 
-    /// As `tc` prints it, for example `htb 1:`.
+    /// Kind and number as `tc` prints them, for example `htb 1:`.
     pub(crate) fn name(&self) -> String {
         format!("{} {:x}:", self.kind, self.handle >> 16)
     }
 }
 
-/// HTB's number of the class in which packets wait, as the priority of such a packet names it.
+/// HTB's number of the class in which packets wait; a packet with this number as its priority goes there.
 pub(crate) const CLASS: u32 = MAJOR | 1;
 
-/// The kernel's struct tcmsg.
+/// Writes the kernel's struct tcmsg.
 pub(crate) fn header(w: &mut Writer<'_>, device: u32, handle: u32, parent: u32, information: u32) {
     let mut bytes = [0; 20];
     bytes[4..8].copy_from_slice(&device.to_ne_bytes());
@@ -114,7 +114,7 @@ fn make_class(device: u32) -> Request {
     })
 }
 
-/// `fq` with room for what waits, and without pacing of its own: all it does is to keep packets until their departure.
+/// Request for an `fq` with room for [`LIMIT`] packets and without pacing: it only keeps packets until their departure time.
 fn make_queue(device: u32) -> Request {
     const PACKETS: u16 = 1;
     const PACKETS_OF_A_FLOW: u16 = 2;
@@ -152,10 +152,10 @@ pub(crate) struct Qdiscs {
     socket: Socket,
 }
 
-/// Which message of the kernel refused, and why.
+/// A request that the kernel refused, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// The object to be made.
+    /// Kind of the object to be made: `htb` or `fq`.
     pub(crate) what: &'static str,
     pub(crate) error: Errno,
 }
@@ -170,7 +170,8 @@ impl Qdiscs {
         self.dump(device, |q| q.device == device)
     }
 
-    /// The root of a device; `None` if that is the kernel's own. One message, where a list would have one for each queue.
+    /// The root of a device; `None` if it is built into the kernel. Takes one message, where [`Self::list`] gets one for each
+    /// queue.
     pub(crate) fn root(&self, device: u32) -> Result<Option<Qdisc>, Errno> {
         Ok(self.under(device, ROOT)?.filter(|q| q.root))
     }
@@ -196,13 +197,13 @@ impl Qdiscs {
         }
     }
 
-    /// Devices that have our root.
+    /// Indices of the devices that have our root.
     pub(crate) fn ours(&self) -> Result<Vec<u32>, Errno> {
         let ours = self.dump(0, |q| q.root && q.is_ours())?;
         Ok(ours.into_iter().map(|q| q.device).collect())
     }
 
-    /// Devices that have a queueing discipline of this kind.
+    /// Indices of the devices that have a queueing discipline of this kind.
     pub(crate) fn of_kind(&self, kind: &str) -> Result<Vec<u32>, Errno> {
         Ok(self.dump(0, |q| q.kind == kind)?.into_iter().map(|q| q.device).collect())
     }
@@ -233,8 +234,9 @@ impl Qdiscs {
         self.socket.tell(request).map_err(|error| Refused { what, error })
     }
 
-    /// Removes our root with all under it, once nothing waits there any more; whatever else is there stays. The kernel's
-    /// default comes back. Take the program away before, or packets go on coming. The result is whether there was anything of ours.
+    /// Removes our root with everything under it, after its packets have left or [`DRAIN_LIMIT`] has passed; a root of
+    /// another program stays. The kernel's default comes back. Detach the program before, or more packets arrive. True if our
+    /// root was there.
     pub(crate) fn remove(&self, device: u32) -> Result<bool, Errno> {
         if !self.list(device)?.iter().any(|q| q.root && q.is_ours()) {
             return Ok(false);
@@ -254,7 +256,7 @@ impl Qdiscs {
 
 #[cfg(test)]
 impl Qdiscs {
-    /// Makes our root without what belongs under it; false where the kernel has none.
+    /// Makes our root without its class and queue; false where the kernel has no HTB.
     pub(super) fn halve(&self, device: u32) -> bool {
         self.remove(device).unwrap();
         self.socket.tell(&make_root(device)).is_ok()
@@ -316,7 +318,7 @@ mod tests {
         assert_eq!(qdisc("htb", 0x1_0000).name(), "htb 1:");
     }
 
-    /// In a network namespace of the test's own, as the next one.
+    /// Runs in a network namespace of its own, like the next test.
     #[test]
     fn a_root_alone_is_not_whole() {
         const LOOPBACK: u32 = 1;
@@ -340,7 +342,7 @@ mod tests {
         });
     }
 
-    /// In a network namespace of the test's own, with its loopback device.
+    /// Runs in a network namespace of its own, on its loopback device.
     #[test]
     fn the_root_is_ours_while_it_is_there() {
         const LOOPBACK: u32 = 1;

@@ -1,7 +1,7 @@
 //! How many requests a disk may have in flight: `queue_depth`, `nr_requests`.
 //!
-//! A change of `nr_requests` stops the disk's queue for a moment, so that it is made only where it is worth it
-//! ([`Depth::change`]). The value that was there before us is never exceeded.
+//! A change of `nr_requests` stops the disk's queue for a moment, so that small changes are left out ([`Depth::change`]). The
+//! value before our first change is never exceeded.
 
 use evenkeel_control::slots::Depth;
 
@@ -17,7 +17,7 @@ pub struct QueueLength {
     knob: FileKnob,
     value: Option<u32>,
     before: Option<u32>,
-    /// True if the present value is ours.
+    /// True if the value in force was set by us.
     ours: bool,
     foreign: Option<String>,
     changes: u64,
@@ -35,27 +35,27 @@ impl QueueLength {
         &self.queue
     }
 
-    /// The value found by the last look.
+    /// The value that was read or set last, other programs' changes left out; `None` before the first [`Self::read`].
     pub fn value(&self) -> Option<u32> {
         self.value
     }
 
-    /// The value before us.
+    /// The value before our first change.
     pub fn before(&self) -> Option<u32> {
         self.before
     }
 
-    /// The value that another program has set since our last change. It is left alone as long as it is so.
+    /// The value that another program has set since our last change; until our value is back, the setting is left alone.
     pub fn foreign(&self) -> Option<&str> {
         self.foreign.as_deref()
     }
 
-    /// Times that it was changed.
+    /// Number of changes that were made.
     pub fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Slots of all hardware queues together, as far as is known.
+    /// Slots of all hardware queues together; 0 before the first [`Self::read`].
     pub fn slots(&self) -> u64 {
         u64::from(self.value.unwrap_or(0)) * u64::from(self.queue.queues.get())
     }
@@ -65,12 +65,13 @@ impl QueueLength {
         self.queue.path.exists()
     }
 
-    /// True if it is as an earlier run left it, because it could not be put back. It is left alone then.
+    /// True if the setting is as an earlier run left it, because it could not be put back; it is then left alone.
     pub fn is_left(&self, journal: &Journal) -> bool {
         journal.left().contains(&Knob::File(self.queue.path.clone()))
     }
 
-    /// Reads the length in force: the one to restore until the first change, later perhaps one of another program.
+    /// Reads the length in force. Before our first change it is the one to restore; later, a value that is not ours is
+    /// another program's.
     ///
     /// # Errors
     /// [`Error::File`], also when it holds no number.
@@ -93,8 +94,8 @@ impl QueueLength {
         Ok(())
     }
 
-    /// Gives it so many slots, of all its hardware queues together; with `f64::INFINITY` it becomes what it was before.
-    /// Whether anything was changed. Look before.
+    /// Sets the length for `slots` slots on all hardware queues together; `f64::INFINITY` restores the value before our first
+    /// change. Call [`Self::read`] before. True if anything was changed.
     ///
     /// # Errors
     /// [`Error::File`] when the setting or the journal cannot be written.
@@ -122,10 +123,10 @@ impl QueueLength {
         Ok(true)
     }
 
-    /// Forgets a disk that is gone, and its setting with it.
+    /// Forgets a disk that is gone; its setting leaves the journal, and is restored first if the file is still there.
     ///
     /// # Errors
-    /// [`Error::File`]; the journal keeps it.
+    /// [`Error::File`]; the setting then stays in the journal.
     pub fn forget(mut self, journal: &mut Journal) -> Result<(), Error> {
         self.knob.restore(journal)
     }

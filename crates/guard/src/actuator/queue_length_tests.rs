@@ -37,7 +37,7 @@ impl Disk {
         QueueLength::new(Queue { disk: "sda".into(), knob, path: self.path(), queues })
     }
 
-    /// A look, and a change.
+    /// Reads the length and sets it for `slots`; true if it was changed.
     fn set(&mut self, length: &mut QueueLength, slots: f64) -> bool {
         length.read().unwrap();
         length.set(&mut self.journal, slots).unwrap()

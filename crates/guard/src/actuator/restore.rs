@@ -26,13 +26,13 @@ impl Journal {
         self.restore_each(knobs)
     }
 
-    /// Tries once more to put back what an earlier run left.
+    /// Tries once more to put back all settings that an earlier run left changed.
     pub(crate) fn restore_left(&mut self) -> Restoration {
         let knobs = self.left().iter().cloned().collect();
         self.restore_each(knobs)
     }
 
-    /// Puts back a setting that an earlier run left; any other stays as it is.
+    /// Puts a setting back if an earlier run left it changed; does nothing otherwise.
     ///
     /// # Errors
     /// As [`restore`](Self::restore); the setting is not to be changed then.
@@ -56,7 +56,8 @@ impl Journal {
     }
 }
 
-/// True if a disk's target had no room for more requests (SCSI: TASK SET FULL), for which the kernel lowers the length that is set.
+/// True if the kernel lowered a `queue_depth` below the value that we had `seen`, as when the disk's target has no room for
+/// more requests (SCSI: TASK SET FULL).
 fn lowered_by_kernel(path: &Path, seen: &str, found: &str) -> bool {
     let number = |text: &str| text.trim().parse::<u32>().ok();
     path.ends_with(queue::Knob::QueueDepth.name())

@@ -1,4 +1,4 @@
-//! Arrays that this host shares with others, and the volumes of them that it uses, as their loop wants them.
+//! Settings of the queue-depth loop: arrays that hosts share, and the volumes of these arrays that this host uses.
 
 use std::collections::BTreeMap;
 
@@ -9,21 +9,21 @@ use evenkeel_policy::units::Duration;
 
 use crate::loops::owed::Owed;
 
-/// Shorter periods measure nothing but noise and stop queues too often; longer ones decide too late.
+/// Allowed control periods. Shorter ones measure nothing but noise and stop queues too often; longer ones decide too late.
 const PERIOD: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
 
-/// An array that hosts share: how many requests each may have in flight in it.
+/// An array that hosts share, and how the requests in flight in it are bounded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrayConfig {
-    /// How slots are shared out.
+    /// Method by which slots (requests in flight) are shared out.
     pub method: Slots,
-    /// Control interval without a cluster; in one its period counts.
+    /// Control interval without a cluster; in a cluster its period is used instead.
     pub period: Duration,
-    /// Mean latency of the array that is aimed at; none: what the latency targets allow.
+    /// Target for the mean latency of the array; `None`: what the tenants' latency targets allow.
     pub latency: Option<Duration>,
-    /// All slots together, on all hosts: never more, and the total of "rwd".
+    /// Upper bound on the sum of all hosts' slots, and its fixed value for the method "rwd".
     pub most: u32,
-    /// The volumes of it that this host uses, by the names of their tenants.
+    /// Volumes of the array that this host uses, by the names of their tenants.
     pub volumes: BTreeMap<String, ArrayVolume>,
 }
 
@@ -32,18 +32,18 @@ pub struct ArrayConfig {
 pub struct ArrayVolume {
     /// The device, by path or name: a disk, or what stands on disks of this array alone (multipath, LVM).
     pub device: String,
-    /// The target for its mean latency.
+    /// The tenant's target for the latency of the volume.
     pub latency: Option<Latency>,
-    /// Its worth where not all targets can be met, and its share by weight.
+    /// The tenant's weight: its worth where not all targets can be met, and its share where slots are shared out by weight.
     pub weight: f64,
-    /// It never has more slots than this; none: as many as the device had before.
+    /// Most slots of the volume; `None`: as many as its queues had before the agent.
     pub ceiling: Option<u32>,
-    /// The part that no bound takes.
+    /// The reservation and guarantee, below which no bound on slots takes the tenant.
     pub owed: Owed,
 }
 
 impl ArrayConfig {
-    /// How often is decided unless the pool says so.
+    /// Control interval unless the pool sets one.
     pub(super) const DEFAULT_PERIOD: Duration = Duration::from_secs(1);
 
     /// The controller's settings.
@@ -52,7 +52,7 @@ impl ArrayConfig {
         slots::Config::configured(self.method, period, self.latency, self.most)
     }
 
-    /// The faults: keys below `[pools.NAME]`, and what would be right.
+    /// Faults of the settings: each with its key below `[pools.NAME]` and what would be right.
     pub(super) fn faults(
         &self,
         name: &str,

@@ -8,8 +8,8 @@ use evenkeel_policy::units::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The least gain of doubling the budget of an OSD: its throughput bends slowly, and 2.5 % of it cost half of the
-/// latency.
+/// Least gain of throughput, as a fraction, for which the controller doubles the budget of an OSD. An OSD's throughput
+/// saturates slowly: its last 2.5 % double the latency.
 const TOLERANCE: f64 = 0.045;
 
 /// How the OSDs of this host are asked and set.
@@ -54,37 +54,37 @@ impl CephSettings {
     }
 }
 
-/// The OSDs of this host.
+/// The OSDs of this host that are controlled, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CephConfig {
-    /// How much may be in flight in the store of each OSD.
+    /// Admission control that bounds the bytes in flight in the store of each OSD.
     pub admission: Admission,
     /// How often an OSD is asked for its counters.
     pub sample_every: Duration,
     /// An answer that takes longer counts as none.
     pub answer_within: Duration,
-    /// True if the throttle of deferred writes keeps its proportion to that of all bytes.
+    /// True if the throttle of deferred writes is set as well, in its original proportion to the throttle of all bytes.
     pub deferred: bool,
-    /// OSDs by name, with `*` and `?`; none: all.
+    /// Names of the OSDs to control, with the wildcards `*` and `?`; empty: all OSDs.
     pub only: Vec<String>,
-    /// Admin sockets, or folders that hold some, beside the usual places.
+    /// Admin sockets, or folders that hold some, to look for in addition to the default places.
     pub sockets: Vec<PathBuf>,
 }
 
 impl CephConfig {
-    /// The OSDs of these names, or all if there are none.
+    /// Settings for the OSDs that `only` names, or for all OSDs if it is empty.
     pub fn new(settings: &CephSettings, admission: Admission, only: Vec<String>) -> Self {
         let CephSettings { sample_every, answer_within, deferred, sockets } = settings.clone();
         Self { admission, sample_every, answer_within, deferred, only, sockets }
     }
 
-    /// How much may be in flight in an OSD unless its pool says so. Latency is preferred more than in a pool of
-    /// `evenkeel serve`: throughput bends slowly here.
+    /// Admission control of OSDs whose pool configures none. It prefers latency more than that of a pool of `evenkeel serve`,
+    /// because the throughput of an OSD saturates slowly.
     pub const fn default_admission() -> Admission {
         Admission::Elastic(ElasticConfig { tolerance: TOLERANCE })
     }
 
-    /// True if the OSD of this name is wanted.
+    /// True if the OSD of this name is to be controlled.
     pub fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|wanted| fits(wanted, name))
     }

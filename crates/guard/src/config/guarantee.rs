@@ -1,4 +1,4 @@
-//! Devices whose control groups have throughput guarantees, as their loop wants them.
+//! Settings of the control-group loop: devices whose control groups have throughput guarantees.
 
 use std::collections::BTreeMap;
 
@@ -8,47 +8,48 @@ use evenkeel_policy::config::{CachedDevice, Direction, GuaranteeTuning, Match};
 use crate::loops::owed::Owed;
 use crate::sensor::cgroup;
 
-/// A device, mostly a slow one behind a fast one, whose control groups have a throughput guarantee.
+/// A device, usually a slow one behind a fast cache, whose control groups have throughput guarantees.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CachedConfig {
     /// The device that the groups use, by path or name: a dm-cache, dm-writecache or bcache.
     pub device: String,
-    /// The devices below it; found out where left out.
+    /// The slow and the fast device below it; the agent finds those that are left out.
     pub cache: CachedDevice,
     /// How limits are assigned, and when.
     pub tuning: GuaranteeTuning,
-    /// Which groups have which guarantee, by the names of their tenants.
+    /// Guarantees and the groups that have them, by the names of their tenants.
     pub tenants: BTreeMap<String, GuaranteeConfig>,
-    /// Groups of tenants without a guarantee here, which no pattern of another tenant takes in.
+    /// Groups (paths or patterns) of tenants without a guarantee here; less specific patterns of other tenants do not apply
+    /// to them.
     pub exempt: Vec<String>,
 }
 
-/// The guarantee of each of some groups.
+/// A guarantee, and the groups that have it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GuaranteeConfig {
-    /// A control group by its path below /sys/fs/cgroup. `*` and `?` stand for parts of a name: each group that is found
-    /// has the guarantee for itself.
+    /// A control group by its path below /sys/fs/cgroup. `*` and `?` stand for parts of a name; each group found then has the
+    /// whole guarantee for itself.
     pub group: String,
     /// The guarantee of reads.
     pub read: Direction,
     /// The guarantee of writes.
     pub write: Direction,
-    /// Share of what is short, beside other tenants.
+    /// Weight of the tenant beside others when not all guarantees can be kept.
     pub weight: u32,
-    /// The part that no limit takes: the reservation.
+    /// The reservation, below which no limit is set.
     pub owed: Owed,
 }
 
 impl GuaranteeConfig {
-    /// In the controller's words.
+    /// The guarantee as the controller's type.
     pub fn guarantee(&self) -> throughput::Guarantee {
         throughput::Guarantee { read: self.read.control(), write: self.write.control(), weight: f64::from(self.weight) }
     }
 }
 
 impl CachedConfig {
-    /// The name in [`Self::tenants`] whose guarantee a group has: that of the most specific pattern, unless this belongs to a
-    /// tenant without a guarantee.
+    /// The key in [`Self::tenants`] of the guarantee that a group has, by the most specific pattern that fits. `None` if no
+    /// pattern fits, or that pattern belongs to a tenant without a guarantee.
     pub fn tenant_of(&self, group: &str) -> Option<&str> {
         let exempt = self.exempt.iter().map(|pattern| (pattern, None));
         let tenants = self.tenants.iter().rev().map(|(name, tenant)| (&tenant.group, Some(name.as_str())));
@@ -57,7 +58,7 @@ impl CachedConfig {
         naming.max_by_key(|(pattern, _)| specificity(pattern)).and_then(|(_, tenant)| tenant)
     }
 
-    /// How often is decided: the published equations and fixed limits are for whole periods.
+    /// Time between decisions. The methods "saat" and "static" decide once in a period.
     pub fn interval(&self) -> evenkeel_control::Duration {
         self.tuning.every()
     }

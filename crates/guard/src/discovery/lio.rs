@@ -21,20 +21,20 @@ use crate::sensor::diskstats::DeviceNumber;
 pub struct Group {
     /// Name of the target.
     pub target: String,
-    /// Addresses it listens on.
+    /// Addresses on which the group accepts connections.
     pub portals: Vec<SocketAddr>,
-    /// Volumes by the target's own numbers.
+    /// Volumes of the group, with the target's own numbers.
     pub luns: Vec<Lun>,
     /// Initiators with an access list of their own.
     pub initiators: Vec<Initiator>,
-    /// Initiators that are logged in without one; the kernel does not show from where.
+    /// Names of initiators that are logged in without an access list; the kernel does not show their addresses.
     pub dynamic: Vec<String>,
 }
 
 /// A volume of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lun {
-    /// `lun_0`.
+    /// Name in the target, such as `lun_0`.
     pub name: String,
     /// The storage of the data.
     pub backing: Backing,
@@ -43,9 +43,9 @@ pub struct Lun {
 /// The storage of a volume's data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backing {
-    /// The block device, if the kernel shows it.
+    /// Number of the block device, if the kernel shows it.
     pub number: Option<DeviceNumber>,
-    /// Block device or file.
+    /// Path of the block device or file.
     pub path: Option<PathBuf>,
 }
 
@@ -54,7 +54,7 @@ pub struct Backing {
 pub struct Initiator {
     /// Its name.
     pub name: String,
-    /// Where its connections come from; none while it is not logged in.
+    /// Addresses from which the initiator is connected; empty while it is not logged in.
     pub addresses: Vec<IpAddr>,
     /// The volumes it sees.
     pub luns: Vec<MappedLun>,
@@ -63,16 +63,16 @@ pub struct Initiator {
 /// A volume as an initiator sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MappedLun {
-    /// The group's number for it: [`Lun::name`].
+    /// The volume in the group: [`Lun::name`].
     pub lun: String,
-    /// The folder with this initiator's counters.
+    /// Folder with the counters of this initiator at this volume.
     pub counters: PathBuf,
 }
 
 /// Reads all groups of all targets; none if LIO is not loaded.
 ///
 /// # Errors
-/// When something that is there cannot be read.
+/// When a file or folder that exists cannot be read.
 pub fn read(roots: &Roots) -> Result<Vec<Group>, Error> {
     let target = roots.configfs().join("target");
     let fabric = target.join("iscsi");
@@ -117,7 +117,7 @@ fn read_initiator(folder: &Path, name: String) -> Result<Initiator, Error> {
     Ok(Initiator { name, addresses, luns })
 }
 
-/// The last two parts of where the first link in `folder` leads.
+/// The last two parts of the path to which the first symbolic link in `folder` leads.
 fn linked(folder: &Path) -> Result<Option<PathBuf>, Error> {
     let target = roots::names(folder)?.iter().find_map(|entry| roots::link(&folder.join(entry)));
     Ok(target.and_then(|target| {
@@ -136,7 +136,7 @@ fn read_backing(folder: &Path) -> Result<Backing, Error> {
     Ok(backing)
 }
 
-/// Device and path out of a backstore's `info`, of the kinds iblock and fileio.
+/// Device number and path in the `info` of a backstore of the kinds iblock and fileio.
 pub fn backing(info: &str) -> Backing {
     let after = |label: &str| {
         let rest = info.split_once(label)?.1.trim_start_matches(' ');

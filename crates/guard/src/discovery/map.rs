@@ -18,7 +18,7 @@ use crate::sensor::diskstats::DeviceNumber;
 /// Stands for the pool of volumes whose pool is not known.
 const UNKNOWN_POOL: &str = "volumes of no known pool";
 
-/// Links listed at most; a host with more has a fault in its configuration.
+/// Most links that are listed; a host with more has a fault in its configuration.
 const MAX_LINKS: usize = 100_000;
 
 /// The server of a volume.
@@ -164,11 +164,11 @@ pub struct Map {
     pub unexplained: Vec<Connection>,
 }
 
-/// Pools as configured: name, and the devices on it by path or name.
+/// Configured pools: devices, by path or name, by the pool's name.
 pub type Configured = BTreeMap<String, Vec<String>>;
 
 impl Map {
-    /// Puts together what was read. `resolve` follows links in `/dev`.
+    /// Puts a survey together to a map. `resolve` follows links in `/dev`.
     pub fn of(survey: &Survey, configured: &Configured, resolve: impl Fn(&Path) -> PathBuf) -> Self {
         let mut builder =
             Builder { survey, configured, resolve, links: Vec::new(), notes: Vec::new(), kinds: BTreeMap::new() };
@@ -179,7 +179,8 @@ impl Map {
         builder.finish()
     }
 
-    /// Addresses that reach several pools: a delay for one would throttle work on the others.
+    /// Addresses of clients that reach several pools, with these pools: a delay for one pool would throttle work on the
+    /// others.
     pub fn ambiguous(&self) -> BTreeMap<IpAddr, BTreeSet<&str>> {
         let mut pools: BTreeMap<IpAddr, BTreeSet<&str>> = BTreeMap::new();
         for link in &self.links {
@@ -205,7 +206,7 @@ struct Builder<'a, R> {
 type Names<'n> = (Server, &'n str, &'n str);
 
 impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
-    /// A volume, placed on its device and pool, without a client yet.
+    /// The link of a volume, with its device and pool, and without a client yet.
     fn volume(
         &mut self,
         (server, target, volume): Names<'_>,
@@ -313,7 +314,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         }
     }
 
-    /// Addresses connected to these portals that no access list accounts for.
+    /// Addresses connected to these portals that no session of an access list has.
     fn unexplained(&self, portals: &[SocketAddr]) -> BTreeSet<IpAddr> {
         let mut addresses: BTreeSet<IpAddr> =
             self.connections(portals, None).iter().map(|connection| connection.remote.ip()).collect();
@@ -412,7 +413,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         }
     }
 
-    /// A link for each address among the connections, or one without a client.
+    /// Adds a link for each client address among the connections, or one without a client if there are none.
     fn link_connections(&mut self, volume: Link, connections: &[Connection], known_by: KnownBy) {
         let clients: BTreeSet<IpAddr> = connections.iter().map(|connection| connection.remote.ip()).collect();
         for &client in &clients {
@@ -425,7 +426,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         }
     }
 
-    /// Established connections to these portals, of one address or all.
+    /// Established connections to these portals, from one address or from all.
     fn connections(&self, portals: &[SocketAddr], from: Option<IpAddr>) -> Vec<Connection> {
         let to = |socket: &Socket| {
             let here = |portal: &SocketAddr| {
@@ -439,7 +440,8 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
         self.survey.sockets.iter().filter(|socket| to(socket)).map(connection).collect()
     }
 
-    /// Connections from addresses of clients that no link has; none of a client with a link whose connections are not told.
+    /// Connections from clients' addresses that no link has. Those of a client are left out if it has a link without known
+    /// connections, because they may belong to that.
     fn unexplained_of_clients(&self) -> Vec<Connection> {
         let mut told: BTreeMap<IpAddr, Option<BTreeSet<Connection>>> = BTreeMap::new();
         for link in &self.links {

@@ -1,18 +1,18 @@
-//! A program of ours is known whatever it is called: by a note in its file.
+//! A mark in our program's file, by which the program is recognised whatever it is called.
 //!
-//! The program carries the note in an ELF section of its own ([`Mark`]). It is read from the program headers, as the format
-//! is in the System V ABI (chapters *Program Header* and *Note Section*), without running or asking anything.
+//! The mark is an ELF note in a section of its own ([`Mark`]). It is found by the program headers, in the format of the
+//! System V ABI (chapters *Program Header* and *Note Section*), without running or asking anything.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
-/// As the note's owner, with the zero that ends it.
+/// Name of the note's owner, with the zero that ends it.
 const OWNER: [u8; 9] = *b"Evenkeel\0";
-/// The program has the command `serve`.
+/// Type of the note that says: the program has the command `serve`.
 const SERVES: u32 = 1;
 
-/// The note, for a section whose name begins with `.note.`.
+/// The note, to be put into a section whose name begins with `.note.`.
 #[repr(C, align(4))]
 pub struct Mark {
     owner_bytes: u32,
@@ -34,16 +34,16 @@ impl Mark {
     };
 }
 
-/// Program headers that are looked at; programs have a dozen.
+/// Most program headers that are read; programs have a dozen.
 const MAX_HEADERS: u16 = 64;
-/// Bytes of notes that are looked at; programs have some hundred.
+/// Most bytes of notes that are read; programs have some hundred.
 const MAX_NOTES: u64 = 16 << 10;
 const HEADER_BYTES: usize = 64;
 const PROGRAM_HEADER_BYTES: usize = 56;
 const CLASS_64: u8 = 2;
 const NOTE: u32 = 4;
 
-/// True if the program in this file has the note. What cannot be read has none.
+/// True if this program file has our note. A file that cannot be read has none.
 pub(super) fn is_marked(program: &Path) -> bool {
     let regular = |file: &File| file.metadata().is_ok_and(|metadata| metadata.is_file());
     File::open(program).is_ok_and(|mut file| regular(&file) && has_note(&mut file).unwrap_or(false))
@@ -61,7 +61,8 @@ fn half(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..)?.first_chunk().copied()?))
 }
 
-/// Reads no more than the file's header, its program headers and its notes. Programs of 64 bits in this machine's byte order.
+/// True if the file has our note. Reads no more than its header, program headers and notes. Only programs of 64 bits in this
+/// machine's byte order have one.
 fn has_note(file: &mut (impl Read + Seek)) -> io::Result<bool> {
     let mut header = [0; HEADER_BYTES];
     file.read_exact(&mut header)?;
@@ -110,7 +111,7 @@ fn tells(mut notes: &[u8]) -> bool {
     false
 }
 
-/// A program as small as the format allows, for tests: with the note of this owner after a foreign one.
+/// A program file as small as the format allows, for tests: a note of `owner` after a foreign one.
 #[cfg(test)]
 pub(super) fn program(owner: &[u8]) -> Vec<u8> {
     let note = |owner: &[u8], description: &[u8]| {

@@ -33,7 +33,7 @@ pub use map::{KnownBy, Link, Map, Note, Server};
 pub use roots::Roots;
 pub use topology::{Device, Pool, Topology};
 
-/// Everything that was read, before it is put together.
+/// Everything that discovery has read on a host, before it is put together to a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Survey {
     /// Block devices.
@@ -52,14 +52,14 @@ pub struct Survey {
     pub nvmet: Vec<nvmet::Subsystem>,
     /// NBD servers.
     pub processes: Vec<processes::Process>,
-    /// Network namespaces other than ours in which processes run.
+    /// Number of other network namespaces in which processes run.
     pub other_namespaces: usize,
-    /// Files that could not be read: the rest stands without them.
+    /// Messages about files that could not be read; the survey lacks what they hold.
     pub problems: Vec<String>,
 }
 
 impl Survey {
-    /// Reads all there is. `tgtadm` is the output of `tgtadm --lld iscsi --op show --mode target`, if tgt runs.
+    /// Reads everything below `roots`. `tgtadm` is the output of `tgtadm --lld iscsi --op show --mode target`, if tgt runs.
     pub fn read(roots: &Roots, tgtadm: Option<&str>) -> Self {
         let mut problems = Vec::new();
         let (topology, faults) = Topology::read(roots);
@@ -96,7 +96,7 @@ impl Survey {
         }
     }
 
-    /// The block device at or below `path`.
+    /// The block device that `path` names, or that its file system is on.
     pub fn device(&self, path: &Path) -> Option<&Device> {
         if path.starts_with("/dev") {
             return self.topology.by_path(path);

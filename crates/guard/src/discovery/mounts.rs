@@ -8,7 +8,7 @@ use crate::sensor::diskstats::DeviceNumber;
 /// One mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The device as the file system shows it; major 0 for one that has none of its own (btrfs, overlay).
+    /// Number of the device that the file system shows; major 0 for one that has none of its own (btrfs, overlay).
     pub device: DeviceNumber,
     /// Where it is mounted.
     pub point: PathBuf,
@@ -16,10 +16,10 @@ pub struct Mount {
     pub source: PathBuf,
 }
 
-/// Reads the file.
+/// Parses the text of the file.
 ///
 /// # Errors
-/// The first line that is none of the format.
+/// The first line that is not in the file's format.
 pub fn parse(text: &str) -> Result<Vec<Mount>, Fault> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     lines.map(|(index, line)| parse_line(line).map_err(|problem| Fault::new(index + 1, problem))).collect()
@@ -34,7 +34,7 @@ fn parse_line(line: &str) -> Result<Mount, String> {
     Ok(Mount { device, point: unescaped(point).into(), source: unescaped(source).into() })
 }
 
-/// Spaces, tabs, line ends and backslashes are written as a backslash and three octal digits.
+/// Decodes a field, in which spaces, tabs, line ends and backslashes are written as a backslash and three octal digits.
 fn unescaped(field: &str) -> String {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field.as_bytes();
@@ -55,7 +55,7 @@ fn unescaped(field: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The file system that `path` is in: the last of those with the longest mount point above it.
+/// The file system that holds `path`: the one with the longest mount point above it, of several the one mounted last.
 pub fn holding<'a>(mounts: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     let above = mounts.iter().filter(|mount| path.starts_with(&mount.point));
     above.max_by_key(|mount| mount.point.components().count())

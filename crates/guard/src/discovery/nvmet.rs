@@ -19,7 +19,7 @@ use crate::error::Error;
 pub struct Subsystem {
     /// Its NQN.
     pub name: String,
-    /// Where it is reachable.
+    /// Addresses and ports at which it is reachable.
     pub portals: Vec<SocketAddr>,
     /// Namespaces that are enabled: number and path.
     pub namespaces: Vec<(String, PathBuf)>,
@@ -32,14 +32,14 @@ pub struct Subsystem {
 pub struct Host {
     /// Its NQN.
     pub name: String,
-    /// Where it connects from.
+    /// Address from which the host is connected, if the kernel shows it.
     pub address: Option<IpAddr>,
 }
 
 /// Reads all subsystems with a port of type TCP; none if the target is not loaded.
 ///
 /// # Errors
-/// When something that is there cannot be read.
+/// When a file or folder that exists cannot be read.
 pub fn read(roots: &Roots) -> Result<Vec<Subsystem>, Error> {
     let root = roots.configfs().join("nvmet");
     let mut subsystems: Vec<Subsystem> = Vec::new();
@@ -75,7 +75,8 @@ pub fn read(roots: &Roots) -> Result<Vec<Subsystem>, Error> {
     Ok(subsystems)
 }
 
-/// Hosts in a subsystem's folder of debugfs. A controller that ends meanwhile, or a kernel that shows nothing, is no error.
+/// Hosts in a subsystem's folder of debugfs; none if the kernel shows none. A controller that ends during the call is left
+/// out.
 fn hosts(folder: &Path) -> Vec<Host> {
     let controllers = roots::names(folder).unwrap_or_default();
     let host = |controller: &String| {

@@ -12,11 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use super::roots;
 
-/// More OSDs than a host has.
+/// Most OSDs that are found on a host.
 pub const MAX_OSDS: usize = 512;
-/// Folders that may hold sockets, each with so many levels below it.
+/// Folders that are searched for sockets, each with the number of levels below it that are searched too.
 const FOLDERS: [(&str, usize); 2] = [("run/ceph", 1), ("var/lib/rook", 3)];
-/// Folders looked into at most.
+/// Most folders that are searched.
 const MAX_FOLDERS: usize = 4_096;
 
 /// An OSD of this host.
@@ -28,7 +28,8 @@ pub struct OsdEntry {
     pub socket: PathBuf,
 }
 
-/// Finds OSDs below `root`, and in folders or at sockets that are configured. At most [`MAX_OSDS`], in order of their names.
+/// Finds OSDs below `root`, and in folders or at sockets that are configured. At most [`MAX_OSDS`], in order of their
+/// numbers.
 pub fn find(root: &Path, configured: &[PathBuf]) -> Vec<OsdEntry> {
     let mut left = MAX_FOLDERS;
     let mut sockets = Vec::new();
@@ -46,8 +47,8 @@ pub fn find(root: &Path, configured: &[PathBuf]) -> Vec<OsdEntry> {
     name_all(sockets)
 }
 
-/// A folder by the path without links, so that each socket has one path. Links of /proc, which lead to other places than they say,
-/// stay.
+/// The path of a folder with symbolic links resolved, so that each socket has one path. Links of /proc that resolve to
+/// another place than they lead to stay.
 fn direct(folder: &Path) -> PathBuf {
     let place = |path: &Path| path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
     let real = folder.canonicalize().ok().filter(|real| place(real) == place(folder));
@@ -71,7 +72,7 @@ fn look(folder: &Path, levels: usize, left: &mut usize, sockets: &mut Vec<PathBu
     }
 }
 
-/// The number of the OSD whose socket has this path: `3` of `ceph-osd.3.asok`, also with a process id behind it.
+/// The number of an OSD in the path of its socket: `3` of `ceph-osd.3.asok`, or with a process id of `ceph-osd.3.4711.asok`.
 fn number(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?.strip_suffix(".asok")?;
     let (before, rest) = name.split_once("osd.")?;
@@ -79,8 +80,8 @@ fn number(path: &Path) -> Option<u32> {
     rest.split('.').next()?.parse().ok().filter(|_| plain)
 }
 
-/// The distinction of OSDs of one number: the cluster's id is the name of the folder, or the cluster's name stands in
-/// front.
+/// Id or name of the cluster in a socket's path, to distinguish OSDs of the same number: the id is the folder's name, the
+/// name stands in front of `osd.` in the file's name.
 fn cluster(path: &Path) -> String {
     let text = |name: Option<&std::ffi::OsStr>| name.and_then(std::ffi::OsStr::to_str).unwrap_or_default().to_owned();
     let file = text(path.file_name());
@@ -89,7 +90,8 @@ fn cluster(path: &Path) -> String {
     if folder == "ceph" || folder.is_empty() { front } else { folder }
 }
 
-/// One socket for each OSD: of several in one folder, with ids of processes in their names, all but the newest were left behind.
+/// One socket for each OSD. Of several in one folder, which have different process ids in their names, the newest counts: the
+/// others were left behind.
 fn newest(mut sockets: Vec<PathBuf>) -> Vec<PathBuf> {
     let whose = |path: &PathBuf| {
         let name = path.file_name()?.to_str()?;

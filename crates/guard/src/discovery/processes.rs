@@ -1,4 +1,5 @@
-//! Servers that are processes: nbd-server, qemu-nbd, Evenkeel's own. Whose sockets lead to which files?
+//! Servers that are processes (nbd-server, qemu-nbd, `evenkeel serve`), with their connections and the files that they have
+//! open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -20,8 +21,8 @@ pub enum Program {
 }
 
 impl Program {
-    /// The program of a command line; `marked` says whether its program has our mark, and is asked only of what may be
-    /// ours.
+    /// The server that a command line runs, if it is one. `marked` says whether the program's file has our mark; it is called
+    /// only for other names than the known ones, with the argument `serve`.
     fn of(command: &[String], marked: impl FnOnce() -> bool) -> Option<Self> {
         let program = Path::new(command.first()?).file_name().and_then(|name| name.to_str());
         let serves = || command.iter().skip(1).any(|word| word == "serve");
@@ -37,17 +38,17 @@ impl Program {
 /// A server process: who is connected to it, and which files it has open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub id: u32,
     /// The program.
     pub program: Program,
     /// Established connections of clients that it holds.
     pub connections: Vec<Socket>,
-    /// Where it waits for connections.
+    /// Sockets on which it waits for connections.
     pub listening: Vec<Socket>,
     /// Block devices and files that may hold volumes.
     pub files: Vec<PathBuf>,
-    /// It is in another network namespace, so that its connections are not seen.
+    /// True if it is in another network namespace; its connections are not seen then.
     pub elsewhere: bool,
 }
 
@@ -56,14 +57,15 @@ pub struct Process {
 pub struct Found {
     /// The servers.
     pub servers: Vec<Process>,
-    /// Network namespaces other than ours in which processes run.
+    /// Number of other network namespaces in which processes run.
     pub other_namespaces: usize,
 }
 
 /// Finds the servers among all processes.
 ///
 /// # Errors
-/// When the list of processes cannot be read. Processes that end meanwhile, or that may not be looked into, are left out.
+/// When the list of processes cannot be read. Processes that end during the search, or whose files may not be read, are left
+/// out.
 pub fn read(roots: &Roots, sockets: &[Socket]) -> Result<Found, Error> {
     let namespace = |folder: &Path| roots::link(&folder.join("ns/net"));
     let ours = namespace(&roots.proc.join("self"));
@@ -117,17 +119,18 @@ pub fn read(roots: &Roots, sockets: &[Socket]) -> Result<Found, Error> {
     Ok(Found { servers: found, other_namespaces: others.len() })
 }
 
-/// The words of a command line, which are apart by zero bytes.
+/// The words of a command line, which are separated by zero bytes.
 fn words(command: &str) -> Vec<String> {
     command.split('\0').filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-/// The number in `socket:[123]`.
+/// Inode number of a socket in a descriptor's link: 123 of `socket:[123]`.
 fn socket_inode(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok().filter(|&inode| inode > 0)
 }
 
-/// True if a descriptor's link can be a volume: a file or block device, not a log, not what has been deleted.
+/// True if a descriptor's link may lead to a volume: to a file or block device that is not a log or the like and has not been
+/// deleted.
 fn may_hold_data(link: &Path) -> bool {
     const NO_DATA: [&str; 5] = ["log", "pid", "lock", "sock", "conf"];
     const NO_VOLUMES: [&str; 8] =

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// More than any file read here holds, except `/proc/net/tcp` of a host with very many connections.
+/// Largest file that is read, in bytes. Only `/proc/net/tcp` of a host with very many connections is larger.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// More entries than a folder read here has.
+/// Most entries of a folder that are read.
 const MAX_ENTRIES: usize = 65_536;
 
-/// The trees that are read. Every path comes from here, so that a captured tree serves as well.
+/// Roots of the kernel's trees. Every path that is read begins with one of them, so that a captured tree can be read too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roots {
     /// `/proc`.
@@ -50,12 +50,12 @@ pub(crate) fn text(path: &Path) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// As [`text`], without what surrounds the value; `None` if the file is not there.
+/// As [`text`], without surrounding white space; `None` if the file does not exist.
 pub(crate) fn value(path: &Path) -> Result<Option<String>, Error> {
     optional(text(path)).map(|text| text.map(|text| text.trim().to_owned()))
 }
 
-/// Names in a folder, in order; none if it is not there.
+/// Sorted names of the entries of a folder; none if it does not exist.
 pub(crate) fn names(folder: &Path) -> Result<Vec<String>, Error> {
     let fail = |cause| Error::read(folder, cause);
     let entries = match optional(fs::read_dir(folder).map_err(fail))? {
@@ -70,12 +70,12 @@ pub(crate) fn names(folder: &Path) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-/// Where a symbolic link leads, as written; `None` if it is not there or no link.
+/// Target of a symbolic link, as written; `None` if there is no such link.
 pub(crate) fn link(path: &Path) -> Option<PathBuf> {
     fs::read_link(path).ok()
 }
 
-/// Treats a file that is not there, or ceased to exist while being read, as no error.
+/// Turns the error of a file that does not exist, or ceased to exist while it was read, into `None`.
 pub(crate) fn optional<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Ok(found) => Ok(Some(found)),

@@ -14,27 +14,27 @@ pub enum SocketState {
     Established,
     /// Waiting for connections.
     Listening,
-    /// Coming or going.
+    /// Any other state: being opened or closed.
     Other,
 }
 
 /// One TCP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// Our end.
+    /// Address and port on this host.
     pub local: SocketAddr,
-    /// The other end.
+    /// Address and port of the other end.
     pub remote: SocketAddr,
     /// The state.
     pub state: SocketState,
-    /// By which `/proc/PID/fd` names it; 0 for sockets of the kernel itself.
+    /// Inode number, by which `/proc/PID/fd` names the socket; 0 for sockets of the kernel itself.
     pub inode: u64,
 }
 
-/// Reads either file. IPv4 addresses in IPv6 form come out as IPv4.
+/// Parses the text of either file. IPv4 addresses in IPv6 form become IPv4.
 ///
 /// # Errors
-/// The first line that is none of the format.
+/// The first line that is not in the file's format.
 pub fn parse(text: &str) -> Result<Vec<Socket>, Fault> {
     let lines = text.lines().enumerate().skip(1).filter(|(_, line)| !line.trim().is_empty());
     lines.map(|(index, line)| parse_line(line).map_err(|problem| Fault::new(index + 1, problem))).collect()
@@ -55,7 +55,8 @@ fn parse_line(line: &str) -> Result<Socket, String> {
     Ok(Socket { local: end(local)?, remote: end(remote)?, state, inode })
 }
 
-/// An address is printed as words of 32 bits in the machine's order, each holding bytes in the network's.
+/// Parses an address and port. The address is printed as 32-bit words in the machine's byte order; the bytes of a word are in
+/// network order.
 fn endpoint(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let word = |from: usize| Some(u32::from_str_radix(address.get(from..from + 8)?, 16).ok()?.to_ne_bytes());

@@ -26,14 +26,14 @@ pub struct Target {
 pub struct Session {
     /// Its name.
     pub initiator: String,
-    /// Where its connections come from.
+    /// Addresses from which the initiator is connected.
     pub addresses: Vec<IpAddr>,
 }
 
-/// The tool answers from memory; a daemon that takes longer hangs.
+/// Longest wait for the tool, which answers from memory: a daemon that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// More than thousands of targets fill.
+/// Most bytes of the tool's output that are read; even thousands of targets take less.
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
 
 /// Asks a running tgt by its tool; `None` if no tgt runs here.
@@ -83,12 +83,12 @@ fn run_tool() -> Result<String, String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Reads the output. Their indentation tells lines apart, too: an initiator's alias is printed as the initiator wrote it. One
-/// with line ends can still look like the tool's own lines, so that an address says no more than the initiator did;
-/// [`Map`](super::Map) takes only those from which there is a connection.
+/// Parses the output. Lines also differ by their indentation, because an initiator's alias is printed as the
+/// initiator wrote it. An alias with line ends can still imitate the tool's lines, so that an address is only a claim of the
+/// initiator; [`Map`](super::Map) takes only addresses with an established connection.
 ///
 /// # Errors
-/// A line that belongs to a target where there is none, or a number that is none.
+/// A line about a target before the first target, or a text that is not the number it should be.
 pub fn parse(text: &str) -> Result<Vec<Target>, Fault> {
     let mut targets: Vec<Target> = Vec::new();
     let mut lun = None;

@@ -8,7 +8,7 @@ use super::roots::{self, Roots};
 use crate::error::{Error, Fault};
 use crate::sensor::diskstats::DeviceNumber;
 
-/// Layers below a device that are followed; deeper stacks are mistakes or loops.
+/// Most layers below a device that are followed; deeper stacks are mistakes or loops.
 const MAX_DEPTH: u32 = 16;
 
 /// A block device or partition.
@@ -16,22 +16,22 @@ const MAX_DEPTH: u32 = 16;
 pub struct Device {
     /// The kernel's name: `sda1`, `dm-3`.
     pub name: String,
-    /// Its number.
+    /// Major and minor number.
     pub number: DeviceNumber,
     /// Size in bytes.
     pub size_bytes: u64,
-    /// The disk it is a partition of.
+    /// Name of the disk, if it is a partition.
     pub partition_of: Option<String>,
-    /// Its device-mapper name and uuid (empty if it has none).
+    /// Device-mapper name and uuid (empty without one), if it is a mapped device.
     pub dm: Option<(String, String)>,
     /// The RAID level if it is an md array.
     pub md_level: Option<String>,
-    /// The devices it is made of.
+    /// Names of the devices that it is made of.
     pub slaves: Vec<String>,
 }
 
 impl Device {
-    /// Volume group and volume if LVM made it.
+    /// Volume group and logical volume, if LVM made the device.
     pub fn lvm(&self) -> Option<(String, String)> {
         let (name, uuid) = self.dm.as_ref()?;
         uuid.starts_with("LVM-").then(|| lvm::split(name)).flatten()
@@ -47,7 +47,7 @@ pub enum Pool {
     Array(String),
     /// A multipath device, by its device-mapper name.
     Multipath(String),
-    /// A disk, or a device that is made of several others by something unknown.
+    /// A disk, or a device that something unknown has made of several pools, by its name.
     Disk(String),
 }
 
@@ -78,8 +78,8 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Reads `/sys/block`. Devices of which a file cannot be read, or holds no number where one belongs, are left out and
-    /// reported; those that vanish meanwhile are left out.
+    /// Reads `/sys/block`. A device is left out and reported if one of its files cannot be read or holds no number where one
+    /// belongs. A device that vanishes during the call is left out.
     pub fn read(roots: &Roots) -> (Self, Vec<Error>) {
         let folder = roots.sys.join("block");
         let (mut devices, mut faults) = (Vec::new(), Vec::new());
@@ -128,7 +128,7 @@ impl Topology {
 
     /// A device by a path in `/dev`: `/dev/sda1`, `/dev/mapper/vg-lv`, `/dev/vg/lv`.
     ///
-    /// Other links there (`by-id`) are unknown here; resolve them before.
+    /// Other links in `/dev` (`by-id`) are not known here; resolve them before.
     pub fn by_path(&self, path: &Path) -> Option<&Device> {
         let path = path.strip_prefix("/dev").ok()?.to_str()?;
         match path.split_once('/') {

@@ -1,4 +1,4 @@
-//! Acting on what was decided: packet delays, limits of groups, the journal and the sentinel as one thing.
+//! Puts decisions in force: packet delay, journal and sentinel as one thing.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use crate::actuator::{Error, Holds, PacketDelay, Plan, Settings};
 use crate::journal::Journal;
 use crate::sentinel::Sentinel;
 
-/// In force until [`Acting::stop`], or until this process ends in whatever way.
+/// Everything that puts decisions in force, until [`Acting::stop`] or until this process ends in whatever way.
 pub struct Acting {
     path: PathBuf,
     say: Say,
@@ -39,7 +39,8 @@ impl Acting {
         Ok(Self { path: journal_path.to_owned(), say, journal, sentinel, delay })
     }
 
-    /// Makes exactly `holds` be in force; call it at every tick, several times within the timeout of a hold.
+    /// Puts exactly `holds` in force, and replaces a sentinel that has died. Call it at every tick, several times within the
+    /// timeout of a hold.
     ///
     /// # Errors
     /// What the kernel refuses; earlier holds last until their timeout then.
@@ -58,12 +59,13 @@ impl Acting {
         Ok(())
     }
 
-    /// The journal, for limits of groups. Lines of it are whole, also after a panic with it.
+    /// Locks the journal, for limits of groups and queue lengths. Its lines are whole, also after a panic of a thread that
+    /// held it.
     pub fn journal(&self) -> MutexGuard<'_, Journal> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The journal, for other threads. They drop it before [`stop`](Self::stop).
+    /// The journal, for other threads, which must drop it before [`stop`](Self::stop).
     pub fn shared_journal(&self) -> Arc<Mutex<Journal>> {
         Arc::clone(&self.journal)
     }
@@ -78,10 +80,10 @@ impl Acting {
         self.delay.as_ref().map(PacketDelay::ends_with_process)
     }
 
-    /// Puts everything back. The result is how many packets were dropped while they waited, where the kernel knows it.
+    /// Puts everything back. Returns how many packets were dropped while they were delayed, where that is known.
     ///
     /// # Errors
-    /// What could not be put back; the journal keeps it.
+    /// What could not be put back; it stays in the journal.
     pub fn stop(self) -> Result<Option<u64>, Error> {
         let Self { say, journal, sentinel, delay, .. } = self;
         let drops = delay.as_ref().and_then(|delay| delay.drops().ok());

@@ -11,16 +11,16 @@ use crate::actuator::{self, Holds, Settings};
 use crate::config::Config;
 use crate::journal::Journal;
 
-/// The target of decisions.
+/// How decisions take effect.
 pub(super) enum Actor {
-    /// Nothing: why.
+    /// Decisions have no effect, for this reason.
     Watching(String),
-    /// Packets wait.
+    /// Decisions are put in force.
     Acting(Box<Acting>),
 }
 
 impl Actor {
-    /// Prepares to act; changes something only when it answers with [`Actor::Acting`].
+    /// Prepares to act; changes something only if it returns [`Actor::Acting`].
     ///
     /// # Errors
     /// When acting was asked for and is not possible.
@@ -62,7 +62,7 @@ impl Actor {
         matches!(self, Self::Acting(_))
     }
 
-    /// Makes exactly these holds be in force.
+    /// Puts exactly these holds in force.
     ///
     /// # Errors
     /// What the kernel refuses; earlier holds end by themselves.
@@ -73,7 +73,8 @@ impl Actor {
         }
     }
 
-    /// Where limits of groups and lengths of queues are noted before they are set; `None` if nothing is to be set.
+    /// The journal, in which limits of groups and queue lengths are noted before they are set; `None` if nothing is to be
+    /// set.
     pub(super) fn journal(&self) -> Option<MutexGuard<'_, Journal>> {
         match self {
             Self::Watching(_) => None,
@@ -81,7 +82,7 @@ impl Actor {
         }
     }
 
-    /// The same for other threads, which drop it before [`stop`](Self::stop).
+    /// The journal, for other threads, which must drop it before [`stop`](Self::stop); `None` if nothing is to be set.
     pub(super) fn shared_journal(&self) -> Option<Arc<Mutex<Journal>>> {
         match self {
             Self::Watching(_) => None,
@@ -92,7 +93,7 @@ impl Actor {
     /// Puts everything back.
     ///
     /// # Errors
-    /// What the kernel refuses; the journal keeps it.
+    /// What could not be put back; it stays in the journal.
     pub(super) fn stop(self) -> Result<(), Error> {
         let Self::Acting(acting) = self else { return Ok(()) };
         let drops = acting.stop().map_err(Error::PutBack)?;

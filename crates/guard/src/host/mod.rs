@@ -1,4 +1,5 @@
-//! The agent on a live host: its loop with clock, files and threads, what takes effect meanwhile, and how that ends.
+//! The agent on a live host: its loop with clock, files and threads, how decisions are put in force, and how everything is
+//! put back.
 //!
 //! ```text
 //!  Host::start ─▶ Host::keep: Sensors ─▶ Agent::tick ─▶ Actor::hold ─▶ … ─▶ Host::stop
@@ -29,7 +30,7 @@ fn raise_descriptors() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// Prints a text as it stands, for those who watch.
+/// Prints a text for the operator, without adding a line end.
 pub type Say = fn(&str);
 
 /// Why an agent could not start, or not put everything back.
@@ -38,7 +39,7 @@ pub enum Error {
     /// The statistics of devices cannot be read.
     #[error("nothing can be measured: {0}")]
     Measure(error::Error),
-    /// Single reads cannot be measured.
+    /// The latency of single reads cannot be measured.
     #[error(transparent)]
     Reads(#[from] error::Error),
     /// A pool cannot be guarded.
@@ -53,7 +54,7 @@ pub enum Error {
     /// A thread cannot be started.
     #[error(transparent)]
     Thread(#[from] io::Error),
-    /// Some settings are not as before.
+    /// Some settings could not be put back to their values before the agent.
     #[error("not everything could be put back; run `evenkeel guard reset`: {0}")]
     PutBack(actuator::Error),
 }

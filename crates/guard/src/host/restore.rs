@@ -10,7 +10,7 @@ use crate::actuator::{Error, remove_leftovers};
 use crate::journal::{Journal, Knob, Restoration, Restored};
 use crate::sentinel::{self, Sentinel};
 
-/// A restore right after an agent's death waits so long for its sentinel to do its work.
+/// Longest wait for a sentinel that is still at work after its agent's death.
 pub(super) const SENTINEL_LIMIT: Duration = Duration::from_secs(2);
 
 /// Puts back what an agent changed and could not put back itself, and says so.
@@ -29,10 +29,10 @@ pub fn reset(journal: &Path, say: Say) -> Result<(), Error> {
     report(more.into_iter().map(|knob| (knob, Ok(Restored::Done))).collect(), say)
 }
 
-/// The life of the sentinel, as of [`sentinel::watch`], with what happened to each setting.
+/// Runs the sentinel ([`sentinel::watch`]) and prints what happened to each setting.
 ///
 /// # Errors
-/// As of [`sentinel::watch`], and what could not be put back.
+/// As [`sentinel::watch`], and what could not be put back.
 pub fn sentinel(pipe: impl Read, journal: &Path, say: Say) -> Result<(), Error> {
     sentinel::watch(pipe, journal)?.map_or(Ok(()), |results| report(results, say))
 }
@@ -45,8 +45,8 @@ pub(super) fn start_sentinel(journal: &Path) -> Result<Sentinel, Error> {
     Sentinel::start(&mut command)
 }
 
-/// Puts back what an earlier run left. What cannot be put back, on one device or OSD, keeps no other from being guarded: it stays
-/// as it is and in the journal.
+/// Puts back what an earlier run left. A setting that cannot be put back stays as it is and in the journal; all other devices
+/// and OSDs are guarded.
 pub(super) fn begin(journal: &mut Journal, say: Say) {
     if let Err(error) = report(journal.restore_all(), say) {
         tracing::warn!("{error}. The agent starts, and leaves these settings alone until they are put back");
@@ -54,13 +54,13 @@ pub(super) fn begin(journal: &mut Journal, say: Say) {
     }
 }
 
-/// The same as [`report`] for an agent that ends as it should: what went well is not reported.
+/// As [`report`] for an agent that ends as it should: settings that were put back are not mentioned.
 pub(super) fn report_failures(mut results: Restoration, say: Say) -> Result<(), Error> {
     results.retain(|(_, result)| !matches!(result, Ok(Restored::Done | Restored::Nothing)));
     report(results, say)
 }
 
-/// Says what happened to each setting.
+/// Prints what happened to each setting; [`Error::NotPutBack`] if some could not be put back.
 pub(super) fn report(results: Restoration, say: Say) -> Result<(), Error> {
     let mut failures = 0;
     for (knob, result) in results {

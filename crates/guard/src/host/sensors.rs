@@ -10,14 +10,14 @@ use crate::sensor::Source;
 use crate::sensor::retransmits::{self, Segments};
 use crate::sensor::tracepoints::{Events, FOLDERS, ReadTimes};
 
-/// The file that says how many TCP segments were sent again.
+/// The file with the totals of TCP segments sent and sent again.
 const SNMP: &str = "/proc/net/snmp";
 
-/// How long single reads took, where a latency target is for a percentile.
+/// Measures how long single reads take; `None` if no latency target is for a percentile.
 pub(super) struct Reads(Option<ReadTimes>);
 
 impl Reads {
-    /// Has single reads measured, of the devices with latency targets for percentiles.
+    /// Starts to measure single reads on the devices of pools whose latency target is for a percentile.
     ///
     /// # Errors
     /// When the kernel refuses the programs.
@@ -31,12 +31,12 @@ impl Reads {
         Ok(reads)
     }
 
-    /// Follows clients to other devices.
+    /// Measures the devices that these pools have now, and no others.
     pub(super) fn watch(&mut self, packets: &Packets) -> Result<(), Error> {
         self.0.as_mut().map_or(Ok(()), |read_times| read_times.watch(packets.timed_devices()))
     }
 
-    /// Takes over how long single reads took; what could not be read is the result.
+    /// Passes the reads since the last call to `packets`; returns the last error of a pool whose reads could not be counted.
     pub(super) fn count(&mut self, packets: &mut Packets, now: Instant) -> Result<(), Error> {
         let Some(read_times) = &mut self.0 else { return Ok(()) };
         let mut result = Ok(());
@@ -49,12 +49,12 @@ impl Reads {
     }
 }
 
-/// The file of TCP's totals, without which only a warning is lost.
+/// Opens the file of TCP's totals; without it, delays that cause retransmits are not noticed.
 pub(super) fn open_segments() -> Option<Source> {
     Source::open(Path::new(SNMP)).inspect_err(|error| tracing::warn!("{error}")).ok()
 }
 
-/// TCP's totals, where the kernel has them.
+/// Reads TCP's totals; `None` if the kernel does not have them.
 pub(super) fn segments(snmp: &mut Source) -> Option<Segments> {
     let text = std::str::from_utf8(snmp.read().ok()?).ok()?;
     retransmits::parse(text).ok()

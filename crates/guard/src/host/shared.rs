@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::discovery::Note;
 use crate::loops::record::State;
 
-/// A map is old when so many new ones should have come since.
+/// Number of discovery intervals after which a map counts as old.
 const OLD_MAP: u32 = 3;
 
 /// Reads the state of the cluster.
@@ -19,7 +19,7 @@ type Cluster = Box<dyn Fn() -> ClusterState + Send>;
 
 /// The state that the loop and the API share.
 pub struct Shared {
-    /// All that is enforced.
+    /// The agent, with all enforcement points.
     pub agent: Agent,
     /// The policy in force.
     pub(super) config: Config,
@@ -27,7 +27,8 @@ pub struct Shared {
     pub cluster: Option<Cluster>,
     pub(super) acting: bool,
     pub(super) acting_reason: String,
-    /// When the map that is in use was made, and after which time one ought to be there again, if one is needed.
+    /// Time when the map in use was taken over. `map_due` is the time until the next should be there; `None` if no map is
+    /// needed.
     pub(super) map_at: Instant,
     pub(super) map_due: Option<Duration>,
     pub(super) late_ticks: u64,
@@ -35,7 +36,7 @@ pub struct Shared {
     pub(super) last_error: Option<String>,
 }
 
-/// A record that a panic left half written is still worth showing.
+/// Locks shared state, also after a panic of a thread that held it: a record left half written is still worth showing.
 pub fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

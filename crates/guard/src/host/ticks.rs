@@ -24,7 +24,8 @@ use crate::sensor::{Source, cgroup};
 
 const SNMP_EVERY: Duration = Duration::from_secs(1);
 
-/// Time between two ticks where there are only OSDs, which have threads of their own: for the clock that is shown.
+/// Time between two ticks if only OSDs are controlled, which have threads of their own: a tick then only advances the clock
+/// that is shown.
 const IDLE_EVERY: Duration = Duration::from_secs(1);
 
 /// An agent on this host, with what it reads and sets.
@@ -40,13 +41,13 @@ pub struct Host {
     newer: Sender<Config>,
     policies: Receiver<Config>,
     maps: Receiver<Map>,
-    /// Devices that the newest policy names, for discovery.
+    /// Devices that the policy in force names, for discovery.
     configured: Arc<Mutex<Configured>>,
     /// Ends discovery when it is dropped.
     _alive: Sender<()>,
 }
 
-/// Takes newer policies for the loop.
+/// Hands newer policies to the loop.
 pub struct Policies {
     shared: Arc<Mutex<Shared>>,
     newer: Sender<Config>,
@@ -54,11 +55,12 @@ pub struct Policies {
 }
 
 impl Host {
-    /// Finds out who reaches what, and prepares what `config` names; with `dry_run` nothing will be changed. The calling
-    /// thread is the one that is to call [`Host::keep`].
+    /// Discovers clients, targets and devices, and prepares what `config` names; with `dry_run` nothing will be changed. Call
+    /// [`Host::keep`] on the same thread.
     ///
     /// # Errors
-    /// A kernel that lacks what is asked for, or other reasons why nothing can be guarded; nothing is left changed then.
+    /// A kernel that lacks what the configuration asks for, or other reasons why nothing can be guarded; nothing is left
+    /// changed then.
     pub fn start(config: &Config, dry_run: bool, say: Say) -> Result<Self, Error> {
         super::raise_descriptors();
         let watches = config.watches_devices();
@@ -128,18 +130,18 @@ impl Host {
         Arc::clone(&self.shared)
     }
 
-    /// The receiver of newer policies.
+    /// A handle that hands newer policies to the loop; call this on the thread of the loop.
     pub fn policies(&self) -> Policies {
         Policies { shared: self.shared(), newer: self.newer.clone(), ticking: thread::current() }
     }
 
-    /// The guarded devices at the start, and how they are guarded.
+    /// Names of the pools and OSDs guarded at the start, and how decisions take effect.
     pub fn guarded(&self) -> &str {
         &self.guarded
     }
 
-    /// Runs the loop until `stop` is set; unpark this thread then, so that it notices. The loop reports to the watchdog by
-    /// `alive`: at every turn, and at least once in `at_least` if that is given.
+    /// Runs the loop until `stop` is set; unpark this thread after setting it. For the watchdog, the loop calls `alive` at
+    /// every turn, and at least once in `at_least` if that is given.
     pub fn keep(&mut self, stop: &AtomicBool, at_least: Option<Duration>, mut alive: impl FnMut(Instant)) {
         let mut due = Instant::now() + self.interval;
         let mut snmp = self.diskstats.as_ref().and_then(|_| sensors::open_segments());
@@ -167,7 +169,7 @@ impl Host {
         }
     }
 
-    /// A time as the agent counts it.
+    /// A time on the agent's clock, which is zero at the start.
     fn at(&self, now: Instant) -> evenkeel_control::Instant {
         evenkeel_control::Instant::ZERO + now.duration_since(self.started).into()
     }
@@ -200,7 +202,7 @@ impl Host {
     /// Puts everything back.
     ///
     /// # Errors
-    /// What the kernel refuses; the journal keeps it.
+    /// What could not be put back; it stays in the journal.
     pub fn stop(self) -> Result<(), Error> {
         if let Some(osds) = self.osds {
             osds.stop();
@@ -210,7 +212,7 @@ impl Host {
 }
 
 impl Policies {
-    /// Hands a policy to the loop if it can be taken; the log says what is not.
+    /// Hands a policy to the loop. One that needs a restart is refused; the log says why.
     pub fn offer(&self, config: Config, doubts: &[Problem]) {
         let running = lock(&self.shared).config.clone();
         let fixed = running.needs_restart(&config);
@@ -243,7 +245,7 @@ fn take_policy(shared: &mut Shared, config: &Config, actor: &Actor, configured: 
     }
 }
 
-/// Looks around again and again, away from the loop: a large machine takes its time.
+/// Discovers clients and devices again and again, in a thread of its own, because that takes time on a large machine.
 fn discover(configured: &Mutex<Configured>, every: Duration, found: &Sender<Map>, ended: &Receiver<()>) {
     while ended.recv_timeout(every) == Err(RecvTimeoutError::Timeout) {
         let named = lock(configured).clone();

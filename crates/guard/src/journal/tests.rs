@@ -181,7 +181,7 @@ fn a_journal_that_others_could_have_written_is_refused() {
     assert!(matches!(error, Error::JournalNotOurs { .. }), "{error}");
 }
 
-/// What [`a_full_disk_loses_nothing`] does in a process whose files cannot grow beyond a limit.
+/// The part of [`a_full_disk_loses_nothing`] that runs in a process whose files cannot grow beyond a limit.
 fn on_a_full_disk(dir: &Path) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Fsize);
@@ -242,7 +242,7 @@ fn what_may_wait_for_a_disk_is_put_back_last() {
     assert_eq!(order.len(), 3);
 }
 
-/// What [`without_descriptors_nothing_is_lost`] does in a process of its own.
+/// The part of [`without_descriptors_nothing_is_lost`] that runs in a process of its own.
 fn with_one_descriptor(dir: &Path) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use std::os::fd::AsRawFd as _;

@@ -23,10 +23,10 @@ use crate::actuator::io_max::Limits;
 use crate::config::CachedConfig;
 use crate::sensor::cgroup::Usage;
 
-/// Decisions kept of each direction of a tenant at least.
+/// Decisions that are kept at least for each direction of a tenant.
 const MIN_RECORDS: usize = 2;
 
-/// Which requests.
+/// Direction of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Read,
@@ -42,11 +42,11 @@ impl Direction {
     }
 }
 
-/// A decision as it is kept.
+/// A decision on one direction of a group, as the log keeps it.
 #[derive(Clone, Debug)]
 struct Decision {
     direction: Direction,
-    /// Its names, which outlive the group.
+    /// Names of the group, kept also after the group is gone.
     group: Arc<Names>,
     limit: Limit,
     measured: f64,
@@ -69,14 +69,14 @@ struct Names {
     group: String,
 }
 
-/// The facts found out about a tenant.
+/// The measurements of a group in one period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// The tenant.
+    /// The controller's number of the group.
     pub tenant: TenantId,
-    /// Its group's counters; `None` if they could not be read now.
+    /// Counters of the group; `None` if they could not be read.
     pub usage: Option<Usage>,
-    /// Its limits in `io.max`, if they were looked at.
+    /// The group's limits in `io.max`; `None` if they were not read.
     pub limits: Option<Limits>,
 }
 
@@ -84,33 +84,33 @@ pub struct Found {
 #[derive(Debug)]
 struct Tenant {
     names: Arc<Names>,
-    /// Of the last period that was measured.
+    /// Time and counters of the last measurement.
     seen: Option<(Instant, Usage)>,
     moved: Moved,
     read: Option<Limit>,
     write: Option<Limit>,
-    /// The same of reads and writes before a reservation raised them.
+    /// Limits of reads and writes as the controller assigned them, before the reservation raised them.
     assigned: [Option<Rate>; 2],
-    /// Limits that another program set: this tenant is left alone.
+    /// Limits that another program has set; the group is left alone then.
     foreign: Option<Limits>,
-    /// Its newest decisions about reads and writes.
+    /// The newest decisions in the log about the group's reads and writes.
     newest: [Newest; 2],
 }
 
-/// A group's rates in the last period, per second.
+/// A group's rates in the last period, per second: bytes read, bytes written, reads, writes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Moved {
     cached: [f64; 4],
     slow: [f64; 4],
 }
 
-/// The tenants of one cached device.
+/// The controller of one cached device, with the groups that have guarantees on it.
 #[derive(Debug)]
 pub struct Guarantees {
     name: String,
     config: CachedConfig,
     controller: Controller,
-    /// By the controller's numbers.
+    /// Groups by the controller's numbers; `None` where a number is free.
     tenants: Vec<Option<Tenant>>,
     samples: Vec<TenantSample>,
     slow_device: Bandwidth,
@@ -119,7 +119,7 @@ pub struct Guarantees {
 }
 
 impl Guarantees {
-    /// A cached device whose tenants are not known yet.
+    /// The controller of a cached device, without any group yet.
     ///
     /// # Errors
     /// A setting that the controller refuses; a configuration that was read has none.
@@ -141,12 +141,12 @@ impl Guarantees {
         &self.name
     }
 
-    /// Its settings.
+    /// The settings of the device.
     pub fn config(&self) -> &CachedConfig {
         &self.config
     }
 
-    /// Takes in a group with the guarantee of `tenant`; `None` if the configuration has no such tenant.
+    /// Adds a group with the guarantee of `tenant` and returns its number; `None` if the configuration has no such tenant.
     ///
     /// # Errors
     /// A guarantee that the controller refuses; a configuration that was read has none.
@@ -186,7 +186,7 @@ impl Guarantees {
         }
     }
 
-    /// Measures and decides. `slow` is what the slow device has done, if that could be read. O(tenants).
+    /// Takes in measurements and decides. `slow`: counters of the slow device, `None` if they could not be read. O(groups).
     pub fn tick(&mut self, now: Instant, slow: Option<SlowDevice>, found: &[Found]) {
         self.samples.clear();
         for found in found {
@@ -207,7 +207,7 @@ impl Guarantees {
         self.record(now);
     }
 
-    /// Takes over what the controller decided last.
+    /// Takes over the limits of the controller's last decision, raised to reservations that are higher.
     fn list(&mut self) {
         for assignment in self.controller.decision().assignments {
             if let Some(Some(tenant)) = self.tenants.get_mut(assignment.tenant.0 as usize) {
@@ -235,8 +235,8 @@ impl Guarantees {
         }
     }
 
-    /// The limits that each tenant is to have; a limit that nothing was guaranteed about is `None` and stays as it is. Not
-    /// those whose limits another program has set.
+    /// The limits that each group is to have; a limit that no guarantee is about is `None`, and stays as it is. Groups whose
+    /// limits another program has set are left out.
     pub fn limits(&self) -> impl Iterator<Item = (TenantId, Limits)> {
         self.tenants.iter().enumerate().filter_map(|(index, tenant)| {
             let tenant = tenant.as_ref().filter(|tenant| tenant.foreign.is_none())?;
@@ -244,7 +244,7 @@ impl Guarantees {
         })
     }
 
-    /// The state of the groups; the files of the point know the rest.
+    /// The state of the device and its groups; the enforcement point fills in the rest.
     pub fn state(&self) -> CgroupState {
         let mut groups: Vec<_> = self.tenants.iter().flatten().map(|tenant| tenant.state(&self.config)).collect();
         groups.sort_by(|a, b| a.group.cmp(&b.group));
@@ -258,7 +258,7 @@ impl Guarantees {
         }
     }
 
-    /// Its decisions, oldest first.
+    /// The decisions in the log, oldest first.
     pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
         self.decisions.iter().map(|entry| {
             let Decision { direction, group, limit, measured } = &entry.decision;
@@ -292,7 +292,7 @@ impl Tenant {
         }
     }
 
-    /// A limit, or what is reserved if that is more. Reads or writes alone may take the whole reservation.
+    /// The limit, or the tenant's reservation if that is higher. Reads alone or writes alone may take the whole reservation.
     fn not_below(&self, owed: &Owed, direction: Direction, limit: Rate) -> Rate {
         let moved = |rate| self.moved.cached[place(direction, rate)];
         let mean_bytes = moved(Rate::BytesPerS(0)) / moved(Rate::RequestsPerS(0)).max(1e-9);
@@ -303,7 +303,8 @@ impl Tenant {
         }
     }
 
-    /// The found limits of what was guaranteed, in the guarantees' units: as assigned, where a reservation has raised that.
+    /// The limits found in `io.max` of directions with a guarantee, in the guarantees' units. A limit that a reservation has
+    /// raised counts as the controller assigned it.
     fn in_force(&self, found: &Limits) -> InForce {
         let of = |direction: Direction, bytes: Option<u64>, requests: Option<u64>| {
             let set = [self.read, self.write][direction as usize]?.limit;
@@ -332,7 +333,7 @@ impl Tenant {
         limits
     }
 
-    /// Its rate in the last period, in the unit of `rate`.
+    /// The group's rate in the last period, in the unit of `rate`.
     fn measured(&self, direction: Direction, rate: Rate) -> f64 {
         self.moved.cached[place(direction, rate)]
     }
@@ -369,7 +370,7 @@ impl Tenant {
     }
 }
 
-/// Where a figure stands in [`Moved`].
+/// Index of a rate in the arrays of [`Moved`].
 const fn place(direction: Direction, rate: Rate) -> usize {
     match (direction, rate) {
         (Direction::Read, Rate::BytesPerS(_)) => 0,
@@ -379,7 +380,7 @@ const fn place(direction: Direction, rate: Rate) -> usize {
     }
 }
 
-/// Counters that began anew have done nothing.
+/// Rates per second between two readings; 0 for counters that were reset.
 fn rates(before: Counters, after: Counters, seconds: f64) -> [f64; 4] {
     let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
     [

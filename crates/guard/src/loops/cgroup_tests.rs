@@ -27,7 +27,7 @@ fn found(tenant: TenantId, usage: Usage, limit: Option<u64>) -> Found {
     Found { tenant, usage: Some(usage), limits: Some(Limits { rbps: limit, ..Limits::NONE }) }
 }
 
-/// A tenant that gets nine tenths of whatever its limit is; the result is the last limit.
+/// Runs a tenant that gets nine tenths of its limit, whatever that is; returns the last limit.
 fn run(guarantees: &mut Guarantees, tenant: TenantId, seconds: std::ops::Range<u64>) -> u64 {
     let mut total = 0;
     for second in seconds {
@@ -125,7 +125,7 @@ fn a_tenant_with_limits_of_another_program_is_left_alone() {
     assert_eq!(guarantees.limits().count(), 1);
 }
 
-/// Precedence: the limit that keeps a guarantee takes no reservation, whatever unit that is in.
+/// Precedence: the limit that keeps a guarantee never goes below the reservation, whatever the unit of either.
 #[test]
 fn no_limit_takes_a_reservation() {
     // Requests of 64 KiB: 640 of them are 41.9 MB.

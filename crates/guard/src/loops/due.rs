@@ -1,4 +1,4 @@
-//! When is decided next.
+//! Periods, at whose ends decisions are made.
 
 use evenkeel_control::{Duration, Instant};
 

@@ -1,26 +1,26 @@
 //! Measures the volumes of an array over a period, from the kernel's statistics of their disks.
 //!
-//! The statistics add up the time that requests took, from when the block layer took them up. By Little's law that sum over
-//! an interval is how many there were in the mean. As many as the queue has slots were in flight in the array; the others waited
-//! for a slot at this host. Where waiting does not show ([`Knob::shows_waiting`](crate::sensor::queue::Knob)), full queues
-//! are all that is known of it.
+//! The statistics sum the time that requests take, from when the block layer takes them up. By Little's law, that sum divided
+//! by the interval is the mean number of requests. As many of them as the queue has slots were in flight in the array; the
+//! others waited for a slot at this host. Where this wait does not show in the statistics
+//! ([`Knob::shows_waiting`](crate::sensor::queue::Knob)), only full queues tell of it.
 
 use evenkeel_control::Duration;
 use evenkeel_control::slots::Report;
 
 use crate::sensor::diskstats::Sample;
 
-/// Full to this part counts as full: statistics are looked at now and then.
+/// Fraction of its slots from which a queue counts as full, because statistics are read only now and then.
 const FULL: f64 = 0.9;
-/// Where waiting does not show, full queues are taken to throttle this part of their length.
+/// Requests that are assumed to wait at full queues where waiting does not show, as a fraction of the queues' slots.
 const TAKEN_TO_WAIT: f64 = 0.25;
 
 /// The slots of a volume's queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueSlots {
-    /// So many there are in all.
+    /// Number of slots, of all queues together.
     pub all: u64,
-    /// True if the time that requests wait for one shows in the statistics.
+    /// True if the time that requests wait for a slot shows in the statistics.
     pub shows_waiting: bool,
 }
 
@@ -31,17 +31,17 @@ pub struct Meter {
     completed: u64,
     bytes: u64,
     time: Duration,
-    /// Request-seconds in flight in the array, and queued at this host.
+    /// Request-seconds in the period: in flight in the array (`in_flight_s`), and waiting at this host (`waiting_s`).
     in_flight_s: f64,
     waiting_s: f64,
-    /// The most in flight at once that was seen.
+    /// Most requests in flight in any sample of the period.
     most_in_flight: u64,
-    /// Queued at the end of the period before, and in flight then.
+    /// Mean numbers of requests queued and in flight in the period before.
     before: (u64, u64),
 }
 
 impl Meter {
-    /// Takes in what the disks did in an interval, while their queues had `queue`.
+    /// Takes in a sample of the volume's disks, whose queues had the slots `queue`.
     pub fn observe(&mut self, sample: &Sample, queue: QueueSlots) {
         let all = sample.reads.plus(sample.writes);
         let seconds = sample.interval.as_secs_f64();
@@ -60,7 +60,7 @@ impl Meter {
         self.most_in_flight = self.most_in_flight.max(sample.in_flight);
     }
 
-    /// The work since the last call; `queue` are those of the end of the period.
+    /// Ends the period: the report on everything since the last call. `queue`: the slots at the end of the period.
     pub fn end_period(&mut self, queue: QueueSlots) -> Report {
         let seconds = self.length.as_secs_f64();
         let mean = |sum: f64| if seconds > 0.0 { sum / seconds } else { 0.0 };
@@ -106,7 +106,7 @@ mod tests {
     const SHOWN: QueueSlots = QueueSlots { all: 8, shows_waiting: true };
     const HIDDEN: QueueSlots = QueueSlots { all: 8, shows_waiting: false };
 
-    /// `completed` requests of `each_ms` in 100 ms.
+    /// A sample of 100 ms with `completed` reads that took `each_ms` each.
     fn sample(completed: u64, each_ms: u64, in_flight: u64) -> Sample {
         let reads = Flow { completed, bytes: completed * 4096, time: Duration::from_millis(completed * each_ms) };
         Sample { interval: Duration::from_millis(100), reads, writes: Flow::default(), in_flight }

@@ -1,4 +1,4 @@
-//! Decisions, without files and clock: samples in, settings and reasons out. One module an enforcement point.
+//! Decisions, without files and clock: samples in, settings and reasons out. One module for each enforcement point.
 //!
 //! | point | sample | controller | setting |
 //! |---|---|---|---|
@@ -21,6 +21,6 @@ pub mod record;
 
 pub use due::Due;
 
-/// Decisions kept of each pool. A decision that stays the same is one entry: where one changes every second they reach back ten
-/// minutes, and mostly for hours.
+/// Most decisions kept of each pool. A decision that stays the same is one entry: with a new one every second they reach back
+/// ten minutes, in most cases hours.
 pub const MAX_RECORDS: usize = 600;

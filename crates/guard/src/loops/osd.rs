@@ -4,9 +4,9 @@
 //!  perf dump ─▶ Mind::sample ─▶ control::admission ─▶ bluestore_throttle_bytes, records
 //! ```
 //!
-//! Counters are sums over a sampling interval, not single requests. The controller observes what has reached the device at
-//! the end of an interval, each request with the mean cost and the mean latency: a device that completes in batches looks the
-//! same. The smallest of these means takes the place of the smallest latency.
+//! Counters are sums over a sampling interval, not single requests. At the end of an interval the controller observes the
+//! requests that have reached the device in it, each with the mean cost and the mean latency, as if the device had completed
+//! them in a batch. The smallest of these means takes the place of the smallest latency.
 
 use std::collections::VecDeque;
 
@@ -24,42 +24,43 @@ use super::osd_order::Order;
 use super::record::Measured;
 use crate::sensor::osd::Counters;
 
-/// Requests that the controller observes for one sample at most; with more of them each stands for several. It needs 16 in a block.
+/// Most requests that the controller observes for one sample; if there were more, each stands for several. The controller
+/// needs 16 in a block.
 const MAX_TOLD: u64 = 2_000;
-/// The weight that a sample leaves those before in the ratio of bytes written to cost: some 250 samples.
+/// Factor by which a sample fades those before it in the ratio of bytes written to cost, so that some 250 samples count.
 const RATIO_MEMORY: f64 = 1.0 - 1.0 / 256.0;
-/// Intervals over which the time that requests waited is averaged: some commits of a slow device.
+/// Number of intervals over which the time that requests waited is averaged: a slow device makes some commits in them.
 const WAITS: usize = 8;
-/// The throttle in place of no bound, in bytes: 16 times what BlueStore has by default.
+/// Throttle in bytes that is set where the budget has no bound: 16 times BlueStore's default.
 const NO_BOUND_BYTES: u64 = 1 << 30;
-/// Latencies until the throughput is that of a new budget, for `elastic`: the store goes on in batches of commits, and over the
-/// first of them a doubled budget brings 2 to 4 % less than it does later.
+/// Number of latencies after which the throughput counts as that of a new budget, for `elastic`: the store works in batches
+/// of commits, and in the first of them a doubled budget brings 2 to 4 % less than it does later.
 const STEADY_LATENCIES: u64 = 3;
-/// Samples as old as so many intervals cannot be compared with the next one.
+/// Number of intervals after which a sample is too old to be compared with the next one.
 const MAX_GAP_INTERVALS: u64 = 25;
 
 /// The result of taking a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It was the first, or the first after a gap: nothing to compare it with.
+    /// The sample was the first, or the first after a gap: there is none to compare it with.
     First,
-    /// The OSD's counters began anew: it was started again, or they were reset.
+    /// The OSD's counters began anew: the OSD was restarted, or they were reset.
     Anew,
-    /// It counts.
+    /// The sample was compared with the one before, and a decision was made.
     Counted,
 }
 
-/// The controller of one OSD with what it needs to know.
+/// The controller of one OSD, with the state that it needs from sample to sample.
 pub struct Mind {
     admission: Admission,
     interval: Duration,
     before: Option<(Instant, Counters)>,
     order: Order,
-    /// Lately: when, and the total time that requests had waited at the throttle, in seconds.
+    /// The last samples: time, and the total time until then that requests had waited at the throttle, in seconds.
     waits: VecDeque<(Instant, f64)>,
-    /// Total cost of what had reached the device at the sample before.
+    /// Total cost of the requests that had reached the device at the sample before.
     reached: u64,
-    /// Fading sums of the bytes that clients wrote and of what they cost.
+    /// Fading sum of the bytes that clients wrote; `cost` is the fading sum of their cost.
     written: f64,
     cost: f64,
     measured: Measured,
@@ -107,7 +108,7 @@ impl Mind {
         Taken::Counted
     }
 
-    /// Nothing is known of what happened before `now`; what was learned stays.
+    /// Begins anew with these counters, because the time before `now` is unknown; the controller keeps what it has learned.
     fn forget(&mut self, now: Instant, counters: &Counters) {
         self.before = Some((now, *counters));
         self.admission.forget(self.admission.in_flight_bytes());
@@ -172,10 +173,10 @@ impl Mind {
         self.admission.set_waiting(counters.bytes.waiting() > 0);
     }
 
-    /// Share of the requests during which others waited at the throttle. All, if a request waits at either end of the interval.
-    /// Otherwise the share of those that had to wait, or, if that is more, the threads that waited on average: a request that
-    /// comes while others wait inside the scheduler, because all threads wait at the throttle, is not counted by the OSD. The
-    /// average is over several intervals, since after each commit there is room for a while.
+    /// Share (0 to 1) of the requests during which others waited at the throttle: 1 if a request waits at both ends of the
+    /// interval. Otherwise the share of those that had to wait or, if that is more, the mean number of threads that waited: a
+    /// request that comes while all threads wait at the throttle waits inside the scheduler, and the OSD does not count it.
+    /// This mean is over several intervals, since after each commit there is room for a while.
     fn held_back(&mut self, now: Instant, before: &Counters, counters: &Counters) -> f64 {
         if self.waits.len() == WAITS {
             self.waits.pop_front();
@@ -192,9 +193,9 @@ impl Mind {
         waited.max(threads).clamp(0.0, 1.0)
     }
 
-    /// The latency that the controller observes. What was admitted under another budget does not count for `elastic`, which
-    /// decides by latency and time of completion; of these requests nothing more is known than that they were committed since
-    /// the sample before, so that their age counts from then, and several such ages have to pass until the store is steady.
+    /// The latency that the controller observes. `elastic` decides by latency and time of completion, and must not count
+    /// requests that were admitted under another budget. Of requests it is only known that they were committed since the
+    /// sample before: their age counts from then, and several latencies have to pass until the store is steady.
     fn latency(&self, took: Duration, before: &Counters, counters: &Counters) -> Duration {
         let mean = counters.store.latency_since(&before.store).unwrap_or(0.0);
         let mean = Duration::from_nanos((mean * 1e9) as u64);
@@ -204,12 +205,12 @@ impl Mind {
         }
     }
 
-    /// The bytes that may be in flight.
+    /// Bytes that may be in flight in the store, for its throttle.
     pub fn budget_bytes(&self) -> u64 {
         throttle(self.admission.decision().budget_bytes)
     }
 
-    /// Why.
+    /// The newest decision, with its reason.
     pub fn decision(&self) -> &Decision {
         self.admission.decision()
     }
@@ -229,7 +230,7 @@ impl Mind {
         self.samples
     }
 
-    /// Its decisions, oldest first.
+    /// The log of decisions, oldest first.
     pub fn decisions(&self) -> &Log<Budget> {
         &self.decisions
     }
@@ -253,7 +254,7 @@ impl Budget {
     }
 }
 
-/// A decision as it is kept.
+/// A decision on the budget, as the log keeps it.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget(Decision);
 

@@ -1,14 +1,15 @@
 //! The cost that has reached an OSD's device.
 //!
-//! BlueStore gives cost back for a whole batch of commits at once, in lumps of a good part of the budget: over the tenth of a
-//! second that a comparison may take, its throughput scatters by 5 to 30 %, the more the larger the budget. How many requests
-//! have reached the device is counted one by one, and scatters by 2 to 3 %, but a number says nothing of sizes. Requests
-//! reach the device about in the order in which they were admitted, and of those both number and cost are counted: so the
-//! cost of what has reached the device is what had been admitted when their number was as large.
+//! BlueStore gives cost back for a whole batch of commits at once, a good part of the budget each time: over the tenth of a
+//! second that a comparison may take, the throughput of cost scatters by 5 to 30 %, the more the larger the budget. The
+//! number of requests that have reached the device is counted one by one and scatters by 2 to 3 %, but says nothing of sizes.
+//! Requests reach the device about in the order in which they were admitted, and admitted requests are counted by number and
+//! cost. So the cost that has reached the device is the total cost that had been admitted when as many requests had been
+//! admitted.
 
 use std::collections::VecDeque;
 
-/// Samples kept: those since the oldest request that has not reached the device was admitted.
+/// Most samples that are kept. Those since the admission of the oldest request that has not reached the device are needed.
 const MAX_SAMPLES: usize = 4_096;
 
 /// Running totals since the OSD was started.
@@ -18,15 +19,15 @@ struct Admitted {
     cost: u64,
 }
 
-/// Requests admitted, by number and cost, from the one that has just reached the device.
+/// Totals of admitted requests at past samples, beginning with the request that has reached the device last.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Order {
     samples: VecDeque<Admitted>,
 }
 
 impl Order {
-    /// Everything admitted so far, in number and cost; the total cost of those of them that have reached the device, of which
-    /// there are `reached`. Amortised O(1).
+    /// Total cost of the first `reached` requests, which have reached the device. `requests` and `cost` are the totals of all
+    /// that were admitted so far. Amortised O(1).
     pub(super) fn cost_reached(&mut self, requests: u64, cost: u64, reached: u64) -> u64 {
         let now = Admitted { requests, cost };
         if self.samples.back().is_none_or(|last| last.requests < requests) {
@@ -51,7 +52,7 @@ impl Order {
         }
     }
 
-    /// The OSD counts anew.
+    /// Forgets all samples, because the OSD's counters began anew.
     pub(super) fn forget(&mut self) {
         self.samples.clear();
     }

@@ -1,5 +1,5 @@
-//! The controller of an OSD against a store that is imagined: one device at a constant speed, behind the throttle, seen by
-//! its counters every 20 ms.
+//! Tests of an OSD's controller against a modelled store: one device at a constant speed, behind the throttle, seen by its
+//! counters every 20 ms.
 
 use std::collections::VecDeque;
 
@@ -11,20 +11,20 @@ use crate::sensor::osd::{Average, Store, Throttle};
 
 const COST: u64 = 65_536 + 4_000;
 const INTERVAL: Duration = Duration::from_millis(20);
-/// How long a commit takes.
+/// Duration of a commit, in seconds.
 const COMMIT: f64 = 0.015;
 
-/// A store that serves one request after the other, and commits what has come in batches, one after the other. As BlueStore
-/// does, it gives the cost of a batch back when it begins with it.
+/// A store that serves one request after the other, and commits those that have come in batches, one batch after the other.
+/// As in BlueStore, the cost of a batch is given back when its commit begins.
 struct Osd {
     rng: SplitMix64,
     bytes_per_s: f64,
-    /// Requests that clients keep waiting at the throttle or inside.
+    /// Number of requests that clients always have waiting at the throttle or inside the store.
     load: usize,
     budget: u64,
-    /// When they will have reached the device.
+    /// Times in seconds at which the requests inside will have reached the device.
     inside: VecDeque<f64>,
-    /// Those that have, and wait for the commit before; when that ends.
+    /// Number of requests that have reached the device and wait for the running commit, which ends at `commits_at`.
     written: u64,
     commits_at: f64,
     free_at: f64,
@@ -62,8 +62,8 @@ impl Osd {
         self.inside.len() + self.written as usize
     }
 
-    /// What the throttle lets in. A request needs 0.5 ms before the device can begin with it, so that a device with one
-    /// request inside is idle in between.
+    /// Admits requests as far as the throttle allows. A request needs 0.5 ms before the device can begin with it, so that a
+    /// device with one request inside is idle in between.
     fn admit(&mut self) {
         let Throttle { val, get_started, get, get_sum, .. } = &mut self.counters.bytes;
         while self.inside.len() + (self.written as usize) < self.load && *val + COST <= self.budget.max(COST) {
@@ -81,7 +81,7 @@ impl Osd {
         }
     }
 
-    /// A request has reached the device.
+    /// Lets the first request inside reach the device.
     fn reach(&mut self) {
         self.inside.pop_front();
         self.written += 1;
@@ -127,7 +127,8 @@ impl Osd {
     }
 }
 
-/// Lets both run; the bytes per second committed in the last half, and the budget then: not more for half of that time.
+/// Runs controller and store for `seconds`. Returns the payload bytes per second that were committed in the second half, and
+/// the median budget in it.
 fn run(mind: &mut Mind, osd: &mut Osd, from: f64, seconds: f64) -> (f64, f64) {
     let steps = (seconds / 0.02) as usize;
     let (mut before, mut budgets) = (0, Vec::new());
@@ -234,7 +235,7 @@ fn a_byte_of_cost_carries_one_byte_of_payload_at_most() {
     }
 }
 
-/// A throttle that a smaller budget was tried with is to be raised again.
+/// Without a bound a throttle is set all the same, so that one that was lowered is raised again.
 #[test]
 fn no_bound_is_a_throttle_that_can_be_set() {
     let mind = Mind::new(Config::None, INTERVAL, Instant::ZERO, 1);

@@ -1,22 +1,23 @@
-//! The part that a tenant is owed: no throttle of this host takes it below that.
+//! The part that a tenant is owed (reservation and guarantee), below which no throttle of this host takes it.
 //!
-//! A reservation goes before a throughput guarantee, and both go before latency targets. Most enforcement points can give
-//! neither, because other requests are queued where this host cannot reorder them; but none takes them.
+//! A reservation takes precedence over a throughput guarantee, and both over latency targets. Most enforcement points cannot
+//! enforce either, because other requests are queued where this host cannot reorder them; but none throttles a tenant below
+//! them.
 
 use evenkeel_policy::config::{Guarantee, Tenant};
 use evenkeel_policy::units::Rates;
 
-/// Throughput per second.
+/// The throughput of a device or tenant, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pace {
-    /// Bytes read and written.
+    /// Bytes read, and bytes written.
     pub bytes: [f64; 2],
-    /// Reads and writes.
+    /// Number of reads, and of writes.
     pub requests: [f64; 2],
 }
 
 impl Pace {
-    /// Adds `part` of another.
+    /// Adds `part` times the throughput `other`.
     pub fn add(&mut self, other: &Self, part: f64) {
         for of in [0, 1] {
             self.bytes[of] += part * other.bytes[of];
@@ -49,7 +50,7 @@ impl Owed {
     }
 
     /// The throughput of the tenant as a multiple of what it is owed; infinite if nothing is owed, or nothing was asked for.
-    /// `slowed`: whether the throttle slows reads and writes.
+    /// `slowed`: true for reads, and for writes, if the throttle slows them; other directions' guarantees do not count.
     pub fn paid(&self, pace: &Pace, slowed: [bool; 2]) -> f64 {
         let [bytes, requests] = [pace.bytes, pace.requests].map(|of| of[0] + of[1]);
         if bytes + requests <= 0.0 {
@@ -69,7 +70,7 @@ impl Owed {
         paid
     }
 
-    /// Requests per second that it is owed, of this mean size; 0 for none.
+    /// Requests per second, of this mean size, that the tenant is owed; 0 if nothing is owed.
     pub fn iops(&self, mean_bytes: f64) -> f64 {
         let of = |rates: Rates| {
             let of = |rate: u64, each: f64| if rate > 0 { rate as f64 / each } else { f64::INFINITY };
@@ -80,7 +81,7 @@ impl Owed {
         of(self.reservation).max(of(self.guarantee.together())).max(of(read.rates()) + of(write.rates()))
     }
 
-    /// The reservation, in bytes per second or, without `in_bytes`, in requests per second of this mean size; 0 for
+    /// The reservation in bytes per second or, without `in_bytes`, in requests per second of this mean size; 0 if there is
     /// none.
     pub fn reserved(&self, in_bytes: bool, mean_bytes: f64) -> f64 {
         let iops = Self { guarantee: Guarantee::default(), ..*self }.iops(mean_bytes);

@@ -20,13 +20,13 @@ use super::{Due, MAX_RECORDS};
 use crate::config::{ArrayConfig, ArrayVolume};
 use crate::sensor::diskstats::Sample;
 
-/// Over how long a latency target is judged.
+/// Length of the windows in which a latency target is judged.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// A bound that is older than so many ticks without a new sample is lifted: signal lost.
+/// Number of ticks without a new sample after which the bound on a volume is lifted (signal lost).
 pub(crate) const LOST_TICKS: u32 = 10;
 
-/// A decision about a volume as it is kept.
+/// A decision about a volume, as the log keeps it.
 #[derive(Clone, Copy, Debug)]
 struct Decision {
     volume: usize,
@@ -46,7 +46,7 @@ impl Decided for Decision {
     }
 }
 
-/// A volume and what is known of it.
+/// A volume with its measurements and its slots.
 #[derive(Debug)]
 struct Volume {
     name: String,
@@ -59,7 +59,7 @@ struct Volume {
     slots: Option<f64>,
     need: f64,
     reason: Option<Reason>,
-    /// Since the last judgement.
+    /// Sum of the reports since the latency target was judged last.
     window: Report,
     windows: u64,
     violated: u64,
@@ -76,21 +76,21 @@ pub struct Array {
     workloads: Vec<Workload>,
     due: Due,
     begun: bool,
-    /// True if other hosts have a say.
+    /// True if slots are decided together with other hosts.
     clustered: bool,
-    /// How much of its share this host takes, 0 to 1.
+    /// Fraction of its share that this host takes, 0 to 1.
     ramp: f64,
     /// The summary that has not been reported to other hosts yet.
     summary: Option<Summary>,
     total: Option<f64>,
     tightness: Option<f64>,
-    /// True if something was decided since [`Array::take_slots`].
+    /// True if slots were decided since the last [`Array::take_slots`].
     decided: bool,
     decisions: Log<Decision>,
 }
 
 impl Array {
-    /// An array of which nothing is known yet.
+    /// An array that has not been measured yet.
     ///
     /// # Errors
     /// A setting that the controller refuses; a configuration that was read has none.
@@ -114,18 +114,18 @@ impl Array {
         })
     }
 
-    /// Its name.
+    /// Name of the array.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its settings.
+    /// Settings of the array.
     pub fn config(&self) -> &ArrayConfig {
         &self.config
     }
 
-    /// Takes in what the disks of a volume (by its place in the configuration) did, while their queues had `queue`. Call it at
-    /// every tick, without a sample where there is no new one.
+    /// Takes in a sample of a volume's disks, whose queues had the slots `queue`. `volume` is its index in the configuration.
+    /// Call it at every tick, with `None` if there is no new sample.
     pub fn observe(&mut self, volume: usize, sample: Option<&Sample>, queue: QueueSlots) {
         let Some(volume) = self.volumes.get_mut(volume) else { return };
         volume.queue = queue;
@@ -142,12 +142,13 @@ impl Array {
         }
     }
 
-    /// Names of the volumes whose bound is lifted, because nothing is known of their disks.
+    /// Names of the volumes whose bound is lifted, because there are no samples of their disks.
     pub fn lost(&self) -> impl Iterator<Item = &str> {
         self.volumes.iter().filter(|volume| volume.is_lost()).map(|volume| volume.name.as_str())
     }
 
-    /// Ends the period if it is time and no other host has a say; then decides alone. Whether it did.
+    /// True if a period is over at `now`. Unless it decides together with other hosts, the array then ends its period and
+    /// decides.
     pub fn tick(&mut self, now: Instant) -> bool {
         if !self.due.is_over(now, self.controller.config().period) {
             return false;
@@ -164,13 +165,14 @@ impl Array {
         true
     }
 
-    /// This host's summary of a period for the other hosts, once for each. In a cluster, where periods end for all hosts at once,
-    /// the call ends the period.
+    /// This host's summary of a period, to be reported to the other hosts, once for each period. In a cluster the call ends
+    /// the period, because periods end for all hosts at once.
     pub fn take_summary(&mut self) -> Option<Summary> {
         if self.clustered { Some(self.end_period().clone()) } else { self.summary.take() }
     }
 
-    /// Shares slots out by what all hosts together did, this one included. `ramp`: how much of its share this host takes.
+    /// Shares out slots by `cluster`, the sum of all hosts' summaries, with this host's own. `ramp`: fraction of its share
+    /// that this host takes, 0 to 1.
     pub fn decide(&mut self, now: Instant, cluster: &Summary, ramp: f64) {
         if !self.clustered {
             self.controller.forget();
@@ -180,7 +182,7 @@ impl Array {
         self.share(now, cluster);
     }
 
-    /// No other host has a say any more: it is found out anew what the array can take.
+    /// From now on this host decides alone, and learns anew what the array can take.
     pub fn alone(&mut self) {
         if std::mem::take(&mut self.clustered) {
             self.ramp = 1.0;
@@ -239,7 +241,7 @@ impl Array {
         self.controller.config().method.name()
     }
 
-    /// The measurements and decisions; the files of the point know the queues.
+    /// The measurements and decisions; the enforcement point fills in the queues.
     pub fn state(&self) -> QueueDepthState {
         QueueDepthState {
             period_s: self.controller.config().period.as_secs_f64(),
@@ -250,7 +252,7 @@ impl Array {
         }
     }
 
-    /// Its decisions, oldest first.
+    /// The decisions in the log, oldest first.
     pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
         self.decisions.iter().filter_map(|entry| {
             let Decision { volume, clustered, reason, latency_s, slots } = &entry.decision;

@@ -18,7 +18,7 @@ use crate::loops::record::{At, CacheState, CgroupState, PoolState};
 use crate::sensor::cache::{CacheStatus, Cached, NotUsable};
 use crate::sensor::cgroup::{self, GroupFile, Usage};
 
-/// A device that is not there is looked for so often.
+/// Interval between searches for a device that is not there.
 const FIND_EVERY: Duration = Duration::from_secs(1);
 
 /// Why guarantees cannot be kept.
@@ -27,7 +27,7 @@ pub enum Unable {
     /// A device cannot be used.
     #[error("pools.{name}: {cause}")]
     Device {
-        /// Its name in the configuration.
+        /// Name of the pool in the configuration.
         name: String,
         /// The fault, and what to do.
         cause: NotUsable,
@@ -35,18 +35,18 @@ pub enum Unable {
     /// A setting is refused.
     #[error("pools.{name}: {problem}")]
     Setting {
-        /// Its name in the configuration.
+        /// Name of the pool in the configuration.
         name: String,
-        /// Which.
+        /// The setting, and what it must be.
         problem: InvalidConfig,
     },
-    /// There are no control groups of the second version.
+    /// cgroup v2 is not mounted in this folder.
     #[error(
         "{} holds no cgroup.controllers: mount cgroup v2 there (`mount -t cgroup2 cgroup2 {}`), or start the system with systemd.unified_cgroup_hierarchy=1",
         .0.display(), .0.display()
     )]
     NoGroups(PathBuf),
-    /// The io controller is not there.
+    /// This file does not list the io controller.
     #[error("{} does not list io: this kernel has no io controller, or it is in use by cgroup v1", .0.display())]
     NoController(PathBuf),
 }
@@ -60,7 +60,7 @@ struct Group {
     row: IoMax,
 }
 
-/// A device with its groups.
+/// The enforcement point for one device: its groups, and the limits set for them.
 #[derive(Debug)]
 pub struct Cgroup {
     mind: Guarantees,
@@ -71,7 +71,7 @@ pub struct Cgroup {
     due: Due,
     find_due: Due,
     groups: Vec<Group>,
-    /// Rows that an earlier policy set, by group, until the groups of this one are found.
+    /// Rows of `io.max` that an earlier policy set, by group, until the groups of this policy are found.
     inherited: BTreeMap<String, IoMax>,
     found: Vec<Found>,
     cache: Option<CacheState>,
@@ -82,7 +82,7 @@ pub struct Cgroup {
 /// Finds the devices of `config`; `cgroups` is where cgroup v2 is mounted. Nothing is changed.
 ///
 /// # Errors
-/// What is missing, and what to do about it. A device that is not on this host is no error: the policy is that of all hosts.
+/// What is missing, and what to do about it. A device that is not on this host is no error: all hosts may share the policy.
 pub fn open(config: &Config, roots: &Roots, cgroups: &Path) -> Result<Vec<Cgroup>, Unable> {
     // What is not here needs nothing of this host.
     let is_here = |device: &CachedConfig| !matches!(find(device, roots), Err(NotUsable::NoDevice(_)));
@@ -121,14 +121,14 @@ impl Cgroup {
         })
     }
 
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub fn name(&self) -> &str {
         self.mind.name()
     }
 
-    /// Takes the place of the point of an earlier policy: what that has learned where nothing differs, its limits where the
-    /// device is the same. They stay in force until this one sets its own, and are put back where it sets none. Answers with
-    /// the old one where the device is another.
+    /// Takes the place of the point of an earlier policy. If no setting differs, it goes on with everything that point has
+    /// learned. If the device is the same, it takes over the limits: they stay in force until it sets its own, and are put
+    /// back where it sets none. If the device is another, it returns the old point.
     #[must_use]
     pub fn succeed(&mut self, old: Self) -> Option<Self> {
         let number = |point: &Self| point.device.as_ref().map(|device| device.made().device);
@@ -143,7 +143,7 @@ impl Cgroup {
         None
     }
 
-    /// Puts back what it has set; nothing of it is enforced any more.
+    /// Ends this point, and puts back all limits that it has set.
     pub fn end(self, journal: &mut Journal, errors: &mut Errors) {
         let rows = self.groups.into_iter().map(|group| group.row).chain(self.inherited.into_values());
         for row in rows {
@@ -194,7 +194,7 @@ impl Cgroup {
         }
     }
 
-    /// The device is gone, or its number another's: nothing of it is enforced, and it is looked for anew.
+    /// Puts back all limits after the device has gone, or its number has become another's; the device is searched for again.
     fn lose(&mut self, tick: &mut Tick<'_>) {
         tracing::warn!("pool {}: its device or one below it is gone; the agent searches", self.mind.name());
         let inherited = std::mem::take(&mut self.inherited);
@@ -210,7 +210,7 @@ impl Cgroup {
         (self.cache, self.find_due) = (None, Due::default());
     }
 
-    /// Takes in groups that have appeared.
+    /// Adds groups that have appeared.
     fn follow(&mut self, device: &Cached, tick: &mut Tick<'_>) {
         let tenants: Vec<(String, String)> =
             self.mind.config().tenants.iter().map(|(name, tenant)| (name.clone(), tenant.group.clone())).collect();
@@ -342,7 +342,7 @@ impl Cgroup {
         }
     }
 
-    /// Its decisions, oldest first.
+    /// The decisions in the log, oldest first.
     pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
         self.mind.records()
     }

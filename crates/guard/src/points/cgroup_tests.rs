@@ -42,7 +42,7 @@ impl Host {
         std::fs::write(self.root.join("cgroup").join(name).join("io.stat"), text).unwrap();
     }
 
-    /// The slow device, busy with misses for two fifths of the time.
+    /// Writes the slow device's statistics after `second` seconds in which it was busy with misses for 40 % of the time.
     fn busy(&self, second: u64) {
         let text = format!("1 0 {} 1 1 0 8 1 0 {} 2\n", second * 1_700, second * 400);
         std::fs::write(self.root.join("sys/class/block/no-slow/stat"), text).unwrap();

@@ -12,7 +12,7 @@ pub mod osd;
 pub mod osds;
 pub mod queue_depth;
 
-/// An error in a tick; the rest of the tick is done.
+/// An error in a tick; the rest of the tick is carried out all the same.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Something cannot be read.
@@ -21,7 +21,7 @@ pub enum Error {
     /// A setting cannot be changed.
     #[error(transparent)]
     Act(#[from] actuator::Error),
-    /// A device that has come cannot be used.
+    /// A device that has appeared cannot be used.
     #[error(transparent)]
     Unable(#[from] cgroup::Unable),
     /// A guarantee is refused.
@@ -29,16 +29,16 @@ pub enum Error {
     Guarantee {
         /// The tenant.
         tenant: String,
-        /// Why.
+        /// The setting at fault, and what it must be.
         problem: InvalidConfig,
     },
 }
 
 /// The state that points share in a tick.
 pub struct Tick<'a> {
-    /// Where settings are noted before they are changed; without it nothing is changed.
+    /// The journal, in which settings are noted before they are changed; without it nothing is changed.
     pub journal: Option<&'a mut Journal>,
-    /// The errors.
+    /// The errors of this tick so far.
     pub errors: Errors,
 }
 
@@ -52,7 +52,7 @@ impl Errors {
         self.0.push(error.into());
     }
 
-    /// The result, if there is one; an error is noted.
+    /// The value of a result; an error is noted, and `None` returned.
     pub fn take<T>(&mut self, result: Result<T, impl Into<Error>>) -> Option<T> {
         result.map_err(|error| self.push(error)).ok()
     }

@@ -1,6 +1,6 @@
-//! An OSD and its socket: counters asked for, the budget set.
+//! The enforcement point for one OSD: asks for counters and sets the budget by the admin socket.
 //!
-//! Each OSD is served by a thread of its own ([`super::osds`]), because each may hang for as long as it likes.
+//! Each OSD is served by a thread of its own ([`super::osds`]), because an OSD may hang.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -20,13 +20,13 @@ use crate::loops::osd::{Budget, Mind, Taken};
 use crate::loops::record::{At, OsdState, PoolState};
 use crate::sensor::osd::{self as sensor, Counters};
 
-/// Bytes that may be in the store.
+/// Option: bytes that may be in flight in the store.
 pub const BYTES: &str = "bluestore_throttle_bytes";
-/// Bytes that may be in the store or wait to be written in place, beyond the former.
+/// Option: bytes that may be in flight or wait to be written in place, in addition to those of [`BYTES`].
 pub const DEFERRED: &str = "bluestore_throttle_deferred_bytes";
 /// The command that shows counters.
 const PERF_DUMP: &str = "perf dump";
-/// A throttle that shows something else than what we set for so many samples was set by another program.
+/// Number of samples in a row with another throttle than the one we set, after which another program has set it.
 const FOREIGN_SAMPLES: u32 = 3;
 
 /// The condition of an OSD.
@@ -65,23 +65,23 @@ impl Condition {
 pub struct Osd {
     name: String,
     socket: AdminSocket,
-    /// The questions of each sample: the store's counters and those of its throttle. Ceph takes one logger in a
-    /// question, and all of them would be much.
+    /// The questions of each sample: the store's counters, and those of its throttle. Ceph answers a question with one logger
+    /// or with all, and all would be too much.
     questions: [Vec<u8>; 2],
-    /// The answers to these, kept for their memory.
+    /// Buffers of the answers to `questions`, kept to be used again.
     answers: [Vec<u8>; 2],
     mind: Mind,
     bytes: CephOption,
     deferred: CephOption,
     control_deferred: bool,
-    /// Cost that may be deferred for each byte that may be in flight, as it was before us.
+    /// Throttle of deferred writes divided by that of all bytes, before our first change.
     deferred_ratio: Option<f64>,
-    /// The process that listens, once it was seen.
+    /// Id of the OSD's process, once it has answered.
     pid: Option<i32>,
     throttle_bytes: Option<u64>,
     disagreeing: u32,
     condition: Condition,
-    /// Another program set an option, so that this OSD is left alone: what was found.
+    /// Why this OSD is left alone: another program has set one of the options.
     foreign: Option<String>,
     skipped: u64,
     changes: u64,
@@ -90,7 +90,7 @@ pub struct Osd {
 }
 
 impl Osd {
-    /// An OSD that nothing is known of yet.
+    /// An OSD that has not been asked yet.
     pub fn new(entry: &OsdEntry, config: &CephConfig, now: Instant, seed: u64) -> Self {
         let socket = AdminSocket::new(&entry.socket, config.answer_within.into());
         Self {
@@ -116,12 +116,12 @@ impl Osd {
         }
     }
 
-    /// Its name.
+    /// Name of the OSD.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its admin socket.
+    /// Path of its admin socket.
     pub fn socket(&self) -> &Path {
         self.socket.path()
     }
@@ -131,11 +131,11 @@ impl Osd {
         self.skipped += count;
     }
 
-    /// Asks, decides, and sets the budget; without a journal it sets nothing. `clock` has the time. What could not be done
-    /// is the result, and is tried again in the next call.
+    /// Takes a sample, decides, and sets the budget; without a journal it sets nothing. `clock` returns the present time. A
+    /// step that fails is tried again in the next call.
     ///
     /// # Errors
-    /// What the OSD or the journal says.
+    /// Errors of the OSD or the journal.
     pub fn tick(
         &mut self,
         clock: impl Fn() -> Instant,
@@ -196,7 +196,7 @@ impl Osd {
         Ok((Counters { store, bytes }, pid))
     }
 
-    /// Forgets the values set in the process before.
+    /// Forgets the values that were set before the OSD was restarted.
     fn started_anew(&mut self, journal: Option<&Mutex<Journal>>) -> Result<(), actuator::Error> {
         self.restarts += 1;
         self.condition = Condition::Starting;
@@ -208,10 +208,10 @@ impl Osd {
         restored
     }
 
-    /// Puts back what it has set.
+    /// Puts back the options that were set.
     ///
     /// # Errors
-    /// What the OSD or the journal says; the journal keeps it then.
+    /// Errors of the OSD or the journal; the options then stay in the journal.
     pub fn restore(&mut self, journal: &Mutex<Journal>) -> Result<(), actuator::Error> {
         // Both are tried, whatever happens to the first.
         [self.bytes.restore(journal), self.deferred.restore(journal)].into_iter().collect()
@@ -252,7 +252,7 @@ impl Osd {
         Ok(())
     }
 
-    /// Another program has set an option: from now on this OSD is left alone.
+    /// Leaves this OSD alone from now on, because another program has set `option` to `found`.
     fn is_foreign(&mut self, option: &str, found: String, journal: &Mutex<Journal>) -> Result<(), actuator::Error> {
         let why = format!(
             "another program set {option} to {found}: this OSD is left alone until it or the agent starts anew"
@@ -290,7 +290,7 @@ impl Osd {
         }
     }
 
-    /// Its decisions, oldest first.
+    /// The log of decisions, oldest first.
     pub fn decisions(&self) -> &Log<Budget> {
         self.mind.decisions()
     }

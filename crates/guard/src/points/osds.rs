@@ -1,4 +1,4 @@
-//! Ceph's OSDs: a thread for each, so that one that hangs keeps no other waiting, and one that looks for new ones.
+//! Ceph's OSDs: a thread for each, so that one that hangs blocks no other, and a thread that searches for new ones.
 
 use std::io;
 use std::path::Path;
@@ -20,15 +20,15 @@ use crate::loops::record::PoolState;
 /// Time between two tries to reach an OSD that does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How often what is shown is brought up to date.
+/// Interval at which the displayed state is updated.
 const SHOW_EVERY: Duration = Duration::from_millis(100);
 
-/// The state of one OSD for display. Its thread keeps the OSD itself to itself while it waits for an answer.
+/// The state of one OSD for display: a copy, because its thread keeps the OSD to itself while it waits for an answer.
 #[derive(Debug)]
 struct Shown {
     state: PoolState,
     decisions: Log<Budget>,
-    /// The OSD has another socket now.
+    /// True if the OSD has another socket now; the thread of this socket then ends.
     replaced: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct Osds {
     config: CephConfig,
     started: Instant,
     stop: AtomicBool,
-    /// Released in the end, so that the sentinel can have it.
+    /// The journal; [`Osds::stop`] drops it, so that the sentinel can lock it.
     journal: Mutex<Option<Arc<Mutex<Journal>>>>,
     known: Mutex<Vec<(OsdEntry, Arc<Mutex<Shown>>)>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -82,7 +82,7 @@ impl Osds {
         Ok(osds)
     }
 
-    /// Sleeps, until [`Self::stop`] at most; whether to go on.
+    /// Sleeps for `time`, or until [`Self::stop`]; true if the thread is to go on.
     fn sleep(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         loop {
@@ -97,7 +97,7 @@ impl Osds {
         }
     }
 
-    /// Starts a thread for each OSD that is new, and ends those of sockets in whose place there is another.
+    /// Starts a thread for each new OSD, and ends the threads of sockets that have been replaced by others.
     fn look(self: &Arc<Self>) {
         let found = osds::find(Path::new("/"), &self.config.sockets);
         lock(&self.threads).retain(|thread| !thread.is_finished());
@@ -136,7 +136,7 @@ impl Osds {
         evenkeel_control::Instant::ZERO + self.started.elapsed().into()
     }
 
-    /// Samples until it is stopped. Samples that cannot be taken in time are left out, not made up for.
+    /// Samples an OSD until [`Self::stop`], or until it has another socket. Missed samples are not made up for.
     fn keep(&self, mut osd: Osd, shown: &Mutex<Shown>) {
         let journal = lock(&self.journal).clone();
         let every: Duration = self.config.sample_every.into();
@@ -177,7 +177,7 @@ impl Osds {
         }
     }
 
-    /// Every OSD, as it was when its last question ended.
+    /// The states of all OSDs, each as of its last answer.
     pub fn states(&self) -> Vec<PoolState> {
         lock(&self.known).iter().map(|(_, shown)| lock(shown).state.clone()).collect()
     }
@@ -196,7 +196,7 @@ impl Osds {
         lock(&self.known).iter().map(|(entry, _)| entry.name.clone()).collect()
     }
 
-    /// Ends all threads; what is set is put back by the journal afterwards.
+    /// Ends all threads. Options stay as they are set; the owner of the journal puts them back afterwards.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         loop {

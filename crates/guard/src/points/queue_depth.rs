@@ -1,4 +1,4 @@
-//! Queues of shared disks and their files: queues found and measured, their lengths written.
+//! The enforcement point for queues of shared disks: finds and measures queues, and sets their lengths.
 
 use std::collections::BTreeMap;
 
@@ -18,16 +18,16 @@ use crate::loops::record::{At, PoolState, QueueState};
 use crate::sensor::diskstats::{DeviceNumber, Reading, Sample, Tracker};
 use crate::sensor::queue::{self, Knob, Queue};
 
-/// A disk that has requests in flight and has completed none for so long is stuck.
+/// Time without a completed request, while some are in flight, after which a disk is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 
-/// A queue and where its disk is in the kernel's statistics.
+/// A queue of a disk, and the disk's number in the kernel's statistics.
 #[derive(Debug)]
 struct Path {
     length: QueueLength,
-    /// Its number, by the arrangement of the statistics in which it was found.
+    /// The arrangement of the statistics at the last look-up, and the disk's number in it; `None` if it is not listed.
     number: Option<(u64, Option<DeviceNumber>)>,
-    /// Since when its disk has completed none of the requests in flight.
+    /// Time since which the disk has completed none of the requests in flight.
     waits_since: Option<Instant>,
     stuck: bool,
 }
@@ -38,7 +38,7 @@ pub struct QueueDepth {
     array: Array,
     roots: Roots,
     volumes: Vec<Vec<Path>>,
-    /// Queues that an earlier policy set, until those of this one are found.
+    /// Queues whose length an earlier policy set, until the queues of this policy are found.
     inherited: Vec<Path>,
     notes: Vec<String>,
     begun: bool,
@@ -46,10 +46,10 @@ pub struct QueueDepth {
 }
 
 impl QueueDepth {
-    /// The array of this name. Nothing is looked for yet.
+    /// The point for the array of this name, which has not searched for queues yet.
     ///
     /// # Errors
-    /// A setting that its controller refuses; a configuration that was read has none.
+    /// A setting that the array's controller refuses; a configuration that was read has none.
     pub fn new(name: &str, config: &ArrayConfig, cluster: &Cluster, roots: &Roots) -> Result<Self, InvalidConfig> {
         Ok(Self {
             array: Array::new(name, config, cluster)?,
@@ -62,13 +62,14 @@ impl QueueDepth {
         })
     }
 
-    /// Its name in the configuration.
+    /// Name in the configuration.
     pub fn name(&self) -> &str {
         self.array.name()
     }
 
-    /// Takes the place of the point of an earlier policy: what that has learned where nothing differs, its queues in any case.
-    /// They stay as they are until this one sets its own, and are put back where it sets none.
+    /// Takes the place of the point of an earlier policy. If no setting differs, it goes on with everything that point has
+    /// learned. Otherwise it takes over the queues: their lengths stay until it sets its own, and are put back where it sets
+    /// none.
     pub fn succeed(&mut self, old: Self) {
         if old.array.config() == self.array.config() {
             *self = old;
@@ -77,7 +78,7 @@ impl QueueDepth {
         }
     }
 
-    /// Puts back what it has set; nothing of it is enforced any more.
+    /// Ends this point, and puts back all queue lengths that it has set.
     pub fn end(self, journal: &mut Journal, errors: &mut Errors) {
         let paths = self.volumes.into_iter().flatten().chain(self.inherited);
         // What is stuck stays in the journal.
@@ -86,8 +87,8 @@ impl QueueDepth {
         }
     }
 
-    /// Measures; once a period it looks for queues, and sets their lengths if there is a journal. Call it at every tick, after
-    /// the statistics were read, without them if they could not be.
+    /// Measures, searches for queues once a period, and sets lengths that were decided, if there is a journal. Call it at
+    /// every tick with the statistics just read; `None` if they could not be.
     pub fn tick(&mut self, now: Instant, statistics: Option<&Tracker>, tick: &mut Tick<'_>) {
         self.ticked_at = now;
         if !std::mem::replace(&mut self.begun, true) {
@@ -100,28 +101,28 @@ impl QueueDepth {
         self.act(tick);
     }
 
-    /// The summary of this host's volumes in the last period, for the other hosts.
+    /// The summary of this host's volumes in the last period, to be reported to the other hosts.
     pub fn take_summary(&mut self) -> Option<Summary> {
         self.array.take_summary()
     }
 
-    /// Shares slots out by what all hosts together did in one period. `ramp`: how much of its part this host takes, 0 to 1.
-    /// Queues follow at the next tick.
+    /// Shares out slots by `group`, the sum of all hosts' summaries for one period. `ramp`: fraction of its share that this
+    /// host takes, 0 to 1. Queue lengths are set at the next tick.
     pub fn decide(&mut self, group: &Summary, ramp: f64) {
         self.array.decide(self.ticked_at, group, ramp);
     }
 
-    /// No other host has a say any more: this one goes by the latency that it measures.
+    /// From now on this host decides about slots alone, from the latency that it measures.
     pub fn alone(&mut self) {
         self.array.alone();
     }
 
-    /// Its decisions, oldest first.
+    /// The decisions in the log, oldest first.
     pub fn records(&self) -> impl Iterator<Item = DecisionRecord> {
         self.array.records()
     }
 
-    /// Looks for queues that are not known yet and forgets those that are gone.
+    /// Searches for queues that are not known yet, and forgets those that are gone.
     fn find(&mut self, tick: &mut Tick<'_>) {
         self.notes.clear();
         let config = self.array.config().clone();
@@ -238,20 +239,20 @@ impl Path {
         Self { length: QueueLength::new(queue), number: None, waits_since: None, stuck: false }
     }
 
-    /// Notes whether its disk completes anything.
+    /// Notes whether the disk has completed anything in this sample.
     fn look(&mut self, now: Instant, sample: &Sample) {
         let waits = sample.in_flight > 0 && sample.reads.completed + sample.writes.completed == 0;
         self.waits_since = waits.then(|| self.waits_since.unwrap_or(now));
         self.stuck = self.waits_since.is_some_and(|since| now.since(since) >= STUCK_AFTER);
     }
 
-    /// True if a new length would have to wait for the disk, and the agent with it: before `nr_requests` changes, the kernel
-    /// lets the queue run dry.
+    /// True if setting a new length would block the agent: before `nr_requests` changes, the kernel lets the queue run dry,
+    /// and the disk is stuck.
     fn would_block(&self) -> bool {
         self.stuck && self.length.queue().knob == Knob::Requests
     }
 
-    /// The disk's number, found by its name: disks that are hidden from /dev have no other trace of it.
+    /// The disk's number, found by its name in the statistics: disks that are hidden from /dev show it nowhere else.
     fn number(&mut self, statistics: &Tracker) -> Option<DeviceNumber> {
         let arrangement = statistics.arrangement();
         match self.number {
@@ -287,7 +288,7 @@ fn queue_slots(paths: &[Path]) -> QueueSlots {
     }
 }
 
-/// A note on a volume that cannot be bounded finely.
+/// A note on a volume that cannot have few slots, because it has several hardware queues; `None` for others.
 fn coarse(volume: &str, paths: &[Path]) -> Option<String> {
     let least = |queue: &Queue| queue.knob.least() * queue.queues.get();
     let hardware = paths.iter().map(|path| path.length.queue()).filter(|queue| queue.knob == Knob::Requests);

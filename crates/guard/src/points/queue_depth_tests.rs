@@ -10,15 +10,16 @@ use crate::config::{Abilities, Config};
 use crate::journal::Journal;
 use crate::loops::record::{QueueDepthState, VolumeState};
 
-/// Of the array, in requests per second.
+/// Throughput of the array, in requests per second.
 const SERVES: f64 = 400.0;
 const TICK: Duration = Duration::from_millis(100);
 
-/// A host whose disks are volumes of one array, which serves all that is inside in turn.
+/// A host whose disks are volumes of one array, which serves all requests in flight in turn.
 struct Host {
     root: PathBuf,
     journal: Journal,
-    /// Each with how many requests its users always have under way, and what the kernel counted.
+    /// Name of each disk, requests that its users always have under way, and the kernel's totals of requests and of time in
+    /// ms.
     disks: Vec<(&'static str, f64, f64, f64)>,
     agent: Agent,
     text: String,
@@ -53,7 +54,7 @@ impl Host {
         std::fs::read_to_string(self.file(disk)).unwrap().trim().parse().unwrap()
     }
 
-    /// Another 100 ms.
+    /// Runs another 100 ms.
     fn tick(&mut self, acting: bool) {
         let inside: Vec<f64> = self.disks.iter().map(|(disk, busy, ..)| busy.min(self.depth(disk))).collect();
         let latency_s = inside.iter().sum::<f64>().max(1.0) / SERVES;

@@ -54,33 +54,34 @@ pub struct Made {
     pub kind: Kind,
     /// The device that tenants use.
     pub device: DeviceNumber,
-    /// The cache.
+    /// The fast device, which holds the cache; `None` if it is unknown.
     pub fast: Option<DeviceNumber>,
-    /// The device that it caches.
+    /// The slow device, which is cached.
     pub slow: DeviceNumber,
 }
 
-/// A cache's own figures since it was set up, of all that use it.
+/// A cache's own totals since it was set up, for all users of the device together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheStatus {
-    /// Reads that the fast device answered.
+    /// Reads that the fast device answered; of bcache all requests that it counts.
     pub read_hits: Option<u64>,
-    /// Reads that it did not.
+    /// Reads that the fast device did not answer.
     pub read_misses: Option<u64>,
     /// Writes that the fast device took.
     pub write_hits: Option<u64>,
-    /// Writes that it did not.
+    /// Writes that the fast device did not take.
     pub write_misses: Option<u64>,
     /// Bytes that are on the fast device alone.
     pub dirty_bytes: Option<u64>,
-    /// The fault, in the cache's own words.
+    /// The fault, in the cache's own words; `None` if there is none.
     pub trouble: Option<String>,
 }
 
-/// Kind and devices from the kind and parameters of a device-mapper target; `None` if it is no cache.
+/// Kind, slow device and fast device of a cache, from the type and parameters of its device-mapper target; `None` if the
+/// target is no cache.
 ///
 /// # Errors
-/// Parameters that no such target has.
+/// If the parameters are not those of such a target.
 pub fn parse_table(
     target: &str,
     parameters: &str,
@@ -98,10 +99,10 @@ pub fn parse_table(
     Ok(Some((kind, number(slow)?, Some(number(fast)?))))
 }
 
-/// The status of a dm-cache or dm-writecache.
+/// Parses the status of a dm-cache or dm-writecache.
 ///
 /// # Errors
-/// What no kernel writes.
+/// If the text is not in the kernel's format.
 pub fn parse_status(kind: Kind, text: &str) -> Result<CacheStatus, Fault> {
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     let number = |at: usize| -> Result<u64, Fault> {
@@ -143,7 +144,7 @@ pub fn parse_status(kind: Kind, text: &str) -> Result<CacheStatus, Fault> {
     })
 }
 
-/// A number of bytes as bcache prints it: `0`, `512`, `1.5M`.
+/// Parses a number of bytes as bcache prints it: `0`, `512`, `1.5M`.
 ///
 /// # Errors
 /// Anything else.
@@ -166,10 +167,10 @@ pub fn parse_human(text: &str) -> Result<u64, Fault> {
         .ok_or_else(|| Fault::new(1, format!("{text:?} is no number of bytes")))
 }
 
-/// A block device's `stat` file in sysfs.
+/// Parses a block device's `stat` file in sysfs.
 ///
 /// # Errors
-/// What no kernel writes.
+/// If the text is not in the kernel's format.
 pub fn parse_block_stat(text: &[u8]) -> Result<SlowDevice, Fault> {
     let text = std::str::from_utf8(text).map_err(|_| Fault::new(1, "is no text"))?;
     let mut numbers = [0u64; 10];
@@ -195,12 +196,12 @@ pub enum NotUsable {
         "the devices below {device} cannot be determined{because}; name its slow device: tuning.cache.slow = \"/dev/...\""
     )]
     Unknown {
-        /// As it was named.
+        /// The name as configured.
         device: String,
-        /// Why, after a colon, if that is known.
+        /// The reason, with a colon before it; empty if unknown.
         because: String,
     },
-    /// It is something else.
+    /// The device is none of the known kinds of caches.
     #[error(
         "{0} is no dm-cache, dm-writecache or bcache; if something else caches there, name its slow device: tuning.cache.slow = \"/dev/...\""
     )]
@@ -215,7 +216,7 @@ pub enum NotUsable {
 pub struct Cached {
     made: Made,
     folder: PathBuf,
-    /// By which device mapper tells devices apart that have had the same number.
+    /// Device mapper's uuid, which distinguishes devices that have had the same number.
     uuid: Option<String>,
     control: Option<Control>,
     slow_stat: Source,
@@ -262,7 +263,7 @@ impl Cached {
         Ok(Self { made, uuid: uuid(&folder), folder, control: control.ok(), slow_stat })
     }
 
-    /// True if `device` is still the one that was opened by this name, and stands on its slow device.
+    /// True if `device` still names the device that was opened, and its slow device is there.
     pub fn is_still(&self, roots: &Roots, device: &str) -> bool {
         number_of(roots, device) == Some(self.made.device)
             && uuid(&self.folder) == self.uuid
@@ -352,12 +353,12 @@ pub(super) fn number_of(roots: &Roots, name: &str) -> Option<DeviceNumber> {
     Some(DeviceNumber { major: rustix::fs::major(number), minor: rustix::fs::minor(number) })
 }
 
-/// Device mapper's identity of a device, if it has one.
+/// Device mapper's uuid of a device, if it has one.
 fn uuid(folder: &Path) -> Option<String> {
     roots::value(&folder.join("dm/uuid")).ok().flatten()
 }
 
-/// LVM shows it by the names of what it is made of, which needs no rights.
+/// Kind, slow device and fast device of a cache that LVM made, from the names of the devices below it; takes no privileges.
 fn of_lvm(folder: &Path) -> Option<(Kind, DeviceNumber, Option<DeviceNumber>)> {
     let slaves = folder.join("slaves");
     let mut found = (None, None);
@@ -378,7 +379,7 @@ fn of_lvm(folder: &Path) -> Option<(Kind, DeviceNumber, Option<DeviceNumber>)> {
     Some((kind, slow, found.1))
 }
 
-/// bcache links from each device to what stands below it.
+/// Kind, slow device and fast device of a bcache, from the links between devices in sysfs.
 fn of_bcache(folder: &Path) -> Result<Option<(Kind, DeviceNumber, Option<DeviceNumber>)>, Error> {
     let number = |link: PathBuf| -> Result<Option<DeviceNumber>, Error> {
         // The `bcache` folder of a disk, whose parent is the disk.

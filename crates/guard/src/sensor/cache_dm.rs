@@ -11,7 +11,7 @@ use crate::error::Error;
 const CONTROL: &str = "/dev/mapper/control";
 /// Size of the kernel's `struct dm_ioctl` (`linux/dm-ioctl.h`).
 const HEADER_BYTES: usize = 312;
-/// Size of its `struct dm_target_spec`, which stands before each target's text.
+/// Size of the kernel's `struct dm_target_spec`, which stands before each target's text.
 const TARGET_BYTES: usize = 40;
 /// Room for one target and its text; device mapper's longest are a few hundred bytes.
 const BUFFER_BYTES: usize = 16 << 10;
@@ -19,15 +19,15 @@ const BUFFER_BYTES: usize = 16 << 10;
 const TABLE_STATUS: libc::c_ulong = 3 << 30 | (HEADER_BYTES as libc::c_ulong) << 16 | 0xfd << 8 | 12;
 const STATUS_TABLE_FLAG: u32 = 1 << 4;
 const BUFFER_FULL_FLAG: u32 = 1 << 8;
-/// Without it, asking for a status makes a cache write its metadata.
+/// Flag without which a question for the status makes a cache write its metadata.
 const NOFLUSH_FLAG: u32 = 1 << 11;
 
-/// Which text.
+/// The text that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// The parts of the device.
+    /// The table: the parameters of the target, with the devices below it.
     Table,
-    /// How it fares.
+    /// The status of the target.
     Status,
 }
 
@@ -44,7 +44,7 @@ impl Control {
         file.map(Self).map_err(|cause| Error::read(path, cause))
     }
 
-    /// The error of there being none.
+    /// The error for a host without device mapper.
     pub(crate) fn absent() -> Error {
         Error::read(Path::new(CONTROL), io::ErrorKind::NotFound.into())
     }
@@ -80,7 +80,8 @@ fn request(device: DeviceNumber, wanted: Wanted) -> Vec<u8> {
     request
 }
 
-/// `struct dm_target_spec` (start, length, status, next, kind) and a terminated text.
+/// Kind and text of the first target in an answer, from a `struct dm_target_spec` (start, length, status, next, kind) and a
+/// terminated text. `None` without a target, or if the answer was cut short.
 pub(super) fn answer(bytes: &[u8]) -> Option<(String, String)> {
     let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let (start, targets, flags) = (word(16)? as usize, word(20)?, word(28)?);

@@ -62,7 +62,7 @@ fn the_slow_device_tells_bytes_and_time_busy() {
     assert!(parse_block_stat(b"1 2 3 4 5 6 7 8 9 x").is_err());
 }
 
-/// Trees as sysfs has them.
+/// A tree of files and links as in sysfs.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -88,7 +88,7 @@ impl Tree {
         self.link(&format!("dev/block/{number}"), &format!("class/block/{name}"));
     }
 
-    /// What is found without being named.
+    /// The cached devices that are found without being named.
     fn find(&self) -> Vec<CachedEntry> {
         let roots = Roots::under(&self.0);
         let folder = self.0.join("sys/block");

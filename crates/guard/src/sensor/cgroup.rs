@@ -17,10 +17,10 @@ use crate::error::{Error, Fault};
 /// Where cgroup v2 is mounted by convention.
 pub const ROOT: &str = "/sys/fs/cgroup";
 
-/// More groups than may be found by one pattern: each costs two file descriptors and work in every period.
+/// Most groups that one pattern may find: each costs two file descriptors and work in every period.
 pub const MAX_GROUPS: usize = 4_096;
 
-/// More than an `io.stat` or `io.max` holds: some 150 bytes a device.
+/// Largest `io.stat` or `io.max` that is read, in bytes: it holds some 150 bytes a device.
 const MAX_BYTES: usize = 1 << 20;
 
 /// Parses the `io.stat` of a cgroup, and calls `each` for every device with counters.
@@ -63,7 +63,7 @@ fn flush(row: &mut Option<(DeviceNumber, Counters, bool)>, each: &mut impl FnMut
     }
 }
 
-/// A group's counters on the parts of a cached device since it appeared; zero where it has done nothing.
+/// A group's counters on the parts of a cached device since the group appeared; zero where it has done nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// On the cached device itself.
@@ -75,7 +75,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// From the text of `io.stat`. Without the number of a device its figures stay zero.
+    /// Parses the text of `io.stat`. Counters of a device without a number stay zero.
     ///
     /// # Errors
     /// As [`parse_stat`].
@@ -99,8 +99,8 @@ impl Usage {
     }
 }
 
-/// A file of a group that stays open: once the group is gone, reading it says so, although another of the same name may
-/// be there.
+/// A file of a group that stays open: once the group is gone, reading it fails, although there may be a new group of the same
+/// name.
 #[derive(Debug)]
 pub struct GroupFile {
     path: PathBuf,
@@ -117,12 +117,12 @@ impl GroupFile {
         Ok(Self { path, file })
     }
 
-    /// Its path.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The present content, in a buffer that serves for all groups.
+    /// Reads the present content into `buffer`, which can serve for all groups.
     ///
     /// # Errors
     /// When it cannot be read; [`Error::is_gone`] says that the group is no more.
@@ -193,7 +193,7 @@ pub fn names(pattern: &str, group: &str) -> bool {
     pattern.all(|part| group.next().is_some_and(|name| fits(part, name))) && group.next().is_none()
 }
 
-/// True if a path names more than itself.
+/// True if a path has wildcards (`*` or `?`).
 pub fn is_pattern(path: &str) -> bool {
     path.contains(['*', '?'])
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 pub struct Moved {
     /// Read by the initiator.
     pub read_mib: u64,
-    /// Written by it.
+    /// Written by the initiator.
     pub written_mib: u64,
 }
 

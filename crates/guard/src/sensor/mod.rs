@@ -25,7 +25,7 @@ pub mod tracepoints;
 
 pub use source::Source;
 
-/// Reads an answer of the device mapper.
+/// Parses an answer of device mapper, for fuzzing.
 #[cfg(feature = "fuzz")]
 pub(crate) fn read_device_mapper(bytes: &[u8]) {
     let _ = cache_dm::answer(bytes);

@@ -1,9 +1,9 @@
 //! The counters of a Ceph OSD: how long its store takes, how much it took in, and whether requests wait at its
 //! throttle.
 //!
-//! Its own `commit_lat` includes the wait at the throttle, which is ours to choose; so the store's latency is put together
-//! from the states that follow it. There is no smallest latency among the counters: the smallest mean over short times takes
-//! its place.
+//! The OSD's own `commit_lat` includes the wait at the throttle, which the agent sets. So the store's latency is the sum of
+//! the states after that wait. There is no smallest latency among the counters: the smallest mean over short times takes its
+//! place.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,44 +14,44 @@ use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 
 use crate::admin_socket::Malformed;
 
-/// The logger of the store.
+/// Name of the logger (group of counters) of the store.
 pub const STORE: &str = "bluestore";
-/// The logger of what may be inside the store.
+/// Name of the logger of the throttle of bytes in flight in the store.
 pub const BYTES: &str = "throttle-bluestore_throttle_bytes";
-/// The logger of what may be inside or wait to be written in place.
+/// Name of the logger of the throttle of bytes that are in flight or wait to be written in place.
 pub const DEFERRED: &str = "throttle-bluestore_throttle_deferred_bytes";
 
-/// A running mean: how many, and their sum in seconds.
+/// A running mean of durations, as Ceph counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct Average {
-    /// How many.
+    /// Number of durations.
     pub avgcount: u64,
-    /// Their sum in seconds.
+    /// Sum of the durations, in seconds.
     pub sum: f64,
 }
 
 impl Average {
-    /// Mean in seconds of what came since `before`; `None` if nothing did.
+    /// Mean, in seconds, of the durations added since `before`; `None` if there are none.
     pub fn mean_since(self, before: Self) -> Option<f64> {
         let count = self.avgcount.checked_sub(before.avgcount).filter(|&count| count > 0)?;
         Some(((self.sum - before.sum) / count as f64).max(0.0))
     }
 }
 
-/// The store's counters that are used; the rest of the answer is passed over. `None` where a version does not have it.
+/// The store's counters that are used; the rest of the answer is skipped. `None` where a version of Ceph lacks the counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 pub struct Store {
-    /// Waiting for the device.
+    /// Time that requests waited for the device.
     pub state_aio_wait_lat: Option<Average>,
-    /// Waiting for the commit before.
+    /// Time that requests waited for the commit before theirs.
     pub state_kv_queued_lat: Option<Average>,
-    /// Being committed. (Ceph spells it in this way.)
+    /// Time that commits took. (The spelling is Ceph's.)
     #[serde(alias = "state_kv_committing_lat")]
     pub state_kv_commiting_lat: Option<Average>,
-    /// Bytes written to new places. Later versions have no prefix.
+    /// Bytes written to newly allocated space. Later versions of Ceph have no prefix.
     #[serde(alias = "write_big_bytes")]
     pub bluestore_write_big_bytes: Option<u64>,
-    /// Bytes written otherwise.
+    /// Bytes of all other writes.
     #[serde(alias = "write_small_bytes")]
     pub bluestore_write_small_bytes: Option<u64>,
 }
@@ -63,37 +63,37 @@ pub struct Throttle {
     pub val: u64,
     /// Cost that may be in flight, in bytes.
     pub max: u64,
-    /// Requests that came.
+    /// Requests that have come to the throttle.
     pub get_started: u64,
-    /// Requests that were admitted.
+    /// Requests that have been admitted.
     pub get: u64,
-    /// Their cost in bytes.
+    /// Cost of the admitted requests, in bytes.
     pub get_sum: u64,
-    /// Cost given back, in bytes.
+    /// Cost of requests that have left, in bytes.
     pub put_sum: u64,
-    /// Waits of the requests that waited.
+    /// Times that requests waited, of those that had to.
     pub wait: Average,
 }
 
 impl Throttle {
-    /// Requests that wait now. Those that are admitted without waiting for it are counted in `get` alone, so this is for the
-    /// throttle of all bytes only.
+    /// Requests that wait at the throttle now. Only for the throttle of all bytes: on others, requests that are admitted
+    /// without a wait count in `get` alone.
     pub const fn waiting(&self) -> u64 {
         self.get_started.saturating_sub(self.get)
     }
 }
 
-/// The features by the counters that an OSD has.
+/// The measurements that an OSD's counters allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// How long the store takes and how many requests it ends: without it nothing can be decided.
+    /// True if the store's latency and commits are counted; without them nothing can be decided.
     pub latency: bool,
-    /// Bytes that clients write: without it the cost stands for them.
+    /// True if bytes that clients write are counted; otherwise the cost stands for them.
     pub payload: bool,
 }
 
 impl Store {
-    /// The features by these counters.
+    /// The measurements that these counters allow.
     pub const fn features(&self) -> Features {
         Features {
             latency: self.state_aio_wait_lat.is_some()
@@ -103,17 +103,17 @@ impl Store {
         }
     }
 
-    /// Requests that have waited for the device, or had no need to.
+    /// Total of requests whose wait for the device is over, or was not needed.
     pub fn reached_device(&self) -> u64 {
         self.state_aio_wait_lat.map_or(0, |state| state.avgcount)
     }
 
-    /// Requests that the store has committed.
+    /// Total of requests that the store has committed.
     pub fn committed(&self) -> u64 {
         self.state_kv_commiting_lat.map_or(0, |state| state.avgcount)
     }
 
-    /// Bytes that clients wrote, if the OSD counts them.
+    /// Total of bytes that clients wrote; `None` if the OSD does not count them.
     pub fn payload(&self) -> Option<u64> {
         Some(self.bluestore_write_big_bytes?.saturating_add(self.bluestore_write_small_bytes?))
     }
@@ -129,7 +129,7 @@ impl Store {
     }
 }
 
-/// The counters of a logger in an answer to `perf dump`. Those that are not wanted are passed over and never stored: this is
+/// Parses the counters of a logger in an answer to `perf dump`. Other counters are skipped and never stored, because this is
 /// done many times a second.
 ///
 /// # Errors
@@ -165,17 +165,17 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Logger<'_, T> {
     }
 }
 
-/// Both loggers at about the same time.
+/// Counters of the store and of its throttle, read at about the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counters {
-    /// The store.
+    /// Counters of the store.
     pub store: Store,
-    /// The bytes that may be in flight.
+    /// Counters of the throttle of bytes in flight.
     pub bytes: Throttle,
 }
 
 impl Counters {
-    /// True if these counters continue those; otherwise the OSD was started anew, or they were reset.
+    /// True if no counter is below its value in `before`; otherwise the OSD was restarted, or its counters were reset.
     pub fn continue_from(&self, before: &Self) -> bool {
         self.store.committed() >= before.store.committed()
             && self.store.reached_device() >= before.store.reached_device()

@@ -5,7 +5,7 @@
 //! | SCSI (iSCSI, FC, SAS, ATA) | `device/queue_depth` | 1 | show in the kernel's statistics: their time counts |
 //! | NVMe and others | `queue/nr_requests`, of each hardware queue | 4 | do not |
 //!
-//! What has no queue of its own (multipath, LVM) is followed to the disks that it stands on.
+//! A device without a queue of its own (multipath, LVM) is followed to the disks that it stands on.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -16,16 +16,16 @@ use super::cache::number_of;
 use crate::discovery::roots::{self, Roots};
 use crate::error::Error;
 
-/// Layers below a device that are followed; deeper stacks are mistakes or loops.
+/// Most layers below a device that are followed; deeper stacks are mistakes or loops.
 const MAX_DEPTH: u32 = 16;
-/// More disks than any volume stands on.
+/// Most disks that a volume may stand on.
 const MAX_QUEUES: usize = 256;
 /// The kernel's own bound on `nr_requests` (BLKDEV_MIN_RQ).
 const LEAST_REQUESTS: u32 = 4;
-/// Any write permission.
+/// Bits of a file's mode that give write permission.
 const WRITABLE: u32 = 0o222;
 
-/// Which setting says how long a queue is.
+/// The setting of a queue's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knob {
     /// `queue_depth` of a SCSI device.
@@ -35,12 +35,12 @@ pub enum Knob {
 }
 
 impl Knob {
-    /// True if the file is the length of a block device's queues, which the kernel lets run dry before it changes.
+    /// True if the file is `nr_requests`, before whose change the kernel lets the disk's queues run dry.
     pub fn waits_for_disk(file: &Path) -> bool {
         file.ends_with(Self::Requests.name())
     }
 
-    /// The file's name.
+    /// Name of the setting's file.
     pub const fn name(self) -> &'static str {
         match self {
             Self::QueueDepth => "queue_depth",
@@ -56,42 +56,43 @@ impl Knob {
         }
     }
 
-    /// True if the time that requests wait for a place counts in the kernel's statistics of the disk.
+    /// True if the time that requests wait for a slot counts in the kernel's statistics of the disk.
     pub const fn shows_waiting(self) -> bool {
         matches!(self, Self::QueueDepth)
     }
 }
 
-/// A disk and how many requests it may have in flight.
+/// The queues of a disk, and the setting of their length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
     /// The kernel's name of the disk.
     pub disk: String,
-    /// Which setting it is.
+    /// The setting that the disk has.
     pub knob: Knob,
-    /// The setting's file, by the hardware that it belongs to: a disk that takes over the name has another one.
+    /// Path of the setting's file, with links resolved to the hardware: another disk that gets the same name has another
+    /// path.
     pub path: PathBuf,
-    /// So many hardware queues have this length each.
+    /// Number of hardware queues, each of which has this length.
     pub queues: NonZeroU32,
 }
 
 /// Why the queues of a device cannot be found.
 #[derive(Debug, thiserror::Error)]
 pub enum NoQueue {
-    /// There is no such device.
+    /// There is no block device of this name.
     #[error("there is no block device {0} now; write a path in /dev or a name as in /proc/diskstats")]
     NoDevice(String),
-    /// It has no setting that would say how many requests are inside.
+    /// A disk of the device has no setting for the length of its queues.
     #[error(
         "{device}: {disk} has neither queue_depth nor nr_requests; name the disks of the array, or what stands on them"
     )]
     NoSetting {
-        /// As it was named.
+        /// The name as configured.
         device: String,
-        /// The device below it, or itself.
+        /// The disk: a device below, or the device itself.
         disk: String,
     },
-    /// It stands on too many.
+    /// The device of this name stands on too many disks.
     #[error("{0} stands on more than {MAX_QUEUES} disks; name them one by one")]
     TooMany(String),
     /// A folder cannot be read.
@@ -178,7 +179,7 @@ fn own(folder: &Path, disk: &str) -> Result<Option<Queue>, Error> {
     Ok(queues.map(|queues| queue(Knob::Requests, &requests, queues)))
 }
 
-/// By its permissions: some drivers show a length that cannot be set.
+/// True if the file's permissions allow writing: some drivers show a length that cannot be set.
 fn is_writable(file: &Path) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.permissions().mode() & WRITABLE != 0)
 }

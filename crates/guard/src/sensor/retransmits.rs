@@ -1,7 +1,7 @@
 //! `/proc/net/snmp`: TCP segments sent again.
 //!
-//! A delay must not cause retransmits; a count that rises with it says that one does. The figure is of the whole
-//! network namespace, because the kernel keeps it for no smaller thing that can be read cheaply.
+//! A delay must not cause retransmits; a count that rises with it says that it does. The count is that of the whole network
+//! namespace, because the kernel keeps none for less that can be read cheaply.
 
 use crate::error::Fault;
 

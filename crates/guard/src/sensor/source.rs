@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// More than any of the kernel's files here can hold: `/proc/diskstats` has some 120 bytes a device.
+/// Largest file that is read, in bytes: `/proc/diskstats` has some 120 bytes a device.
 pub const MAX_BYTES: usize = 16 << 20;
 
-/// Bytes the buffer starts with, and has free at least for each read.
+/// Size of the buffer at first, in bytes; a quarter of it is free at least for each read.
 const STEP: usize = 16 << 10;
 
-/// A file that stays open and is read from its beginning each time, into a buffer that stays.
+/// A file that stays open and is read from its beginning each time, into a buffer that is kept.
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,

@@ -6,10 +6,10 @@
 //!  block_rq_complete ─┴─▶ program: when did it begin? ──▶ one more in its bucket, by group of devices
 //! ```
 //!
-//! BPF programs count in the kernel; a tick reads one histogram for each pool that has such a target. Devices that stand on
-//! others complete what they took in, disks complete requests. A read is known by its device and by the sector after its last
-//! one, which stays the same when parts of it complete or are split off. Of reads that a disk serves as one request the last
-//! counts; two reads of the same place at the same time are taken for one.
+//! BPF programs count in the kernel; a tick reads one histogram for each pool whose target is for a percentile. Devices that
+//! stand on others complete bios, disks complete requests. A read is known by its device and by the sector after its last
+//! one, which stays the same when parts of the read complete or are split off. Of reads that a disk serves as one request
+//! only the last counts; two reads of the same place at the same time count as one.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -31,21 +31,21 @@ pub const EVENTS: [&str; 3] = ["block_bio_queue", "block_bio_complete", "block_r
 /// Where sysfs has devices by number.
 const DEVICES: &str = "/sys/dev/block";
 
-/// Reads under way that are distinguished; beyond that the oldest are not measured. Some 100 bytes each, in the kernel.
+/// Most reads under way that are measured; if there are more, the oldest are not. Each takes some 100 bytes in the kernel.
 const MAX_READS: usize = 32_768;
-/// Devices that can be watched.
+/// Most devices that can be watched.
 const MAX_DEVICES: usize = 131_072;
 
-/// Sixteen buckets for each doubling, so that each is at most 6.25 % wide.
+/// Binary logarithm of the buckets for each doubling of time: 16 buckets, so that each is at most 6.25 % wide.
 const SUB_BITS: i32 = 4;
-/// Times below 2^12 ns (4 us) share the first bucket.
+/// Binary logarithm of the shortest time that is distinguished: below 2^12 ns (4 us) all share the first bucket.
 const FLOOR_BITS: i32 = 12;
-/// Times of 2^38 ns (275 s) or longer share the last.
+/// Binary logarithm of the longest time that is distinguished: from 2^38 ns (275 s) on all share the last bucket.
 const CEIL_BITS: i32 = 38;
 /// Number of buckets.
 pub const BUCKETS: usize = ((CEIL_BITS - FLOOR_BITS) << SUB_BITS) as usize + 2;
 
-/// The middle of a bucket.
+/// The time in the middle of a bucket.
 pub fn middle(bucket: usize) -> Duration {
     let Some(above) = bucket.checked_sub(1) else { return Duration::from_nanos(1 << (FLOOR_BITS - 1)) };
     let exponent = FLOOR_BITS as usize + (above >> SUB_BITS);
@@ -54,7 +54,7 @@ pub fn middle(bucket: usize) -> Duration {
     Duration::from_nanos((1 << exponent) + sub * width + width / 2)
 }
 
-/// Where an event has what the programs read, in bytes from its beginning.
+/// Number of an event, and the offsets, in bytes from its beginning, of the fields that the programs read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Format {
     id: u64,
@@ -100,19 +100,20 @@ fn parse_format(text: &str) -> Result<Format, Fault> {
     })
 }
 
-/// Helper functions of the kernel.
+/// Numbers of the kernel's BPF helper functions.
 const MAP_LOOKUP: i32 = 1;
 const MAP_UPDATE: i32 = 2;
 const MAP_DELETE: i32 = 3;
 const CLOCK: i32 = 5;
 
-/// Where the programs keep what they read, below the end of their stack: a number; device and last sector; when it began
-/// and for which group.
+/// Offsets, from the end of the programs' stack, of what they keep there: number of the group; device and last sector of the
+/// read; when it began and its group.
 const NUMBER: i16 = -4;
 const READ: i16 = -24;
 const BEGAN: i16 = -40;
 
-/// Begins a program: R6 is the event. Goes on if it is about a read, with its device and the sector after its last in place.
+/// Emits the beginning of a program, in which R6 is the event: puts the device and the sector after the last at `READ`, or
+/// jumps to `pass` if the event is not about a read.
 fn identify(p: &mut Assembler, format: &Format, pass: Label) {
     p.set(R6, R1);
     p.load(Size::Byte, R0, R6, format.kind);
@@ -126,7 +127,8 @@ fn identify(p: &mut Assembler, format: &Format, pass: Label) {
     p.store(Size::Double, R10, READ + 8, R1);
 }
 
-/// R0 = what `map` has for the key at `key`, or on to `otherwise`.
+/// Emits a look-up in `map` of the key at stack offset `key`: R0 points to the value; without one the program jumps to
+/// `otherwise`.
 fn look_up(p: &mut Assembler, map: &Map, key: i16, otherwise: Label) {
     p.load_map(R1, map);
     p.set(R2, R10);
@@ -142,7 +144,7 @@ fn end(mut p: Assembler, pass: Label) -> Assembler {
     p
 }
 
-/// A read comes in.
+/// Assembles the program for the event that a read comes in.
 fn at_queue(format: &Format, devices: &Map, reads: &Map) -> Assembler {
     let mut p = Assembler::default();
     let pass = p.label();
@@ -166,7 +168,7 @@ fn at_queue(format: &Format, devices: &Map, reads: &Map) -> Assembler {
     end(p, pass)
 }
 
-/// A read has completed. R7: when it began; R8: how long it took; R9: its histogram.
+/// Assembles the program for the event that a read has completed. R7: when it began; R8: how long it took; R9: its histogram.
 fn at_completion(format: &Format, reads: &Map, histograms: &Map) -> Assembler {
     let mut p = Assembler::default();
     let [pass, count, bounded] = std::array::from_fn(|_| p.label());
@@ -224,7 +226,7 @@ fn at_completion(format: &Format, reads: &Map, histograms: &Map) -> Assembler {
     end(p, pass)
 }
 
-/// The events of a kernel.
+/// The formats of the kernel's events for reads that come in and complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Events {
     queue: Format,
@@ -258,19 +260,19 @@ impl Events {
     }
 }
 
-/// The programs at work. They end with this process, or when it is dropped.
+/// The attached programs and their histograms. The programs end with this process, or when this value is dropped.
 #[derive(Debug)]
 pub struct ReadTimes {
     devices: Map,
     histograms: Map,
     watched: BTreeMap<DeviceNumber, u32>,
-    /// The content of each histogram at the last reading, and space for one.
+    /// Content of each group's histogram at the last reading.
     before: Vec<Vec<u64>>,
     buffer: Vec<u8>,
     _attached: Vec<(Program, OwnedFd)>,
 }
 
-/// The kernel's number of a device in events: 12 bits and 20.
+/// A device's number as events have it: 12 bits for the major, 20 for the minor number.
 fn in_events(number: DeviceNumber) -> [u8; 4] {
     (number.major << 20 | number.minor & 0xf_ffff).to_ne_bytes()
 }
@@ -284,7 +286,7 @@ fn disk_of(number: DeviceNumber) -> DeviceNumber {
 }
 
 impl ReadTimes {
-    /// Starts the programs, for so many groups of devices, none of which is watched yet.
+    /// Starts the programs for `groups` groups of devices; no device is watched yet.
     ///
     /// # Errors
     /// [`Error::Programs`] with what the kernel refuses.
@@ -309,7 +311,7 @@ impl ReadTimes {
         start().map_err(|cause: Errno| Error::Programs { cause: cause.into() })
     }
 
-    /// Watches these devices from now on, each in a group, and no others. Of one that is named twice the last group counts.
+    /// Watches exactly these devices from now on, each as part of a group. If a device is named twice, its last group counts.
     ///
     /// # Errors
     /// [`Error::Programs`] with what the kernel refuses.

@@ -40,7 +40,7 @@ fn the_middle_of_a_bucket_is_within_three_percent_of_all_in_it() {
     assert_eq!(bucket((1 << 38) - 1), BUCKETS - 2);
 }
 
-/// A place with tracefs of the test's own; for a mount namespace of its own.
+/// Mounts a tracefs for the test and returns its folder; for use in a mount namespace of the test's own.
 fn tracefs() -> Option<PathBuf> {
     let mount = |arguments: &[&str]| {
         let status = std::process::Command::new("mount").args(arguments).stderr(std::process::Stdio::null()).status();
@@ -51,7 +51,8 @@ fn tracefs() -> Option<PathBuf> {
     Some(FOLDERS[0].into())
 }
 
-/// A file around the page cache, on a device that has a number: its reads, and how long each took as this thread sees it.
+/// Reads a file `count` times past the page cache. Returns the number of its device, how long each read took as this thread
+/// sees it, and a function for one more read; `None` if its device has no such reads.
 fn timed_reads(count: usize) -> Option<(DeviceNumber, Vec<std::time::Duration>, impl FnMut() -> std::time::Duration)> {
     let path = std::env::current_exe().ok()?;
     let device = path.metadata().ok()?.dev();

@@ -1,4 +1,4 @@
-//! Cargo, as the tasks use it.
+//! Builds of the workspace with cargo.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,13 +8,13 @@ use anyhow::{Context, Result, ensure};
 
 use crate::base::process;
 
-/// A first build of everything on two slow cores stays well below.
+/// The longest time of a build: far above that of a first build of everything on two slow cores.
 const BUILD_LIMIT: Duration = Duration::from_secs(40 * 60);
 
-/// How to compile.
+/// The profile of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// The profile of the tests.
+    /// The profile of tests.
     Dev,
     /// The profile of measurements.
     Release,
@@ -26,12 +26,12 @@ pub fn workspace() -> PathBuf {
     manifest.ancestors().nth(2).unwrap_or(manifest).to_owned()
 }
 
-/// A page of the guide.
+/// The text of a page of the guide, by its name.
 pub(crate) fn page(name: &str) -> Result<String> {
     page_at(&page_path(name))
 }
 
-/// A page by its path in the workspace.
+/// The text of a page, by its path in the workspace.
 pub(crate) fn page_at(path: &str) -> Result<String> {
     let path = workspace().join(path);
     std::fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))
@@ -41,7 +41,7 @@ fn page_path(name: &str) -> String {
     format!("docs/guide/{name}.md")
 }
 
-/// Writes a page of the guide anew.
+/// Overwrites a page of the guide.
 pub(crate) fn write_page(name: &str, text: &str) -> Result<()> {
     let path = workspace().join(page_path(name));
     std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))

@@ -1,7 +1,7 @@
 //! A small NBD client for labs and comparisons.
 //!
-//! It shares no code with the server or with `evenkeel load`: what judges the server must not repeat its
-//! mistakes. Fixed newstyle, simple replies, blocking sockets.
+//! It shares no code with the server or with `evenkeel load`, as a client that judges a server must not repeat
+//! its mistakes. Fixed newstyle, simple replies, blocking sockets.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -35,7 +35,7 @@ pub(crate) enum Command {
     Flush = 3,
 }
 
-/// The protocol's number of the error that a request was answered with; the connection goes on.
+/// An error reply, with the protocol's error number; the connection stays usable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refused(pub(crate) u32);
 
@@ -58,9 +58,9 @@ pub(crate) struct Client {
 trait Stream: Read + Write + Send {
     /// Another handle of the same socket.
     fn twin(&self) -> io::Result<Box<dyn Stream>>;
-    /// Ends both directions, for all handles.
+    /// Shuts down both directions of the socket, for all handles.
     fn shut(&self);
-    /// Bounds each wait.
+    /// Sets the longest wait of each read and write.
     fn limit(&self, limit: Duration) -> io::Result<()>;
 }
 
@@ -87,7 +87,7 @@ stream!(TcpStream);
 stream!(UnixStream);
 
 impl Client {
-    /// Connects to `address`, a path of a Unix socket or `host:port`; tries again until `limit`.
+    /// Connects to `address`, a path of a Unix socket or `host:port`; repeats failed attempts until `limit` has passed.
     pub(crate) fn connect(address: &str, export: &str, limit: Duration) -> Result<Self> {
         let deadline = Instant::now() + limit;
         loop {
@@ -101,7 +101,7 @@ impl Client {
         }
     }
 
-    /// Connects once, and waits at most `limit` for each thing that the server sends, now and later.
+    /// Connects in a single attempt; every read and write of the connection waits at most `limit`.
     pub(crate) fn connect_once(address: &str, export: &str, limit: Duration) -> Result<Self> {
         let stream = dial(address, limit)?;
         stream.limit(limit)?;
@@ -185,14 +185,14 @@ impl Client {
         Ok(be64(&reply[8..]))
     }
 
-    /// Reads, one request at a time.
+    /// Reads `into.len()` bytes at offset `at`; no other request may be in flight.
     pub(crate) fn read(&mut self, at: u64, into: &mut [u8]) -> Result<()> {
         self.send(Command::Read, false, at, at, u32::try_from(into.len())?, &[])?;
         ensure!(self.receive_read(into)? == at, "reply to a request that was not made");
         Ok(())
     }
 
-    /// A second handle of the connection: one sends, the other receives.
+    /// A second handle of the connection, so that one thread sends while another receives.
     pub(crate) fn twin(&self) -> Result<Self> {
         Ok(Self { stream: self.stream.twin()?, size: self.size, flags: self.flags })
     }
@@ -204,23 +204,23 @@ impl Client {
         Ok(cookie)
     }
 
-    /// Receives what follows the reply to a read.
+    /// Receives the data that follows the header of a read's reply.
     pub(crate) fn data(&mut self, into: &mut [u8]) -> Result<()> {
         Ok(self.stream.read_exact(into)?)
     }
 
-    /// Ends the connection, also for a twin that waits.
+    /// Shuts the connection down; a twin that waits gets an error.
     pub(crate) fn shut(&self) {
         self.stream.shut();
     }
 
-    /// Says goodbye.
+    /// Sends a disconnect request and ends the connection.
     pub(crate) fn disconnect(mut self) -> Result<()> {
         self.send(Command::Disconnect, false, 0, 0, 0, &[])
     }
 }
 
-/// `address` is a path of a Unix socket or `host:port`.
+/// Connects a socket to `address`, a path of a Unix socket or `host:port`.
 fn dial(address: &str, limit: Duration) -> io::Result<Box<dyn Stream>> {
     if Path::new(address).is_absolute() {
         return UnixStream::connect(address).map(|stream| Box::new(stream) as _);

@@ -8,10 +8,10 @@ use anyhow::{Result, ensure};
 
 use crate::base::process;
 
-/// Far more than the slowest mirror takes for everything.
+/// Longest time of one command that fetches packages: far above that of the slowest mirror for all of them.
 const FETCH_LIMIT: Duration = Duration::from_secs(900);
 
-/// Programs that tests and labs run, and the packages that have them.
+/// Programs that tests and labs run, each with the package that contains it.
 const PACKAGES: [(&str, &str); 44] = [
     ("ceph", "ceph-common"),
     ("ceph-mon", "ceph-mon"),
@@ -60,7 +60,7 @@ const PACKAGES: [(&str, &str); 44] = [
     ("zstd", "zstd"),
 ];
 
-/// Programs that the tests run, beside those that every system has.
+/// Programs that the tests run, besides those that every system has.
 pub const TESTS: [&str; 22] = [
     "chromium",
     "curl",
@@ -86,14 +86,14 @@ pub const TESTS: [&str; 22] = [
     "systemd-analyze",
 ];
 
-/// Packages of those of these programs that are missing; a program that is in none stands for itself.
+/// Packages of the missing ones of these programs; the program itself if no known package contains it.
 fn missing(programs: &[&'static str]) -> BTreeSet<&'static str> {
     let package =
         |name: &'static str| PACKAGES.iter().find(|(program, _)| *program == name).map_or(name, |(_, package)| package);
     programs.iter().filter(|name| process::find_program(name).is_none()).map(|name| package(name)).collect()
 }
 
-/// Which of these programs are missing, and the one command that installs them; `None` when none is.
+/// A text with the missing ones of these programs and the command that installs them; `None` if none is missing.
 pub fn missing_text(programs: &[&'static str]) -> Option<String> {
     let packages: Vec<&str> = missing(programs).into_iter().collect();
     let absent: Vec<&str> = programs.iter().copied().filter(|name| process::find_program(name).is_none()).collect();
@@ -101,7 +101,7 @@ pub fn missing_text(programs: &[&'static str]) -> Option<String> {
     (!absent.is_empty()).then(|| format!("not installed: {} ({command} {})", absent.join(", "), packages.join(" ")))
 }
 
-/// Installs what is missing of these programs when this is root on a system with apt.
+/// Installs the missing ones of these programs, if this runs as root on a system with apt.
 pub fn provide(programs: &[&'static str]) -> Result<()> {
     let wanted: Vec<&str> = missing(programs).into_iter().collect();
     // SAFETY: geteuid has no preconditions and cannot fail.
@@ -120,7 +120,7 @@ pub fn provide(programs: &[&'static str]) -> Result<()> {
     apt(&[&options[..], &wanted].concat())
 }
 
-/// For `-o`: a mirror that hiccups is asked again.
+/// Option of `apt-get -o`: failed downloads are repeated five times.
 pub(crate) const RETRIES: &str = "Acquire::Retries=5";
 
 /// Runs a command that fetches something.

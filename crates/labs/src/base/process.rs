@@ -19,21 +19,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// The time that a child has to end when asked: a lab ends its own children and removes gigabytes of files.
+/// Time between SIGTERM and SIGKILL for a child: enough for a lab, which ends its own children and removes gigabytes of files.
 const GRACE: Duration = Duration::from_secs(10);
-/// Lines of a child that may wait to be read; a pipe holds about as many.
+/// Lines of a child's output that may wait to be read; a pipe holds about as many.
 const LINES_AHEAD: usize = 1_000;
 
-/// Process groups that are ended when this program is.
+/// Process groups of all running children, which are ended together with this program.
 static GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
-/// True if a signal is ending this program. Changes under the lock of `GROUPS`.
+/// True when a signal is ending this program. Written under the lock of `GROUPS`.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
 fn groups() -> MutexGuard<'static, BTreeSet<i32>> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The groups, to which a child may be added. Never returns once a signal ends this program.
+/// Locks the groups so that a child can be added. Never returns once a signal is ending this program.
 fn open_groups() -> MutexGuard<'static, BTreeSet<i32>> {
     loop {
         let groups = groups();
@@ -45,13 +45,13 @@ fn open_groups() -> MutexGuard<'static, BTreeSet<i32>> {
     }
 }
 
-/// Leaves the end of this program to the signal that ends it, if one does.
+/// If a signal is ending this program, waits for that end; otherwise returns at once.
 pub fn let_signals_end() {
     drop(open_groups());
 }
 
-/// Ends all children when SIGINT, SIGTERM or SIGHUP arrives: those that still run after `patience` with SIGKILL. Call once, before
-/// any thread starts.
+/// Ends all children when SIGINT, SIGTERM or SIGHUP arrives, with SIGKILL those that still run after `patience`. To be
+/// called once, before any thread starts.
 pub fn handle_signals(patience: Duration) {
     // SAFETY: the set is initialised by sigemptyset before use, and the calls only touch this thread's mask.
     let set = unsafe {
@@ -87,10 +87,10 @@ fn kill_group(group: i32, signal: i32) {
     unsafe { libc::kill(-group, signal) };
 }
 
-/// A running child with its process group; killed and reaped on drop.
+/// A running child with its process group, killed and reaped on drop.
 ///
-/// Who leaves the group is not: the sentinel of an agent, which is to outlive it, and a job of fio, which with `--thread` is no
-/// process of its own.
+/// A process that leaves the group is not killed: the sentinel of an agent, which must outlive it, or a job of fio,
+/// which with `--thread` is no process of its own.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
@@ -99,7 +99,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts `command` in its own process group. Never returns while a signal ends this program.
+    /// Starts `command` in a process group of its own. Never returns while a signal is ending this program.
     pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
         let name = describe(command);
         tie_to_this_program(command);
@@ -115,17 +115,17 @@ impl Running {
         self.child.id()
     }
 
-    /// The child's standard output, once, when it was piped.
+    /// The child's standard output, if it was piped; only the first call returns it.
     pub(crate) fn take_stdout(&mut self) -> Result<impl Read + Send + 'static> {
         self.child.stdout.take().context("standard output was not piped")
     }
 
-    /// The child's standard input, once, when it was piped.
+    /// The child's standard input, if it was piped; only the first call returns it.
     pub(crate) fn take_stdin(&mut self) -> Result<impl io::Write + Send + 'static> {
         self.child.stdin.take().context("standard input was not piped")
     }
 
-    /// True if the child has ended.
+    /// The child's exit status if it has ended, else `None`.
     pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
@@ -135,7 +135,7 @@ impl Running {
         self.wait_and_count(limit).map(|(status, _)| status)
     }
 
-    /// The same, with the user and system time of the child and of all its children that have ended.
+    /// Like [`Self::wait`], and the user plus system time of the child and of its children that have ended.
     fn wait_and_count(mut self, limit: Duration) -> Result<(ExitStatus, Duration)> {
         let deadline = Instant::now() + limit;
         loop {
@@ -160,13 +160,13 @@ impl Running {
         }
     }
 
-    /// Sends a signal to the child, not to the processes that it started.
+    /// Sends a signal to the child alone, not to processes that it started.
     pub(crate) fn signal(&self, signal: i32) {
         // SAFETY: kill has no memory effects; the child has not been reaped.
         unsafe { libc::kill(self.child.id() as i32, signal) };
     }
 
-    /// Kills the child and everything it started, at once.
+    /// Kills the child and all processes of its group, with SIGKILL.
     pub(crate) fn kill(mut self) {
         self.kill_now();
     }
@@ -184,26 +184,26 @@ impl Drop for Running {
     }
 }
 
-/// Starts a daemon whose messages go to a log.
+/// Starts a daemon whose output goes to a log in `folder`.
 pub(crate) fn daemon(folder: &Path, name: &str, command: &mut Command) -> Result<Running> {
     let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join(format!("{name}.log")))?;
     Running::spawn(command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log))
 }
 
-/// Runs a command to its end; the JSON that it prints, whatever notes come before.
+/// Runs a command to its end; the JSON in its output, without any text before it.
 ///
 /// # Errors
-/// When it fails, or prints no JSON.
+/// When the command fails, or prints no JSON.
 pub(crate) fn json(command: &mut Command) -> Result<Value> {
     let text = output(command)?;
     let from = text.find('{').unwrap_or(0);
     serde_json::from_str(&text[from..]).with_context(|| format!("`{}` printed no JSON", describe(command)))
 }
 
-/// Waits until `holds`, and asks again after each `pause`; how long that took.
+/// Waits until `holds` returns true, calling it at intervals of `pause`; the time that this took.
 ///
 /// # Errors
-/// When it does not come true within `limit`, or cannot be asked.
+/// When it is not true within `limit`, or returns an error.
 pub(crate) fn until(
     what: &str,
     [limit, pause]: [Duration; 2],
@@ -217,8 +217,8 @@ pub(crate) fn until(
     Ok(begun.elapsed())
 }
 
-/// Lets the kernel kill the child when this program dies, and lets the child receive signals, which this
-/// program blocks for itself and which would stay blocked across exec.
+/// Makes the kernel kill the child when this program dies, and unblocks signals in the child: this program
+/// blocks them for itself, and blocked signals stay blocked across exec.
 pub(crate) fn tie_to_this_program(command: &mut Command) {
     let parent = std::process::id();
     // SAFETY: the closure runs between fork and exec, calls only async-signal-safe functions, and the set is
@@ -241,11 +241,11 @@ pub(crate) fn describe(command: &Command) -> String {
     words.map(|w| w.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs a command to its end, calls `line` with every line of its standard output and standard error. The result is its status
-/// and the time of processors that it took.
+/// Runs a command to its end, and calls `line` with every line of its standard output and standard error; its status
+/// and the processor time that it took.
 ///
-/// A command that has not ended within `limit`, or whose output another process keeps open, is asked to end, and killed if
-/// it does not.
+/// A command is asked to end after `limit`, also if only its output is kept open by another process, and killed if it
+/// does not end.
 pub fn stream(command: &mut Command, limit: Duration, mut line: impl FnMut(&str)) -> Result<(ExitStatus, Duration)> {
     // One pipe for both, so that lines stay in the order in which they were written.
     let (reader, writer) = io::pipe()?;
@@ -276,7 +276,7 @@ pub fn stream(command: &mut Command, limit: Duration, mut line: impl FnMut(&str)
     running.wait_and_count(Duration::from_secs(60))
 }
 
-/// Runs a command, returns its standard output, and fails with its messages when it fails.
+/// Runs a command; its standard output, or an error with its messages if it fails.
 pub fn output(command: &mut Command) -> Result<String> {
     let name = describe(command);
     tie_to_this_program(command);
@@ -287,14 +287,14 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// Where a program is, looking also where Debian keeps programs for root.
+/// The path of a program, in `PATH` or in the folders where Debian keeps programs for root.
 pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(Into::into);
     std::env::split_paths(&path).chain(system).map(|dir| dir.join(name)).find(|p| p.is_file())
 }
 
-/// A command by name, found also where Debian keeps programs for root.
+/// A command for a program by name, searched as in [`find_program`].
 pub fn program(name: &str) -> Command {
     Command::new(find_program(name).map_or_else(|| OsStr::new(name).to_owned(), Into::into))
 }
@@ -306,7 +306,8 @@ pub(crate) fn cpu_ns(pid: u32) -> Result<u64> {
     cpu_ns_of(&format!("/proc/{pid}/stat"))
 }
 
-/// The same of its threads of that name, which the kernel cuts off after 15 characters.
+/// User plus system CPU time of the process's threads with this name, in nanoseconds. The kernel cuts names off after
+/// 15 characters.
 pub(crate) fn thread_cpu_ns(pid: u32, name: &str) -> Result<u64> {
     let mut total = None;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -327,7 +328,7 @@ fn cpu_ns_of(path: &str) -> Result<u64> {
     Ok(ticks * 1_000_000_000 / per_second.max(1))
 }
 
-/// Fields 14 and 15; the process name in field 2 may hold spaces and brackets.
+/// Sum of fields 14 and 15, user and system ticks; the process name in field 2 may contain spaces and brackets.
 fn parse_cpu_ticks(stat: &str) -> Option<u64> {
     let rest = &stat[stat.rfind(')')? + 1..];
     let mut fields = rest.split_whitespace().skip(11);
@@ -371,7 +372,7 @@ mod tests {
         unsafe { libc::kill(lines[0].parse().unwrap(), libc::SIGKILL) };
     }
 
-    /// Runs itself as the program that is stopped.
+    /// Starts this test program again as the program that is stopped.
     #[test]
     fn after_a_signal_no_child_starts() {
         if std::env::var_os("STOPPED").is_some() {
@@ -435,7 +436,7 @@ mod tests {
         assert!(!alive || killed_soon(grandchild), "grandchild {grandchild} is still alive: {state}");
     }
 
-    /// A killed process may need a moment to leave the run queue.
+    /// True if the process ends soon; a killed process may need a moment to leave the run queue.
     fn killed_soon(pid: i32) -> bool {
         (0..500).any(|_| {
             thread::sleep(Duration::from_millis(10));

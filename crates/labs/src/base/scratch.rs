@@ -1,4 +1,4 @@
-//! Temporary directories that go away with their owner.
+//! Temporary directories that are removed when their owner is dropped.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -7,25 +7,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
 
-/// Where files are in memory.
+/// A folder in memory (tmpfs).
 pub(crate) const MEMORY: &str = "/dev/shm";
 
-/// Directories to remove when a signal ends this program.
+/// Directories that are removed when a signal ends this program.
 static LIVE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn live() -> MutexGuard<'static, BTreeSet<PathBuf>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Removes what has not been dropped, at the end of the program.
+/// Removes all directories that are still in use, at the end of the program.
 pub(crate) fn remove_all() {
     for path in std::mem::take(&mut *live()) {
         let _ = std::fs::remove_dir_all(path);
     }
 }
 
-/// A directory of its own on a disk (`/tmp` is often in memory, where O_DIRECT fails and a log of a
-/// gigabyte hurts), removed on drop unless kept.
+/// A temporary directory on a disk, removed on drop unless it is to be kept. (`/tmp` is often in memory, where O_DIRECT
+/// fails and a log of a gigabyte takes memory.)
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
@@ -33,7 +33,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a directory whose name holds `purpose`.
+    /// Makes a directory whose name contains `purpose`.
     pub fn new(purpose: &str) -> Result<Self> {
         let base = match std::env::var_os("TMPDIR") {
             None if Path::new("/var/tmp").is_dir() => PathBuf::from("/var/tmp"),
@@ -42,7 +42,7 @@ impl Scratch {
         Self::under(&base, purpose)
     }
 
-    /// The same; if it is to be kept, it is left behind, and said where.
+    /// Makes a directory like [`Self::new`]; with `keep` it stays, and its path is printed.
     pub(crate) fn kept_if(keep: bool, purpose: &str) -> Result<Self> {
         let mut scratch = Self::new(purpose)?;
         scratch.keep = keep;
@@ -53,7 +53,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Makes one in memory, for files that stand for devices.
+    /// Makes a directory in memory, for files that serve as devices.
     pub(crate) fn in_memory(purpose: &str) -> Result<Self> {
         Self::under(Path::new(MEMORY), purpose)
     }
@@ -67,7 +67,7 @@ impl Scratch {
         Ok(Self { path, keep: false })
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }

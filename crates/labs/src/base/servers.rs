@@ -1,4 +1,4 @@
-//! Evenkeel and its peers, started the same way.
+//! Evenkeel and other NBD servers, started in the same way.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,8 @@ const OPENSSL: &str = "\
 [server]\nsubjectAltName = DNS:localhost,IP:127.0.0.1\nextendedKeyUsage = serverAuth\n\
 [client]\nextendedKeyUsage = clientAuth\n";
 
-/// An emulated processor under load takes its time to start a server, and images their time to be opened: a server waits for the lock
-/// of one that was killed.
+/// Longest time until a server answers: an emulated processor under load is slow to start one and to open images, and a
+/// server waits for the lock of one that was killed.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// A server under test.
@@ -45,7 +45,7 @@ pub(crate) enum Server {
 }
 
 impl Server {
-    /// True if it is this project's, in any form.
+    /// True for Evenkeel in any configuration.
     pub(crate) fn is_evenkeel(self) -> bool {
         matches!(self, Self::Evenkeel | Self::EvenkeelNoQos | Self::EvenkeelEpoll | Self::EvenkeelTls)
     }
@@ -54,7 +54,7 @@ impl Server {
 /// The storage behind the export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Storage {
-    /// Memory of the given size in bytes; QEMU has its null device instead.
+    /// Memory of this size in bytes; QEMU uses its null device instead.
     Memory(u64),
     /// A regular file.
     File(PathBuf),
@@ -62,7 +62,7 @@ pub(crate) enum Storage {
     Block(PathBuf),
 }
 
-/// Where the server listens.
+/// Address on which a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
     /// A Unix socket.
@@ -72,7 +72,7 @@ pub(crate) enum Address {
 }
 
 impl Address {
-    /// As an NBD URI.
+    /// The address with export as an NBD URI.
     pub(crate) fn uri(&self) -> String {
         match self {
             Self::Unix(path) => format!("nbd+unix:///{EXPORT}?socket={}", path.display()),
@@ -80,7 +80,7 @@ impl Address {
         }
     }
 
-    /// A path or `host:port`.
+    /// The address as a path or as `host:port`.
     pub(crate) fn plain(&self) -> String {
         match self {
             Self::Unix(path) => path.display().to_string(),
@@ -89,25 +89,25 @@ impl Address {
     }
 }
 
-/// The setup of a server.
+/// A server to start, with its storage and address.
 #[derive(Debug)]
 pub(crate) struct Setup<'a> {
-    /// Which server.
+    /// The server.
     pub(crate) server: &'a Server,
     /// Evenkeel's binary.
     pub(crate) binary: &'a Path,
-    /// The storage behind the export.
+    /// The storage of the export.
     pub(crate) storage: &'a Storage,
-    /// Where it listens.
+    /// The address to listen on.
     pub(crate) address: &'a Address,
 }
 
-/// Starts a server with its files in `dir` and waits until it answers. Its messages go to `dir/NAME.log`.
+/// Starts a server with its files in `dir` and waits until it answers. Its output goes to `dir/NAME.log`.
 pub(crate) fn start(setup: &Setup<'_>, dir: &Path) -> Result<Running> {
     start_with(setup, None, dir)
 }
 
-/// The same for Evenkeel and nbdkit with a folder of certificates, for clients that want TLS; others may go without.
+/// Like [`start`], with a folder of certificates for Evenkeel and nbdkit: clients may use TLS or connect without.
 pub(crate) fn start_with(setup: &Setup<'_>, certificates: Option<&Path>, dir: &Path) -> Result<Running> {
     let Setup { server, binary, storage, address } = *setup;
     std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
@@ -128,7 +128,7 @@ pub(crate) fn start_with(setup: &Setup<'_>, certificates: Option<&Path>, dir: &P
     start_and_reach(dir, &spelled(server), &mut command, || reach(&address.plain(), EXPORT))
 }
 
-/// Starts a server whose messages go to `DIR/NAME.log`, and waits for it in `reach`.
+/// Starts a server whose output goes to `DIR/NAME.log`, and waits until `reach` succeeds.
 pub(crate) fn start_and_reach(
     dir: &Path,
     name: &str,
@@ -147,7 +147,7 @@ pub(crate) fn reach(address: &str, export: &str) -> Result<()> {
     Client::connect(address, export, START_LIMIT).and_then(Client::disconnect)
 }
 
-/// `evenkeel serve` of a configuration.
+/// The command `evenkeel serve` with this configuration.
 pub(crate) fn serve(binary: &Path, config: impl AsRef<Path>) -> Command {
     let mut command = Command::new(binary);
     command.args(["serve", "--config"]).arg(config.as_ref());
@@ -182,7 +182,7 @@ fn evenkeel_tls(folder: &Path) -> String {
     format!("\n[server.tls]\ncertificate = {certificate}\nkey = {key}\nclients = {clients}\nrequired = \"no\"\n")
 }
 
-/// A TOML string; the paths of the labs hold no control characters.
+/// A path as a TOML string; paths of the labs have no control characters.
 fn quote(path: &Path) -> String {
     format!("{:?}", path.display().to_string())
 }
@@ -223,10 +223,11 @@ fn nbdkit(certificates: Option<&Path>, storage: &Storage, address: &Address) -> 
     command
 }
 
-/// Makes an authority, a server's and a client's certificate in `folder`, named as clients and nbdkit want them.
+/// Makes an authority, a server's certificate and a client's certificate in `folder`, with the file names that clients
+/// and nbdkit expect.
 ///
 /// # Errors
-/// When the folder cannot be written to, or `openssl` fails.
+/// When the folder cannot be written, or `openssl` fails.
 pub(crate) fn certificates(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     std::fs::write(folder.join("openssl.cnf"), OPENSSL)?;
@@ -247,7 +248,7 @@ pub(crate) fn certificates(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A port of 127.0.0.1 without a listener at the moment.
+/// A port of 127.0.0.1 on which no process listens at the moment.
 pub(crate) fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

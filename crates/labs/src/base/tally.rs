@@ -1,13 +1,13 @@
-//! Counting: what the test harness and the labs report, line by line.
+//! Counts checks from the output of test programs and labs.
 
 use std::collections::BTreeMap;
 
-/// Results of a step or of all.
+/// Results of one step or of several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Checks that held.
+    /// Number of checks that passed.
     pub passed: u64,
-    /// Names of those that did not.
+    /// Names of the checks that failed.
     pub failed: Vec<String>,
     /// Names and reasons of those that did not run.
     pub skipped: BTreeMap<String, String>,
@@ -19,12 +19,12 @@ impl Tally {
         Self { passed: 1, ..Self::default() }
     }
 
-    /// One check that did not.
+    /// The result of one failed check.
     pub fn one_failed(name: impl Into<String>) -> Self {
         Self { failed: vec![name.into()], ..Self::default() }
     }
 
-    /// One check that did not run.
+    /// The result of one skipped check.
     pub fn one_skipped(name: impl Into<String>, reason: impl Into<String>) -> Self {
         Self { skipped: BTreeMap::from([(name.into(), reason.into())]), ..Self::default() }
     }
@@ -36,8 +36,8 @@ impl Tally {
         self.skipped.extend(other.skipped);
     }
 
-    /// Turns tests that ended well only because they had nothing to test with into skipped ones: lines of
-    /// the form `name: reason`. `program` is what the tests are part of.
+    /// Turns tests into skipped ones that passed only because something for them was missing. Each line of `log` has
+    /// the form `name: reason`. `program` is the test program they belong to.
     pub fn apply_skip_log(&mut self, program: &str, log: &str) {
         for line in log.lines() {
             let (name, reason) = line.split_once(": ").unwrap_or((line, "no reason given"));
@@ -50,28 +50,27 @@ impl Tally {
     }
 }
 
-/// Reads the output of test programs: of one, or of `cargo test --doc`.
+/// Parser of the output of a test program, or of `cargo test --doc`.
 ///
-/// The totals come from the summary line of each test program, not from the lines of the tests, which a
-/// child process of a test can break up by writing in between. A program that announced more tests than
-/// it summed up has died on the way.
+/// Totals come from the summary line of each program, not from the lines of the tests, as a child process of
+/// a test may write into these. A program that announced more tests than its summary counts has died.
 #[derive(Debug, Default)]
 pub struct Harness {
     tally: Tally,
     announced: Option<u64>,
     named_failures: Vec<String>,
     program: String,
-    /// True if a program has summed up.
+    /// True if the program's summary line was read.
     summed_up: bool,
 }
 
 impl Harness {
-    /// Of the job of this name; a test program does not say its own.
+    /// A parser for the test program of this name, which its output does not contain.
     pub fn of(program: &str) -> Self {
         Self { program: program.to_owned(), ..Self::default() }
     }
 
-    /// Takes one line.
+    /// Parses one line.
     pub fn line(&mut self, line: &str) {
         let text = line.trim_start();
         if let Some(package) = text.strip_prefix("Doc-tests ") {
@@ -93,7 +92,7 @@ impl Harness {
         }
     }
 
-    /// The result after the last line; `success` is how the program ended.
+    /// The result after the last line; `success`: the program's exit status was success.
     pub fn finish(mut self, success: bool) -> Tally {
         self.close();
         if self.tally.failed.is_empty() && !(success && self.summed_up) {
@@ -118,7 +117,7 @@ impl Harness {
         }
     }
 
-    /// A program that never summed up: a failure beside those that it named before.
+    /// Ends a program's output. A program without a summary counts as one more failure.
     fn close(&mut self) {
         if let Some(count) = self.announced.take() {
             self.tally.failed.append(&mut self.named_failures);
@@ -127,12 +126,12 @@ impl Harness {
     }
 }
 
-/// Reads the output of a lab: a line for each check.
+/// Parser of the output of a lab, which has a line for each check.
 #[derive(Debug, Default)]
 pub struct Lines(Tally);
 
 impl Lines {
-    /// Takes one line.
+    /// Parses one line.
     pub fn line(&mut self, line: &str) {
         let Some(check) = line.strip_prefix("test lab::") else { return };
         if check.ends_with(" ... ok") {
@@ -142,7 +141,7 @@ impl Lines {
         }
     }
 
-    /// The result after the last line; `success` is how the lab ended. One that checked nothing has failed.
+    /// The result after the last line; `success`: the lab's exit status was success. A lab without checks has failed.
     pub fn finish(mut self, name: &str, success: bool) -> Tally {
         if self.0.failed.is_empty() && (!success || self.0.passed == 0) {
             self.0.failed.push(format!("{name} ended without a verdict"));
@@ -151,13 +150,13 @@ impl Lines {
     }
 }
 
-/// `running 12 tests`.
+/// The number in a line like `running 12 tests`.
 fn announced(line: &str) -> Option<u64> {
     let count = line.strip_prefix("running ")?;
     count.strip_suffix(" tests").or_else(|| count.strip_suffix(" test"))?.parse().ok()
 }
 
-/// `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.10s`.
+/// Passed, failed and ignored tests in a line like `test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; ...`.
 fn summary(line: &str) -> Option<[u64; 3]> {
     let counts = line.split_once("test result: ")?.1.split_once(". ")?.1;
     let mut counts = counts.split("; ");

@@ -21,37 +21,37 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long a shell or terminal may live, in seconds; a bound for broken runs.
+/// Longest life of a shell or terminal, in seconds; only broken runs reach it.
 const PATIENCE: &str = "180";
-/// How long an answer that does not fit yet is waited for.
+/// Longest wait for an answer that fits.
 const WAIT: Duration = Duration::from_secs(60);
-/// How often it is looked at.
+/// Interval at which a command is repeated or its answer is read again.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Stands for anything in an answer.
+/// Stands for any text in an answer.
 const ANYTHING: &str = "...";
-/// Interrupts the program of the terminal.
+/// Stands for Ctrl-C, which interrupts the program in the terminal.
 const INTERRUPT: &str = "^C";
 
-/// True if answers that do not fit are to be written into the page.
+/// True if the answers seen shall replace those of the page.
 pub(crate) fn is_to_be_written() -> bool {
     env::var_os("EVENKEEL_WRITE").is_some_and(|value| value == "1")
 }
 
-/// How the commands of a block are run, and their answers compared.
+/// Options of a block: how its commands are run, and their answers compared.
 #[derive(Debug, Default, Clone, PartialEq)]
 pub(crate) struct How {
     pub(crate) repeat: bool,
     pub(crate) terminal: bool,
-    /// Numbers may be others, but for those in these phrases.
+    /// `Some`: numbers in answers may differ, except in these phrases.
     pub(crate) about: Option<Vec<String>>,
 }
 
-/// A step of a tutorial.
+/// A step of a page.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Step {
-    /// A block of TOML whose first line is `# NAME`: a file of this name.
+    /// A block of TOML whose first line is `# NAME`: name and content of a file.
     File(String, String),
-    /// A command of a `console` block, after `$ `, and the lines of the page that show its answer.
+    /// A command of a `console` block, the block's options, and the lines of the page that show the command's answer.
     Command(String, How, Range<usize>),
 }
 
@@ -106,13 +106,13 @@ fn how(words: &str) -> Result<How> {
     Ok(how)
 }
 
-/// True if `text` is `pattern`, in which [`ANYTHING`] stands for anything, and with `about` each number for any number but in its
-/// phrases. How many blanks there are does not count.
+/// True if `text` fits `pattern`, in which [`ANYTHING`] stands for any text. With `about`, any number may take the
+/// place of each number outside of its phrases. All blanks count as one.
 pub(crate) fn fits(pattern: &str, text: &str, about: Option<&[String]>) -> bool {
     filled(pattern, text, about).is_some()
 }
 
-/// The text with [`ANYTHING`] where the pattern has it; `None` if the text does not fit.
+/// The text with [`ANYTHING`] where the pattern has it; `None` if the text does not fit the pattern.
 fn filled(pattern: &str, text: &str, about: Option<&[String]>) -> Option<String> {
     let raw: Vec<&str> = pattern.split(ANYTHING).collect();
     let segments: Vec<Vec<Part>> = raw.iter().map(|segment| parts(&words(segment), about)).collect();
@@ -140,20 +140,20 @@ fn filled(pattern: &str, text: &str, about: Option<&[String]>) -> Option<String>
     Some(filled)
 }
 
-/// A part of a pattern.
+/// A part of a pattern, which must be found in the text.
 #[derive(Debug, PartialEq)]
 enum Part {
     Text(String),
-    /// This number, or any.
+    /// This number, or any number.
     Number(Option<String>),
 }
 
-/// The words, a blank between each two.
+/// The words of a text, separated by single blanks.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The parts of a pattern without [`ANYTHING`].
+/// The parts of a pattern between two [`ANYTHING`].
 fn parts(pattern: &str, about: Option<&[String]>) -> Vec<Part> {
     let Some(phrases) = about else { return vec![Part::Text(pattern.to_owned())] };
     let exact: Vec<Range<usize>> = phrases
@@ -181,7 +181,7 @@ fn parts(pattern: &str, about: Option<&[String]>) -> Vec<Part> {
     parts
 }
 
-/// The number that the text begins with, its fraction and thousands included; an address is one, too.
+/// The number at the start of the text, with fraction and thousands separators; an address counts as a number, too.
 fn number(text: &str) -> &str {
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
     let mut end = digits(text);
@@ -195,7 +195,7 @@ fn number(text: &str) -> &str {
     &text[..end]
 }
 
-/// The end of what these parts stand for in the text from here on.
+/// The end of the text that these parts match from `from` on; `None` if they do not match there.
 fn end_of(parts: &[Part], text: &str, from: usize) -> Option<usize> {
     let mut at = from;
     for part in parts {
@@ -212,7 +212,7 @@ fn end_of(parts: &[Part], text: &str, from: usize) -> Option<usize> {
     Some(at)
 }
 
-/// A range of [`words`] of the text as it is in the text, with all its blanks.
+/// The characters `from..end` of [`words`] of the text, with the text's own blanks.
 fn spaced(text: &str, from: usize, end: usize) -> &str {
     // Where each byte of the words comes from.
     let mut places = Vec::new();
@@ -226,8 +226,8 @@ fn spaced(text: &str, from: usize, end: usize) -> &str {
     if from == end { "" } else { &text[places[from]..=places[end - 1]] }
 }
 
-/// The page with the answers seen, in the order of its commands. An answer that fits the page's stays as the page has it, but for
-/// its numbers in blocks with `about`.
+/// The page with the answers seen, in the order of its commands. An answer that fits stays as in the page, except for
+/// numbers in blocks with `about`.
 pub(crate) fn rewritten(page: &str, seen: &[String]) -> Result<String> {
     let lines: Vec<&str> = page.lines().collect();
     let (mut written, mut at, mut seen) = (Vec::new(), 0, seen.iter());
@@ -245,13 +245,14 @@ pub(crate) fn rewritten(page: &str, seen: &[String]) -> Result<String> {
     Ok(written.join("\n") + "\n")
 }
 
-/// The program and names with which a page is played.
+/// The environment in which a page is played.
 pub(crate) struct Stage<'a> {
-    /// The program `evenkeel`.
+    /// Path of the program `evenkeel`.
     pub(crate) program: &'a str,
-    /// Texts of the page, and those that files and commands have here instead; answers are read the other way round.
+    /// Pairs of a text of the page and the text that files and commands have in its place here; in answers the
+    /// replacement is undone.
     pub(crate) instead: &'a [(&'a str, &'a str)],
-    /// Has the last word about a process before it starts.
+    /// Called with each command before it starts.
     pub(crate) prepare: fn(&mut Command),
 }
 
@@ -265,16 +266,16 @@ impl Stage<'_> {
     }
 }
 
-/// Does what `page` says. The result is the number of its commands, and the page with the answers seen, if these
-/// [are to be written](is_to_be_written); otherwise the first answer that is not the page's is an error. So is a command that
-/// fails.
+/// Does the steps of `page`; the number of its commands, and the page with the answers seen if they [are to be
+/// written](is_to_be_written). Otherwise the first answer that does not fit is an error. A command that fails is an
+/// error, too.
 pub(crate) fn play(page: &str, stage: &Stage) -> Result<(usize, Option<String>)> {
     let write = is_to_be_written();
     let seen = follow(page, stage, !write)?;
     Ok((seen.len(), write.then(|| rewritten(page, &seen)).transpose()?))
 }
 
-/// Does what `page` says, in a folder of its own; the answers of its commands.
+/// Does the steps of `page` in a new folder; the answers of its commands. `strict`: an answer that does not fit is an error.
 pub(crate) fn follow(page: &str, stage: &Stage, strict: bool) -> Result<Vec<String>> {
     let lines: Vec<&str> = page.lines().collect();
     let (desk, mut seen) = (Desk::new()?, Vec::new());
@@ -324,7 +325,7 @@ pub(crate) fn follow(page: &str, stage: &Stage, strict: bool) -> Result<Vec<Stri
     Ok(seen)
 }
 
-/// The reader's empty folder, and a file beside it for what the terminal shows. Both end with the value.
+/// The reader's empty folder, with a file beside it for the terminal's output. Dropping it removes both.
 struct Desk(PathBuf);
 
 impl Desk {
@@ -341,7 +342,7 @@ impl Desk {
         self.0.join("folder")
     }
 
-    /// `timeout` with these arguments in the folder, with the stage's program before others of its name.
+    /// A `timeout` command with these arguments, in the folder; the stage's program is found before others of its name.
     fn command(&self, stage: &Stage, arguments: &[&str]) -> Result<Command> {
         let programs = Path::new(stage.program).parent().context("a program without a folder")?.display().to_string();
         let path = format!("{programs}:{}", env::var("PATH").unwrap_or_default());
@@ -358,7 +359,7 @@ impl Drop for Desk {
     }
 }
 
-/// A shell that runs one command after the other.
+/// A shell that runs one command after another.
 struct Shell {
     child: Child,
     commands: ChildStdin,
@@ -375,7 +376,7 @@ impl Shell {
         Ok(shell)
     }
 
-    /// Runs a command to its end; its status, and everything that was printed meanwhile.
+    /// Runs a command to its end; its status, and its output.
     fn run(&mut self, command: &str) -> Result<(i32, String)> {
         const END: &str = "end of the answer: ";
         // In one piece: a command that ends the shell would end it before the rest is written.
@@ -399,7 +400,7 @@ impl Drop for Shell {
     }
 }
 
-/// A terminal in which one program goes on.
+/// A terminal in which one program keeps running.
 struct Terminal {
     child: Child,
     shown: PathBuf,
@@ -416,7 +417,7 @@ impl Terminal {
         Ok(Self { child: command.spawn().context("no terminal")?, shown })
     }
 
-    /// The output of the program until now, which still runs.
+    /// The output so far of the program, which must still run.
     fn shown(&mut self) -> Result<String> {
         let status = self.child.try_wait()?;
         let text = fs::read_to_string(&self.shown)?;
@@ -424,7 +425,7 @@ impl Terminal {
         Ok(text)
     }
 
-    /// Presses Ctrl-C; what the program prints from then on until it has ended well.
+    /// Sends Ctrl-C; the output from then until the program has ended successfully.
     fn interrupt(mut self) -> Result<String> {
         let before = self.shown()?.len();
         let status = end(&mut self.child, Signal::INT).context("the program in the terminal cannot be ended")?;
@@ -440,7 +441,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Ends a program by a signal, which `timeout` passes on to all that it has started.
+/// Ends a program by a signal, which `timeout` passes on to all processes that it started.
 fn end(child: &mut Child, signal: Signal) -> Option<std::process::ExitStatus> {
     // A number may be another process's once it has been waited for.
     if let Ok(Some(status)) = child.try_wait() {

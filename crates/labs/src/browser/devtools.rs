@@ -1,7 +1,7 @@
-//! A browser without a window, driven through its DevTools protocol.
+//! A headless browser, driven through its DevTools protocol.
 //!
-//! It speaks over two pipes (`--remote-debugging-pipe`) rather than a WebSocket: JSON messages, each with a zero byte
-//! behind it.
+//! The protocol runs over two pipes (`--remote-debugging-pipe`) instead of a WebSocket: JSON messages, each followed by
+//! a zero byte.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -16,27 +16,27 @@ use serde_json::{Value, json};
 
 use crate::base::process::{self, Running};
 
-/// An answer takes milliseconds; a browser that starts on a busy machine takes its time.
+/// Longest wait for an answer. Answers take milliseconds, but a browser may start slowly on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two looks at a condition.
+/// Interval at which a condition is evaluated.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A browser with one page.
+/// A browser with one open page.
 pub(super) struct Browser {
     to: Box<dyn Write + Send>,
     messages: Receiver<Value>,
     next: u64,
     session: Option<String>,
-    /// Errors in its console, exceptions of scripts, violations of the content security policy.
+    /// Errors in the console, exceptions of scripts, and violations of the content security policy.
     pub(super) complaints: Vec<String>,
-    /// Addresses that it has asked for.
+    /// Addresses that the browser has requested.
     pub(super) requests: Vec<String>,
-    /// Killed with the value.
+    /// The browser's process, killed on drop.
     _process: Running,
 }
 
 impl Browser {
-    /// Starts it with its files and its log in `folder`.
+    /// Starts the browser with its profile and its log in `folder`.
     pub(super) fn start(program: &Path, folder: &Path) -> Result<Self> {
         let log = std::fs::File::create(folder.join("browser.log"))?;
         let mut command = Command::new("sh");
@@ -89,7 +89,7 @@ impl Browser {
         Ok(())
     }
 
-    /// Calls a method of the protocol.
+    /// Calls a method of the protocol; its result.
     pub(super) fn call(&mut self, method: &str, params: Value) -> Result<Value> {
         self.next += 1;
         let id = self.next;
@@ -118,7 +118,7 @@ impl Browser {
         }
     }
 
-    /// Takes a message that was not asked for.
+    /// Handles an event, which is a message that answers no call.
     fn hear(&mut self, message: &Value) {
         let params = &message["params"];
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -137,7 +137,7 @@ impl Browser {
         }
     }
 
-    /// Goes to an address. A page that differs in what is behind `#` alone is loaded anew, too.
+    /// Opens an address. A page that differs only in the part after `#` is loaded again, too.
     pub(super) fn open(&mut self, address: &str) -> Result<()> {
         self.call("Page.navigate", json!({"url": "about:blank"}))?;
         let gone = self.call("Page.navigate", json!({"url": address}))?;
@@ -160,13 +160,13 @@ impl Browser {
         Ok(value.as_str().map_or_else(|| value.to_string(), str::to_owned))
     }
 
-    /// Waits until an expression is true; how long that took.
+    /// Waits until an expression is true; the time that this took.
     pub(super) fn wait_for(&mut self, condition: &str) -> Result<Duration> {
         // Between two pages there is none to ask.
         process::until(condition, [PATIENCE, PAUSE], || Ok(self.value(condition).is_ok_and(|value| value == true)))
     }
 
-    /// Presses a key and lets it go.
+    /// Presses and releases a key.
     pub(super) fn press(&mut self, key: &str) -> Result<()> {
         // What the browser itself does with a key goes by its number.
         let number = match key {
@@ -190,13 +190,13 @@ impl Browser {
         self.call("Emulation.setDeviceMetricsOverride", size).map(drop)
     }
 
-    /// Says what the system prefers.
+    /// Emulates media features that the system prefers, such as a dark colour scheme.
     pub(super) fn prefer(&mut self, features: &[(&str, &str)]) -> Result<()> {
         let features: Vec<Value> = features.iter().map(|(name, value)| json!({"name": name, "value": value})).collect();
         self.call("Emulation.setEmulatedMedia", json!({"features": features})).map(drop)
     }
 
-    /// Writes a picture of the window.
+    /// Writes a screenshot of the window to `path`.
     pub(super) fn picture(&mut self, path: &Path) -> Result<()> {
         let data = self.call("Page.captureScreenshot", json!({"format": "png"}))?;
         let bytes =

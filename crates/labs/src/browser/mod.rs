@@ -1,4 +1,4 @@
-//! The dashboard in a real browser: what it shows, how it is used, what it costs. No virtual machine.
+//! The dashboard in a real browser: display, use, and cost. No virtual machine.
 
 mod devtools;
 mod stage;
@@ -18,26 +18,26 @@ use crate::base::scratch::Scratch;
 use crate::base::{build, process};
 use crate::check::run::{Lab, Options};
 
-/// First paint on an idle machine takes a tenth of a second.
+/// Bar: time to the first paint; it takes 0.1 s on an idle machine.
 const PAINTED: Duration = Duration::from_secs(5);
-/// Longest time that the page may take to sort a thousand tenants.
+/// Bar: time to sort a thousand tenants, in ms.
 const SORTED_MS: f64 = 1_000.0;
-/// Processor time of the server for one viewer, and of `evenkeel top` for a look a second, as a part of a core: far
-/// less where it is built for speed.
+/// Bar: processor time of the server for one viewer, and of `evenkeel top` at one update a second, as part of a core; a
+/// build for speed needs far less.
 const COST: f64 = 0.10;
-/// Far more than anything here takes on a busy machine.
+/// Longest wait for the page: far above any wait on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Bytes that `evenkeel top` draws in a few seconds, at least.
+/// Least number of bytes that `evenkeel top` draws in a few seconds.
 const DRAWN: usize = 1_000;
-/// Time that a verdict has to settle, and the looks after it, most of which must show it.
+/// Time for a verdict to settle; below, the number of later looks, most of which must show the verdict.
 const SETTLING: Duration = Duration::from_secs(5);
 const LOOKS: usize = 5;
 const LOOK: Duration = Duration::from_millis(1_100);
 
-/// A name that would do harm if it became markup.
+/// A tenant's name that would change the page if it were taken as markup.
 const HOSTILE: &str = "<img src=x onerror=document.title='struck'>";
 
-/// Figures of a tenant's row: of the text in its columns from the second on.
+/// JavaScript that reads the figures in a tenant's row, from its second column on.
 const ROW: &str = "const row = name => [...document.querySelectorAll('#tenants tbody tr')].find(tr => tr.cells[0].textContent === name);";
 
 /// Runs the lab and reports each step.
@@ -76,7 +76,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A thousand tenants: time to the first paint, search, pages, what it costs.
+/// Checks the page with a thousand tenants: time to first paint, search, paging, cost.
 fn many(lab: &mut Lab, options: &Options, scratch: &Scratch, browser: &mut Browser, pictures: &Path) -> Result<()> {
     let server = Server::with_many(&options.binary, scratch.path())?;
     let load = server.load_some(scratch.path())?;
@@ -181,7 +181,7 @@ fn figures(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.wait_for("document.getElementById('subject').textContent === 'Pool main'").map(drop)
 }
 
-/// Checks that most looks at a tenant's target show this verdict once it has settled. The last of them.
+/// Checks that most looks at a tenant show this verdict on its target, after it has settled; the last text seen.
 fn judged(browser: &mut Browser, tenant: &str, verdict: &str) -> Result<String> {
     let target = format!("(() => {{ {ROW} return row('{tenant}').cells[5].textContent; }})()");
     let mut looks = Vec::new();
@@ -195,7 +195,7 @@ fn judged(browser: &mut Browser, tenant: &str, verdict: &str) -> Result<String> 
     Ok(of_them[of_them.len() - 1].clone())
 }
 
-/// At a pool's limit requests are queued for the limit, not for admission.
+/// Checks that requests over a pool's limit are shown as queued for the limit, not for admission.
 fn queued(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.value("location.hash = '#/capped'")?;
     let marked = "[...document.querySelectorAll('.stage.waiting')].map(stage => stage.dataset.stage).join(' ')";
@@ -207,7 +207,7 @@ fn queued(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.wait_for("document.getElementById('subject').textContent === 'Pool main'").map(drop)
 }
 
-/// Decisions and their marks in the plots.
+/// Checks decisions and their marks in the plots.
 fn decisions(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.wait_for("document.querySelectorAll('#timeline button').length > 1")?;
     browser.wait_for("document.querySelectorAll('[data-plot=response] .area').length === 2 && (document.querySelector('[data-plot=response] .area.device').getAttribute('d') ?? '').length > 40")?;
@@ -236,7 +236,7 @@ fn decisions(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.press("Escape")
 }
 
-/// Everything by keys.
+/// Checks that everything can be done by keys.
 fn keys(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.value("document.activeElement.blur()")?;
     browser.press("?")?;
@@ -272,7 +272,7 @@ fn keys(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     browser.prefer(&[])
 }
 
-/// The page as a screen reader has it.
+/// Checks the page as a screen reader reads it.
 fn access(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     let tree = browser.call("Accessibility.getFullAXTree", json!({}))?;
     let nodes: Vec<&Value> =
@@ -307,7 +307,7 @@ fn access(lab: &mut Lab, browser: &mut Browser) -> Result<()> {
     Ok(())
 }
 
-/// Pictures to look at, and nothing that sticks out of the window.
+/// Writes pictures for inspection, and checks that nothing extends beyond the window.
 fn looks(lab: &mut Lab, browser: &mut Browser, pictures: &Path) -> Result<()> {
     browser.value("location.hash = '#/main/backup'")?;
     browser.wait_for("document.getElementById('subject').textContent === 'Tenant backup'")?;
@@ -330,7 +330,7 @@ fn looks(lab: &mut Lab, browser: &mut Browser, pictures: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Nothing from elsewhere, nothing in the console.
+/// Checks that the page loaded nothing from other hosts and wrote nothing to the console.
 fn silence(lab: &mut Lab, browser: &mut Browser, page: &str) {
     let foreign = |address: &&String| !address.starts_with("http://127.0.0.1:") && address.as_str() != "about:blank";
     let foreign: Vec<&String> = browser.requests.iter().filter(foreign).collect();
@@ -344,7 +344,7 @@ fn silence(lab: &mut Lab, browser: &mut Browser, page: &str) {
     lab.check("the_console_stays_empty", complaints.is_empty(), &complaints);
 }
 
-/// Checks that a name is never markup. A configuration accepts no such name, so one is slipped into the answers.
+/// Checks that a name is never taken as markup. A configuration accepts no such name, so it is inserted into the answers.
 fn hostile(lab: &mut Lab, browser: &mut Browser, server: &Server) -> Result<()> {
     let script = format!(
         "const real = fetch; window.fetch = async (...asked) => {{ const answer = await real(...asked); const text = await answer.text(); return new Response(text.replaceAll('\"database\"', {}), answer); }};",

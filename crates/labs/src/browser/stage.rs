@@ -11,15 +11,15 @@ use anyhow::{Context, Result};
 use crate::base::process::Running;
 use crate::base::servers::{self, free_port};
 
-/// Far longer than the lab; clients end with the stage.
+/// Duration of the load: longer than the lab; clients are ended with the stage.
 const LOAD: &str = "600s";
 /// Tenants of the large server, besides the default one.
 pub(super) const MANY: usize = 1_000;
-/// As many of them are under load, each from two connections.
+/// Number of those tenants that are under load, each from two connections.
 const LOADED: usize = 100;
 
-/// A target, a reservation, guarantees, a limit, a second pool: something for every panel. In pool `small` there is a
-/// reservation for 25 times what the device can do, and pool `capped` has a limit below what its device can do.
+/// Configuration of the small server, with something for every panel: a target, a reservation, guarantees, a limit, a second
+/// pool. Pool `small` has a reservation of 25 times the device's rate, pool `capped` a limit below its device's rate.
 const SOME: &str = r#"
 [pools.main]
 latency.target = "12ms"
@@ -53,7 +53,7 @@ hopeless = { backend = "emulate", size = "64MiB", pool = "small" }
 capped = { backend = "emulate", size = "64MiB", pool = "capped" }
 "#;
 
-/// The load of each tenant of the small server: `database` does 15 times what is reserved for it.
+/// Load of each tenant of the small server: options of `evenkeel load`. `database` does 15 times its reservation.
 const CLIENTS: [(&str, &[&str]); 6] = [
     ("database", &["--op", "mix", "--rate", "900", "--queue-depth", "8"]),
     ("shop", &["--op", "mix", "--block-size", "16k", "--queue-depth", "8"]),
@@ -63,11 +63,11 @@ const CLIENTS: [(&str, &[&str]); 6] = [
     ("capped", &["--op", "mix", "--queue-depth", "16"]),
 ];
 
-/// A server and what it was started with.
+/// A server, with its configuration.
 pub(super) struct Server {
     binary: PathBuf,
     folder: PathBuf,
-    /// Of its files in the folder.
+    /// Name of its files in the folder.
     name: String,
     nbd: u16,
     status: u16,
@@ -75,12 +75,12 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts one with tenants of every kind.
+    /// Starts the small server, with tenants of every kind.
     pub(super) fn with_some(binary: &Path, folder: &Path) -> Result<Self> {
         Self::start(binary, folder, "some", SOME, "database")
     }
 
-    /// Starts one with [`MANY`] tenants.
+    /// Starts the large server, with [`MANY`] tenants.
     pub(super) fn with_many(binary: &Path, folder: &Path) -> Result<Self> {
         let mut text = String::from("[pools.main]\nemulate = { preset = \"ssd\" }\n");
         for number in 0..MANY {
@@ -110,7 +110,7 @@ impl Server {
         self.folder.join(format!("{}.toml", self.name))
     }
 
-    /// Starts it where it was before, and waits until it serves.
+    /// Starts the server again at its old addresses, and waits until it serves `export`.
     pub(super) fn rise(&mut self, export: &str) -> Result<()> {
         let mut command = servers::serve(&self.binary, self.config());
         let reach = || servers::reach(&format!("127.0.0.1:{}", self.nbd), export);
@@ -118,27 +118,27 @@ impl Server {
         Ok(())
     }
 
-    /// Kills it.
+    /// Kills the server.
     pub(super) fn fall(&mut self) {
         self.process = None;
     }
 
-    /// Its process.
+    /// Process id of the server.
     pub(super) fn id(&self) -> Result<u32> {
         Ok(self.process.as_ref().context("the server is down")?.id())
     }
 
-    /// Where it tells how it does.
+    /// Address of its status API.
     pub(super) fn status(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.status).into()
     }
 
-    /// Where its dashboard is.
+    /// URL of its dashboard.
     pub(super) fn page(&self) -> String {
         format!("http://{}/", self.status())
     }
 
-    /// Puts load on some of the many tenants, one after the other of each kind.
+    /// Starts a load on some of the many tenants, with the kinds of load in turn.
     pub(super) fn load_some(&self, folder: &Path) -> Result<Running> {
         let mut jobs = String::new();
         for number in 0..LOADED {
@@ -154,7 +154,7 @@ impl Server {
         Running::spawn(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log))
     }
 
-    /// Starts the clients of the small one.
+    /// Starts the clients of the small server.
     pub(super) fn load(&self) -> Result<Vec<Running>> {
         let client = |&(export, load): &(&str, &[&str])| {
             let mut command = Command::new(&self.binary);

@@ -1,4 +1,4 @@
-//! The cost of watching: the server its thread for HTTP, and `evenkeel top` itself, in a terminal of its own.
+//! The cost of watching a server: in its HTTP thread, and in `evenkeel top`, which runs in a pseudo terminal.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,27 +16,27 @@ use crate::base::process::{self, Running};
 use crate::check::figures::Spread;
 use crate::check::run::Options;
 
-/// How long it is measured with `--full`: the kernel counts in ticks of 10 ms, a 2,000th of that. Otherwise a figure is printed,
-/// for which less will do.
+/// Duration of a measurement with `--full`; the kernel counts in ticks of 10 ms, 1/2,000 of it. Otherwise the figure
+/// decides nothing, and a shorter time is used.
 const MEASURED: Duration = Duration::from_secs(20);
 const MEASURED_SHORT: Duration = Duration::from_secs(4);
-/// A client that has just begun asks for more, and allocates.
+/// Time before a measurement: a client that has just started sends more requests, and allocates memory.
 const SETTLED: Duration = Duration::from_secs(3);
-/// The thread of the server that answers.
+/// Name of the server's thread that answers HTTP requests.
 const HTTP: &str = "evenkeel-http";
 
-/// Shares of a core, spent over the time of measuring.
+/// Processor time in a measurement, as part of a core.
 pub(super) struct Spent {
-    /// By the server's thread for HTTP.
+    /// Time of the server's HTTP thread.
     pub(super) answering: f64,
-    /// The process that asked, if it is one of ours.
+    /// Time of the watching process, if it is `evenkeel top`.
     pub(super) asking: f64,
-    /// By all of the server, what it does for its clients included.
+    /// Time of the whole server, its work for NBD clients included.
     pub(super) serving: f64,
 }
 
-/// The processor time of a server, and of a process that watches it, while that is left alone: the medians of some
-/// times.
+/// Measures the processor time of a server and of a process that watches it, without other activity: medians of several
+/// measurements.
 pub(super) fn spent(options: &Options, server: u32, watcher: Option<u32>) -> Result<Spent> {
     let now = || -> Result<[u64; 3]> {
         let asking = watcher.map_or(Ok(0), process::cpu_ns)?;
@@ -64,7 +64,7 @@ pub(super) struct Top {
 }
 
 impl Top {
-    /// Starts it on the tenants of a server, at its usual interval.
+    /// Starts it with the tenants of a server, at its default interval.
     pub(super) fn start(binary: &Path, status: SocketAddr) -> Result<Self> {
         let (screen, terminal) = terminal(80, 24)?;
         let mut command = Command::new(binary);
@@ -84,19 +84,19 @@ impl Top {
         Ok(Self { process, drawn })
     }
 
-    /// Its process.
+    /// Process id of the program.
     pub(super) fn id(&self) -> u32 {
         self.process.id()
     }
 
-    /// How often it has drawn something since this was last asked, in bytes, and whether a text was among it.
+    /// Number of bytes drawn since the last call; true if `text` was among them.
     pub(super) fn drew(&self, text: &str) -> (usize, bool) {
         let drawn = std::mem::take(&mut *self.drawn.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
         (drawn.len(), String::from_utf8_lossy(&drawn).contains(text))
     }
 }
 
-/// A pseudo terminal of that size: what looks at it, and what is written to.
+/// A pseudo terminal of this size: the master, and the side for the program.
 fn terminal(columns: u16, rows: u16) -> Result<(OwnedFd, OwnedFd)> {
     let size = libc::winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let (mut screen, mut terminal) = (-1, -1);

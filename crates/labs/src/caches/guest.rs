@@ -14,22 +14,22 @@ use crate::check::steps::{self, Plan};
 use crate::machine::guard::{self, Guard};
 use crate::machine::guest::{follow_tutorial, keep_in_memory, until};
 
-/// The guarantee of one tenant alone: more than three times the rate of the slow device, so that a burst of misses
-/// takes longer than the kernel's throttle lets it catch up afterwards.
+/// Guarantee of a tenant that has the device alone, in bytes per second: more than three times the slow device's rate,
+/// so that a burst of misses takes longer than the kernel's throttle allows to catch up.
 const GUARANTEED: u64 = 35_000_000;
-/// The guarantees of two tenants that share the device.
+/// Guarantees of two tenants that share the device, in bytes per second.
 const GUARANTEED_TO_TWO: [u64; 2] = [26_000_000, 8_000_000];
-/// Twice what the slow device gives: a dm-writecache writes to it whatever it takes in, so that a burst of what it does
-/// not hold costs it twice.
+/// Guarantee on dm-writecache, in bytes per second: twice the slow device's rate. The slow device gets every write that
+/// the cache takes in, so a burst of misses costs it twice.
 const GUARANTEED_WRITES: u64 = 20_000_000;
-/// How long a tenant is measured in a short run and in a full one, in periods of a second.
+/// Measured time of a tenant in a short run and in a full one, in seconds.
 const SECONDS: [usize; 2] = [20, 40];
-/// How long a controller has to find its limits before that, and how long a static limit, which has nothing to find.
+/// Seconds before the measurement: for a controller to find its limits, and for a static limit.
 const SETTLE: [usize; 2] = [20, 30];
 const SETTLE_STATIC: [usize; 2] = [5, 30];
-/// Longest load of a tenant beside the tutorial.
+/// Longest load of a tenant during the tutorial, in seconds.
 const LOAD_SECONDS: u64 = 120;
-/// The shortage without correction, at least, and with it, at most.
+/// Bars for the shortage in per cent: the least under a static limit, the most under the agent.
 const STATIC_ABOVE_PERCENT: f64 = 10.0;
 const OURS_BELOW_PERCENT: f64 = 2.0;
 
@@ -60,7 +60,7 @@ fn wanted(plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {
     STEPS.iter().filter(|(name, _)| name.contains(&plan.only)).copied()
 }
 
-/// Number of planned steps, for the host.
+/// Number of planned steps, for the host's report.
 pub(super) fn steps(plan: &Plan) -> usize {
     wanted(plan).count()
 }
@@ -79,7 +79,7 @@ pub(crate) fn run(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// The agent under way.
+/// The running agent.
 struct Agent {
     guard: Guard,
     /// The direction of its guarantees: `read` or `write`.
@@ -87,7 +87,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Starts it with guarantees to these tenants, and waits until it guards.
+    /// Starts the agent with guarantees for these tenants, and waits until it controls them.
     fn start(binary: &Path, cached: &Cached, tenants: &[Tenant]) -> Result<Self> {
         let mut config = format!("[pools.pool]\ndevices = [\"{}\"]\n", cached.path.display());
         for (tenant, number) in tenants.iter().zip(1..) {
@@ -105,7 +105,7 @@ impl Agent {
         Ok(self.guard.state()?["pools"][0].take())
     }
 
-    /// The limits by the agent's word, as the groups are in the configuration.
+    /// The tenants' limits as the agent reports them, in the order of `tenants`.
     fn limits(&self, tenants: &[Tenant]) -> Result<Vec<u64>> {
         let state = self.state()?;
         let known = state["groups"].as_array().context("guard status names no groups")?;
@@ -117,7 +117,7 @@ impl Agent {
         tenants.iter().map(limit).collect()
     }
 
-    /// That what the agent says is what the kernel has.
+    /// Checks that the limits that the agent reports are those in the kernel.
     fn says_what_holds(&self, tenants: &[Tenant]) -> Result<()> {
         // Between two questions it may have decided anew.
         let mut last = None;
@@ -136,7 +136,7 @@ impl Agent {
     }
 }
 
-/// The same load under limits of what was guaranteed, as people set them today, and under the agent.
+/// Compares the same load under static limits at the guarantees and under the agent.
 fn compare(plan: &Plan, figures: &mut Figures, kind: Kind, guaranteed: &[u64]) -> Result<String> {
     let cached = Cached::make(kind)?;
     let seconds = plan.either(SECONDS[0], SECONDS[1]);
@@ -178,15 +178,15 @@ fn compare(plan: &Plan, figures: &mut Figures, kind: Kind, guaranteed: &[u64]) -
     Ok(detail)
 }
 
-/// One run with tenants of its own, measured for some seconds after some others; without an agent their limits are their
-/// guarantees.
+/// Runs tenants of its own and measures them after a time to settle. `agent`: the program; without it the limits are
+/// the guarantees.
 fn watch(
     cached: &Cached,
     guaranteed: &[u64],
     agent: Option<&Path>,
     [settle, seconds]: [usize; 2],
 ) -> Result<Vec<Kept>> {
-    /// Further events while the load runs.
+    /// Seconds that the load runs longer than the measurement, for further events.
     const MORE_SECONDS: usize = 20;
     let mut tenants = guaranteed.iter().map(|&rate| Tenant::make(cached, rate)).collect::<Result<Vec<_>>>()?;
     for tenant in &tenants {
@@ -222,8 +222,8 @@ fn watch(
     Ok(kept)
 }
 
-/// That the agent tells the kind of the cached device and what its cache did in the tenants' direction, and that
-/// `guard discover` finds it.
+/// Checks that the agent reports the kind of the cached device and its cache's work in the tenants' direction, and that
+/// `guard discover` finds the device.
 fn knows_what_it_is(agent: &Agent, cached: &Cached) -> Result<()> {
     let (state, kind) = (agent.state()?, cached.kind);
     // bcache does not tell reads and writes apart.
@@ -243,7 +243,7 @@ fn knows_what_it_is(agent: &Agent, cached: &Cached) -> Result<()> {
     Ok(())
 }
 
-/// Agent, and sentinel if `both`, killed while a limit of theirs is in force.
+/// Checks that limits end when the agent, and with `both` also its sentinel, is killed.
 fn killed(binary: &Path, both: bool) -> Result<String> {
     let cached = Cached::make(Kind::DmCache)?;
     let mut tenants = vec![Tenant::make(&cached, GUARANTEED)?, Tenant::make(&cached, GUARANTEED)?];
@@ -282,7 +282,7 @@ fn killed(binary: &Path, both: bool) -> Result<String> {
     Ok(detail)
 }
 
-/// The policy that all labs share: here a guarantee for one of its tenants.
+/// Checks the policy that all labs share; it has a guarantee for one of this device's tenants.
 fn shared_policy(binary: &Path) -> Result<String> {
     let cached = Cached::make(Kind::DmCache)?;
     let tenants = ["lab-database", "lab-backup"].map(|name| Tenant::named(&cached, name, GUARANTEED));
@@ -297,7 +297,7 @@ fn shared_policy(binary: &Path) -> Result<String> {
     Ok(settings)
 }
 
-/// The tutorial, about a volume that LVM has cached, with a tenant who is limited to what it was guaranteed.
+/// Does the tutorial about a volume cached by LVM, with a tenant that has a limit at its guarantee.
 fn tutorial(binary: &Path) -> Result<String> {
     let cached = Cached::make_by_lvm("vg0", "data")?;
     let mut tenant = Tenant::named(&cached, "system.slice/database.service", GUARANTEED)?;
@@ -308,7 +308,7 @@ fn tutorial(binary: &Path) -> Result<String> {
     told
 }
 
-/// A limit that another program sets while the agent runs.
+/// Checks a limit that another program sets while the agent runs.
 fn foreign(binary: &Path) -> Result<String> {
     const THEIRS: u64 = 7_000_000;
     let cached = Cached::make(Kind::DmCache)?;

@@ -1,4 +1,4 @@
-//! The caches lab: a guaranteed throughput on a slow device behind a cache, with real control groups, in virtual time.
+//! The caches lab: guaranteed throughput on a slow device behind a cache, with real control groups, in a virtual machine.
 
 pub(crate) mod guest;
 mod stage;
@@ -12,9 +12,9 @@ use crate::check::run::{Lab, Options};
 use crate::check::steps::{self, Plan};
 use crate::machine::{kernel, vm};
 
-/// Many times what it takes on an idle machine.
+/// Longest time of the lab: many times that on an idle machine.
 const LIMIT: Duration = Duration::from_secs(1500);
-/// Used from where they are unpacked.
+/// Packages that are not installed but used from the folder where they are unpacked.
 pub(super) const TOOLS: [&str; 2] = ["bcache-tools", "lvm2"];
 
 /// Runs the lab and reports each step.

@@ -26,22 +26,22 @@ use crate::machine::guest::{put, signal, tool, until};
 pub(super) const GROUPS: &str = "/sys/fs/cgroup";
 const MIB: u64 = 1 << 20;
 const FAST_MIB: u64 = 64;
-/// Sparse: what was never written takes no memory.
+/// Size of the slow device; it is sparse, so that unwritten parts take no memory.
 const SLOW_MIB: u64 = 16 << 10;
-/// Of the slow device, in MiB per second (a setting of null_blk).
+/// Rate of the slow device, in MiB per second (a setting of null_blk).
 const SLOW_MB_PER_S: u64 = 10;
-/// The part that is read again and again; it fits into the cache.
+/// Size of the hot data, which fits into the cache.
 const HOT_MIB: u64 = 60;
 const HOT_WRITTEN_MIB: u64 = 20;
 const BLOCK: u64 = 64 << 10;
-/// Mean lengths of bursts at the guaranteed rate: those of misses about a slice of the kernel's throttle (100 ms), and a few
-/// on the slow device.
+/// Mean lengths of bursts at the guaranteed rate, in seconds: a burst of misses takes about a slice of the kernel's
+/// throttle (100 ms), and several slices on the slow device.
 const HOT_BURST_S: f64 = 0.72;
 const COLD_BURST_S: f64 = 0.105;
 const DM_NAME: &str = "hyb";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// The driver that joins the two devices.
+/// The driver that combines the two devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     DmCache,
@@ -50,7 +50,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// Its name in what the agent says.
+    /// Its name in the agent's reports.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::DmCache => "dm-cache",
@@ -64,8 +64,7 @@ impl Kind {
         if self == Self::DmWritecache { "write" } else { "read" }
     }
 
-    /// The part that is used again and again, in MiB. What a dm-writecache takes in pushes out what came first, used
-    /// again or not.
+    /// Size of the hot data, in MiB. dm-writecache evicts the oldest block, used again or not.
     fn hot_mib(self) -> u64 {
         if self == Self::DmWritecache { HOT_WRITTEN_MIB } else { HOT_MIB }
     }
@@ -76,13 +75,13 @@ impl Kind {
 pub(super) struct Cached {
     pub(super) kind: Kind,
     pub(super) path: PathBuf,
-    /// As `MAJOR:MINOR`.
+    /// Its number as `MAJOR:MINOR`.
     pub(super) number: String,
-    /// The disks that it is made of, and that go with it.
+    /// The disks that it consists of, which are removed with it.
     disks: Vec<String>,
 }
 
-/// Mounts what the stage needs.
+/// Mounts the file systems that the stage needs.
 pub(super) fn build() -> Result<()> {
     if !Path::new(CONFIG).join("nullb").exists() {
         tool("mount", &["-t", "configfs", "configfs", CONFIG])?;
@@ -97,11 +96,11 @@ fn remove_disk(name: &str) -> Result<()> {
     std::fs::remove_dir(&disk).with_context(|| format!("cannot remove {disk}"))
 }
 
-/// Numbers of devices, because bcache keeps the old ones.
+/// Number of the next device; bcache keeps old devices, so numbers are not used again.
 static NEXT_DEVICE: AtomicU64 = AtomicU64::new(1);
 
 impl Cached {
-    /// Makes both devices and what joins them, and brings the hot data into the cache.
+    /// Makes both devices and combines them, and reads the hot data into the cache.
     pub(super) fn make(kind: Kind) -> Result<Self> {
         let number = NEXT_DEVICE.fetch_add(1, Ordering::Relaxed);
         let disks = ["hfd", "hsd", "hmd"].map(|name| format!("{name}{number}"));
@@ -132,7 +131,7 @@ impl Cached {
         Ok(cached)
     }
 
-    /// The same as LVM does it; it stays until the machine ends.
+    /// Makes a cached volume as LVM does; it stays until the machine ends.
     pub(super) fn make_by_lvm(group: &str, volume: &str) -> Result<Self> {
         let (fast, slow) = ("fast", "slow");
         // Room for what LVM writes beside the data.
@@ -154,7 +153,7 @@ impl Cached {
         Ok(cached)
     }
 
-    /// Blocks that a dm-cache has demoted and promoted until now: they take the slow device from the tenants.
+    /// Blocks that dm-cache has demoted and promoted so far; this work takes the slow device's time from the tenants.
     pub(super) fn moved(&self) -> Result<Option<[u64; 2]>> {
         if self.kind != Kind::DmCache {
             return Ok(None);
@@ -176,7 +175,7 @@ impl Cached {
         Ok(())
     }
 
-    /// Takes it apart; bcache stays until the machine ends, because it releases nothing before all is written back.
+    /// Removes the device; bcache's stays until the machine ends, because it is released only when all data is written back.
     pub(super) fn remove(self) -> Result<()> {
         let used = match self.kind {
             Kind::DmCache => &self.disks[..],
@@ -188,14 +187,14 @@ impl Cached {
     }
 }
 
-/// Joins devices by device mapper; the result is the kernel's name of the cached device.
+/// Combines devices by device mapper; the kernel's name of the cached device.
 fn join_by_dm(table: &str) -> Result<String> {
     tool("dmsetup", &["create", "--noudevsync", DM_NAME, "--table", table])?;
     tool("dmsetup", &["mknodes"])?;
     Ok("dm-0".to_owned())
 }
 
-/// The same by bcache.
+/// Combines devices by bcache; the kernel's name of the cached device.
 fn join_by_bcache(fast: &str, slow: &str) -> Result<String> {
     let (fast, slow_path) = (format!("/dev/{fast}"), format!("/dev/{slow}"));
     let sizes = ["--bucket", "64k", "--block", "4k", "--wipe-bcache", "--writeback"];
@@ -220,7 +219,7 @@ fn join_by_bcache(fast: &str, slow: &str) -> Result<String> {
     Ok(name)
 }
 
-/// Random numbers that are the same in every run (xorshift; Marsaglia 2003).
+/// A random generator with the same numbers in every run (xorshift; Marsaglia 2003).
 struct Random(u64);
 
 impl Random {
@@ -236,8 +235,8 @@ impl Random {
     }
 }
 
-/// The load for fio: bursts in the hot part `hot_mib` and in the cold rest, as long as they take at `rate` bytes per
-/// second, for so many seconds; reads or writes.
+/// Configuration of fio: bursts in the hot part `hot_mib` and in the cold rest, with lengths for a `rate` in bytes per
+/// second, for `seconds`; reads or writes.
 fn bursts(device: &Path, operation: &str, seed: u64, hot_mib: std::ops::Range<u64>, rate: u64, seconds: u64) -> String {
     let device = device.display();
     let blocks_of = |seconds: f64| (seconds * rate as f64 / BLOCK as f64) as u64;
@@ -260,28 +259,28 @@ fn bursts(device: &Path, operation: &str, seed: u64, hot_mib: std::ops::Range<u6
     text
 }
 
-/// A tenant: a group, and fio in it.
+/// A tenant: a control group, with fio in it.
 pub(super) struct Tenant {
     pub(super) group: PathBuf,
     /// Its guarantee, in bytes per second.
     pub(super) guaranteed: u64,
     number: String,
-    /// `read` or `write`.
+    /// Direction of its requests: `read` or `write`.
     direction: &'static str,
     fio: Option<Running>,
 }
 
-/// Numbers of groups, so that each run has new ones: their counters begin at zero.
+/// Number of the next group; each run gets new groups, whose counters begin at zero.
 static NEXT_GROUP: AtomicU64 = AtomicU64::new(1);
 
 impl Tenant {
-    /// Makes its group, without load.
+    /// Makes a tenant's group, without load.
     pub(super) fn make(cached: &Cached, guaranteed: u64) -> Result<Self> {
         let number = NEXT_GROUP.fetch_add(1, Ordering::Relaxed);
         Self::named(cached, &format!("tenant-{number}"), guaranteed)
     }
 
-    /// The same by the name of its group, which may be in another one.
+    /// Makes the tenant's group with this name, which may contain a parent group.
     pub(super) fn named(cached: &Cached, name: &str, guaranteed: u64) -> Result<Self> {
         let mut group = PathBuf::from(GROUPS);
         for part in name.split('/') {
@@ -293,12 +292,12 @@ impl Tenant {
         Ok(Self { group, guaranteed, number: cached.number.clone(), direction, fio: None })
     }
 
-    /// Name of its group.
+    /// Name of the tenant's group.
     pub(super) fn name(&self) -> String {
         self.group.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Starts its load: tenant `index` of `of`, each with its own part of the hot data, for at most `seconds`.
+    /// Starts the load of tenant number `index` of `of`, which has its own part of the hot data, for at most `seconds`.
     pub(super) fn load(&mut self, cached: &Cached, index: u64, of: u64, seconds: u64) -> Result<()> {
         let part = cached.kind.hot_mib() / of;
         let log = format!("/run/{}.iolog", self.name());
@@ -314,7 +313,7 @@ impl Tenant {
         until("I/O of a tenant", || (self.bytes().ok()? > 0).then_some(()))
     }
 
-    /// The word of this key in the cached device's row of a file of its group, for its direction.
+    /// The value of `key` for the cached device in `file` of the tenant's group, for its direction.
     fn word(&self, file: &str, key: &str) -> Result<Option<String>> {
         let text = std::fs::read_to_string(self.group.join(file))?;
         let row = text.lines().find(|line| line.split(' ').next() == Some(&self.number));
@@ -323,24 +322,24 @@ impl Tenant {
         Ok(word.map(str::to_owned))
     }
 
-    /// The limit in `io.max`.
+    /// The tenant's limit in `io.max`, in bytes per second.
     pub(super) fn limit(&self) -> Result<Option<u64>> {
         let word = self.word("io.max", "bps")?.filter(|word| word != "max");
         word.map(|word| word.parse().context("a limit")).transpose()
     }
 
-    /// Sets the limit, as people do today.
+    /// Writes the tenant's limit to `io.max`; `None` removes it.
     pub(super) fn set_limit(&self, limit: Option<u64>) -> Result<()> {
         let limit = limit.map_or_else(|| "max".into(), |limit| limit.to_string());
         put(self.group.join("io.max"), &format!("{} {}bps={limit}", self.number, &self.direction[..1]))
     }
 
-    /// Bytes that its group has moved.
+    /// Bytes that the tenant's group has moved so far.
     fn bytes(&self) -> Result<u64> {
         self.word("io.stat", "bytes")?.map_or(Ok(0), |word| word.parse().context("a number of bytes"))
     }
 
-    /// Ends its load.
+    /// Ends the tenant's load.
     pub(super) fn stop(&mut self) -> Result<()> {
         if let Some(fio) = self.fio.take() {
             signal(fio.id(), libc::SIGINT);
@@ -349,24 +348,25 @@ impl Tenant {
         Ok(())
     }
 
-    /// Ends its load and removes its group.
+    /// Ends the tenant's load and removes its group.
     pub(super) fn remove(mut self) -> Result<()> {
         self.stop()?;
         until("end of a group", || std::fs::remove_dir(&self.group).ok())
     }
 }
 
-/// How a throughput guarantee was met.
+/// How well a throughput guarantee was kept.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Kept {
     /// |mean − guarantee| ÷ guarantee, in percent.
     pub(super) dat_percent: f64,
-    /// Mean of |second − guarantee| ÷ guarantee, in percent, in those seconds in which it is least. A guarantee is kept in
-    /// seconds whose beginning is not known: seconds that begin elsewhere see what is had back as jitter.
+    /// Mean of |throughput of a second − guarantee| ÷ guarantee, in percent, for the beginning of the seconds that
+    /// gives the least. The guarantee is kept over seconds with an unknown beginning; other seconds see arrears that
+    /// are made up for as jitter.
     pub(super) jitter_percent: f64,
-    /// The same in those in which it is most.
+    /// Jitter for the beginning of the seconds that gives the most, in percent.
     pub(super) worst_jitter_percent: f64,
-    /// Least of a tenth of a second and of a second, in MB/s: a shortfall is one long gap or many short ones.
+    /// Least throughput of a tenth of a second, and of a second, in MB/s: they tell one long gap from many short ones.
     pub(super) least_mb_per_s: [f64; 2],
     pub(super) mb_per_s: f64,
 }
@@ -382,7 +382,7 @@ impl std::fmt::Display for Kept {
     }
 }
 
-/// From throughputs in bytes per second of parts of equal length, `parts` in a second.
+/// Computes the figures from throughputs in bytes per second over equal parts of a second, `parts` of them.
 fn kept(rates: &[f64], parts: usize, guaranteed: f64) -> Kept {
     let mean = |rates: &[f64]| rates.iter().sum::<f64>() / rates.len() as f64;
     let extremes = |stretch: &[f64]| {
@@ -409,12 +409,12 @@ fn kept(rates: &[f64], parts: usize, guaranteed: f64) -> Kept {
     }
 }
 
-/// How often in a second is looked.
+/// Number of measurements in a second.
 const PARTS: usize = 10;
-/// For how many seconds in a row a beginning counts as the same.
+/// Seconds in a row for which the beginning of seconds is taken to be the same.
 const STRETCH_S: usize = 10;
 
-/// Measures all tenants for so many seconds.
+/// Measures all tenants for `seconds`.
 pub(super) fn measure(tenants: &mut [Tenant], seconds: usize) -> Result<Vec<Kept>> {
     let read = |tenants: &[Tenant]| -> Result<(Instant, Vec<u64>)> {
         let bytes = tenants.iter().map(Tenant::bytes).collect::<Result<_>>()?;

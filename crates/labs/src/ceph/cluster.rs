@@ -13,17 +13,17 @@ use crate::base::scratch::{self, Scratch};
 use crate::check::run::Options;
 
 const FSID: &str = "6d7c5b2e-0f0c-4c7e-9d5a-7d1f4b7e2a10";
-/// Placement groups of a pool: enough to have requests of several at once on one OSD.
+/// Placement groups of a pool: enough for requests to several of them on one OSD at the same time.
 const GROUPS: &str = "32";
-/// The file with an OSD's data, sparse, in memory.
+/// Size of the file in memory with an OSD's data; it is sparse.
 const DEVICE_BYTES: u64 = 6 << 30;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
-/// Programs that the cluster is made of.
+/// Programs that the cluster needs.
 pub(crate) const PROGRAMS: [&str; 4] = ["ceph", "ceph-mon", "ceph-osd", "monmaptool"];
 
-/// Why there can be no cluster on this machine, if so.
+/// Reason why no cluster can run on this machine; `None` if one can.
 pub(crate) fn missing() -> Option<String> {
     (!Path::new(scratch::MEMORY).is_dir()).then(|| format!("there is no {} for the devices", scratch::MEMORY))
 }
@@ -31,37 +31,37 @@ pub(crate) fn missing() -> Option<String> {
 /// The plan of a cluster.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan<'a> {
-    /// Of the lab: part of the names of files.
+    /// Name of the lab, which file names contain.
     pub(crate) name: &'a str,
-    /// How many OSDs.
+    /// Number of OSDs.
     pub(crate) osds: usize,
     /// Lines of the configuration for the kind of device and the scheduler.
     pub(crate) settings: &'a str,
 }
 
-/// Settings of an OSD on flash whose scheduler has no reservations that keep it from choosing: what the throttle does shows
-/// then.
+/// Settings of an OSD on flash, with a scheduler whose reservations do not determine the order, so that the effect of
+/// the throttle shows.
 pub(crate) const FLASH: &str = "bluestore_throttle_cost_per_io = 4000
 bluestore_prefer_deferred_size = 0
 osd_mclock_scheduler_client_res = 1
 ";
 
-/// The daemons and their files; gone with the value.
+/// The daemons and their files, which end with the value.
 pub(crate) struct Cluster {
     folder: PathBuf,
-    /// By number; `None` while one is dead.
+    /// The OSDs by number; `None` while one is dead.
     osds: Vec<Option<Running>>,
     _monitor: Running,
-    /// The environment of OSDs.
+    /// Environment variables of the OSDs.
     environment: Vec<(&'static str, PathBuf)>,
-    /// Holds the devices, in memory.
+    /// Folder in memory with the devices.
     devices: Scratch,
     _scratch: Scratch,
 }
 
 impl Cluster {
-    /// Starts from nothing. `prepare` makes what the OSDs need in the folder of the cluster, and returns what they shall find
-    /// in their environment.
+    /// Starts a new cluster. `prepare` makes files for the OSDs in the cluster's folder, and returns environment
+    /// variables for the OSDs.
     pub(crate) fn start(
         plan: Plan,
         options: &Options,
@@ -95,7 +95,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Makes an OSD with an empty device, each on a host of its own as far as Ceph knows.
+    /// Makes an OSD with an empty device; for Ceph each OSD is on a host of its own.
     fn make_osd(&self, osd: usize) -> Result<()> {
         let (number, data) = (osd.to_string(), self.folder.join(format!("osd{osd}")));
         let device = self.devices.path().join(&number);
@@ -110,19 +110,19 @@ impl Cluster {
         process::output(process::program("ceph-osd").arg("--conf").arg(self.conf()).args(mkfs)).map(drop)
     }
 
-    /// Makes a pool whose objects are kept so many times, and may be written while there is one copy.
+    /// Makes a pool with `copies` copies of each object, which can be written while at least one copy is available.
     pub(crate) fn create_pool(&self, name: &str, copies: usize) -> Result<()> {
         self.ceph(&["osd", "pool", "create", name, GROUPS, GROUPS, "replicated"])?;
         self.ceph(&["osd", "pool", "set", name, "size", &copies.to_string(), "--yes-i-really-mean-it"])?;
         self.ceph(&["osd", "pool", "set", name, "min_size", "1"]).map(drop)
     }
 
-    /// How many OSDs there are, dead or alive.
+    /// Number of OSDs, dead or alive.
     pub(crate) fn osds(&self) -> usize {
         self.osds.len()
     }
 
-    /// Where the daemons have their files.
+    /// Folder with the daemons' files.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -137,7 +137,7 @@ impl Cluster {
         drop(self.osds[osd].take());
     }
 
-    /// Starts an OSD, and waits until all that live are up.
+    /// Starts an OSD, and waits until all running OSDs are up.
     pub(crate) fn start_osd(&mut self, osd: usize) -> Result<()> {
         let mut command = process::program("ceph-osd");
         command.arg("--conf").arg(self.conf()).args(["-i", &osd.to_string(), "-f"]);
@@ -150,7 +150,7 @@ impl Cluster {
         })
     }
 
-    /// Runs Ceph's own client.
+    /// Runs Ceph's own client; its output.
     pub(crate) fn ceph(&self, arguments: &[&str]) -> Result<String> {
         // A cluster that hangs would keep the command for ever.
         let limit = format!("{}", ANSWER_LIMIT.as_secs());
@@ -164,7 +164,7 @@ impl Cluster {
         self.folder.join(format!("run/osd.{osd}.asok"))
     }
 
-    /// Asks an OSD on its admin socket, by Ceph's own client.
+    /// Asks an OSD on its admin socket, through Ceph's own client.
     pub(crate) fn ask(&self, osd: usize, arguments: &[&str]) -> Result<Value> {
         let socket = self.socket(osd).display().to_string();
         let answer = self.ceph(&[&["--admin-daemon", &socket], arguments].concat())?;
@@ -176,7 +176,8 @@ impl Cluster {
     }
 }
 
-/// One shard with two threads: with more of them, requests that were taken out wait at the throttle in order of arrival.
+/// The configuration file. It has one shard with two threads: with more threads, requests taken from the queue would
+/// wait at the throttle in order of arrival.
 fn configuration(folder: &Path, monitor: &str, settings: &str) -> String {
     let folder = folder.display();
     format!(

@@ -1,5 +1,5 @@
-//! An OSD with the settings of a hard disk, on a device as slow for each request as one: what fixed budgets give, and what the
-//! agent makes of it, with and without control of deferred writes.
+//! An OSD with the settings of a hard disk, on a device that is as slow per request as a disk: the effect of fixed
+//! budgets and of the agent, with and without control of deferred writes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,19 +11,19 @@ use super::judge::Verdict;
 use super::stage::{Stage, Window, cell, median, progress};
 use crate::check::run::{Lab, Options};
 
-/// The settings by which BlueStore treats a file as a device that rotates: it charges 670,000 bytes for each write, and
-/// defers those of less than 64 KiB.
+/// Settings by which BlueStore treats a file as a rotating device: it charges 670,000 bytes for each write, and defers
+/// writes of less than 64 KiB.
 const SETTINGS: &str = "bluestore_debug_enforce_settings = hdd
 osd_mclock_scheduler_client_res = 1
 ";
-/// A disk: what it transfers in a second, and what it takes for a write beside that.
+/// The emulated disk: bytes per second, and the additional time of each write.
 const SPEED: u64 = 150_000_000;
 const EACH: Duration = Duration::from_millis(4);
-/// Fixed budgets, in MiB; the last lets everything in.
+/// Fixed budgets, in MiB; the last one throttles nothing.
 const FIXED_MIB: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// The agent as it is, and with deferred writes left alone.
+/// The agent with its default settings, and without control of deferred writes: name and setting.
 const AGENTS: [(&str, &str); 2] = [("agent", ""), ("agent, deferred = false", "deferred = false")];
-/// A request takes longer than on flash, and so does the end of those admitted before.
+/// Time before a budget is measured: requests take longer than on flash, and those admitted before must complete.
 const SETTLING: Duration = Duration::from_secs(4);
 
 /// Measures all cases, and prints the table of medians and the bars.
@@ -45,7 +45,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options, begun: Instant) -> Result<()
     report(lab, fixed, agents)
 }
 
-/// All fixed budgets, then the agents.
+/// Measures all fixed budgets, then the agents.
 fn measure(stage: &Stage, time: Duration) -> Result<Vec<Window>> {
     let mut windows = Vec::new();
     for mib in FIXED_MIB {

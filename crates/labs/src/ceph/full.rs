@@ -1,5 +1,5 @@
-//! All of `cargo xtask lab ceph --full`: a sweep of fixed budgets, SlowFast and ours on a device whose speed changes, what the
-//! agent costs, recovery, and an emulated disk. It prints the tables of docs/results/ceph.md.
+//! The whole of `cargo xtask lab ceph --full`: a sweep of fixed budgets, SlowFast and our method on a device whose
+//! speed changes, the agent's cost, recovery, and an emulated disk. It prints the tables of docs/results/ceph.md.
 
 use std::fmt;
 use std::thread;
@@ -15,26 +15,27 @@ use crate::ceph::{AFTER_CHANGE, LEARNING, SMALL_KIB, SMALL_MOST, SPEED, sweep};
 use crate::check::figures::Spread;
 use crate::check::run::{Lab, Options};
 
-/// Fixed budgets, in KiB; the last lets everything in.
+/// Fixed budgets, in KiB; the last one throttles nothing.
 const FIXED_KIB: [u64; 8] = [128, SMALL_KIB, 512, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 64 << 10];
-/// Speeds of the device: as it is, 0.4 times, 2.5 times.
+/// Speeds of the device in bytes per second: its usual one, 0.4 times and 2.5 times as fast.
 const SPEEDS: [u64; 3] = [SPEED, SPEED * 2 / 5, SPEED * 5 / 2];
-/// Controllers with their settings, and how often [`LEARNING`] each needs: SlowFast fits nothing before 50 s. Ours is what an
-/// operator gets who asks for nothing else.
+/// Controllers with their settings, and the learning time of each in units of [`LEARNING`]: SlowFast has no fit before
+/// 50 s. Ours is the default.
 const METHODS: [(&str, &str, u32); 2] = [("slowfast", "tuning.admission = \"slowfast\"", 2), ("elastic", "", 1)];
-/// How long the agent's processor time is counted each time.
+/// Interval over which the agent's processor time is counted.
 const COUNTED: Duration = Duration::from_secs(10);
-/// Pairs of with and without a dry run, and how long each half is: many short ones, because the throughput of an OSD changes
-/// more from one while to the next than a dry run costs.
+/// Number of pairs of runs with and without a dry run; below, the length of each run. Many short ones, because the
+/// throughput of an OSD changes more over time than a dry run costs.
 const PAIRS: usize = 36;
-/// Pairs on either side that are left out of what is printed: between the others the median of many more pairs lies in 97 of
-/// 100 cases, by their order alone.
+/// Pairs at each end of the sorted list that the printed range leaves out: the rest contains the true median with 97 %
+/// confidence.
 const OUTSIDE: usize = 11;
 const HALF: Duration = Duration::from_millis(1_500);
-/// Most that the agent may take of a core, and most that a dry run may cost, in per cent.
+/// Bar: the most per cent of a core that the agent takes, and the most per cent of throughput that a dry run costs.
 const MOST_COST: f64 = 1.0;
 
-/// Runs the parts whose name has what is asked for in it: `comparison`, `cost`, `recovery` and `disk`. Medians of `repeats` decide.
+/// Runs the parts whose name contains the option `only`: `comparison`, `cost`, `recovery` and `disk`. Medians of
+/// `repeats` runs decide.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let begun = Instant::now();
     let wanted = |part: &str| part.contains(&options.only);
@@ -78,7 +79,7 @@ fn compare(lab: &mut Lab, options: &Options, stage: &Stage, begun: Instant) -> R
     report(lab, &repeats)
 }
 
-/// Checks the agent's budget for each speed of the device, which changes while it runs.
+/// Measures a controller's budget at each speed of the device, which changes while the agent runs.
 fn controlled(
     stage: &Stage,
     (method, settings): (&str, &str),
@@ -106,7 +107,7 @@ fn controlled(
     Ok(windows)
 }
 
-/// Medians over the repeats, as a table, and the bars.
+/// Prints the medians over the repeats as a table, and checks the bars.
 fn report(lab: &mut Lab, repeats: &[[Vec<Window>; 3]]) -> Result<()> {
     let names = FIXED_KIB.iter().map(|kib| format!("{kib} KiB")).chain(METHODS.map(|(name, ..)| name.to_owned()));
     let mut tables = Vec::new();
@@ -155,7 +156,7 @@ fn report(lab: &mut Lab, repeats: &[[Vec<Window>; 3]]) -> Result<()> {
     Ok(())
 }
 
-/// Measures the agent's part of a core, and the loss of the OSD's throughput by a dry run: on the paced device, and on
+/// Measures the agent's share of a core, and the OSD's loss of throughput by a dry run: on the paced device, and on
 /// memory, where the processors limit the OSD.
 fn cost(lab: &mut Lab, options: &Options, stage: &Stage) -> Result<()> {
     stage.set_speed(SPEED)?;
@@ -185,11 +186,11 @@ fn cost(lab: &mut Lab, options: &Options, stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Per cent of the throughput that are missing during a dry run.
+/// Loss of throughput by a dry run, in per cent.
 #[derive(Debug, Clone, Copy)]
 struct Lost {
     median: f64,
-    /// See [`OUTSIDE`].
+    /// Range that holds the median with high confidence, see [`OUTSIDE`].
     between: [f64; 2],
 }
 
@@ -200,7 +201,7 @@ impl fmt::Display for Lost {
     }
 }
 
-/// The loss by a dry run, pair by pair, in a turning order.
+/// Measures the loss by a dry run in pairs of runs, whose order alternates.
 fn lost(stage: &Stage) -> Result<Lost> {
     let mut lost = Vec::new();
     for pair in 0..PAIRS {

@@ -1,20 +1,20 @@
-//! The measure of an OSD's throttle: the fixed budget that would have been the best for this device.
+//! Judges an OSD's throttle by the best fixed budget for its device.
 
 use std::fmt;
 
 use super::stage::Window;
 use crate::check::run::Lab;
 
-/// A budget is of use only if the bulk client keeps so much of what it gets without a throttle; so must the agent's.
+/// Bar: the least throughput of the bulk client, divided by that without a throttle; a fixed budget with less is no candidate.
 pub(crate) const LEAST_KEPT: f64 = 0.9;
-/// How long the light clients may wait under the agent, in 99th percentiles under the best fixed budget.
+/// Bar: the light clients' p99 under the agent, divided by that under the best fixed budget.
 pub(crate) const MOST_P99: f64 = 1.3;
 
-/// The agent's median latency of the light clients, at most, as a part of that without a throttle, on the device that
-/// it starts on and on a slower one.
+/// Bar: the light clients' median latency under the agent, divided by that without a throttle, on the device as it
+/// starts and on a slower one.
 pub(crate) const MOST_P50: f64 = 0.6;
 
-/// Prints what a method makes of no throttle, from one short window.
+/// Prints the figures of a method divided by those without a throttle, from one short window each.
 pub(crate) fn figures(lab: &Lab, method: &Window, all: &Window) {
     let kept = method.bulk_mb_per_s / all.bulk_mb_per_s;
     lab.figure("bulk_throughput_kept", &format!("{kept:.2}"), &format!("{LEAST_KEPT}"), kept >= LEAST_KEPT);
@@ -24,19 +24,19 @@ pub(crate) fn figures(lab: &Lab, method: &Window, all: &Window) {
     println!("lab: light p99 {p99:.2} times that without a throttle");
 }
 
-/// A method beside the fixed budgets, on the same device.
+/// A method compared with the fixed budgets, on the same device.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Verdict {
-    /// Throughput of the bulk client, in that without a throttle.
+    /// The bulk client's throughput divided by that without a throttle.
     pub(crate) kept: f64,
-    /// 99th percentile of the light clients, in that of the best fixed budget.
+    /// The light clients' p99 divided by that of the best fixed budget.
     pub(crate) p99: f64,
-    /// Which fixed budget that is.
+    /// Name of the best fixed budget.
     best: String,
 }
 
 impl Verdict {
-    /// Of all fixed budgets, of which the last lets everything in; `None` without any.
+    /// The verdict on `method` by all fixed budgets, of which the last throttles nothing; `None` if there are none.
     pub(crate) fn of(method: &Window, fixed: &[Window]) -> Option<Self> {
         let all = fixed.last()?;
         let keeps = |window: &&Window| window.bulk_mb_per_s >= LEAST_KEPT * all.bulk_mb_per_s;
@@ -48,7 +48,7 @@ impl Verdict {
         })
     }
 
-    /// True if both bars are met.
+    /// True if throughput and p99 meet their bars.
     pub(crate) fn holds(&self) -> bool {
         self.kept >= LEAST_KEPT && self.p99 <= MOST_P99
     }

@@ -1,5 +1,5 @@
-//! A Ceph OSD on a paced device under a bulk client and light ones: the agent comes to control it, and leaves nothing behind.
-//! What its throttle is worth is judged by [`full`].
+//! A Ceph OSD on a paced device under a bulk client and light clients: the agent must control it, and leave no setting
+//! behind. Module [`full`] judges the effect of its throttle.
 //!
 //! No virtual machine: the daemons of the distribution's packages run on this one, by themselves.
 
@@ -21,24 +21,24 @@ use self::stage::{Stage, Window};
 use crate::check::run::{Lab, Options};
 use crate::machine::guard::kill_sentinel;
 
-/// Speed of the device, in bytes per second: a slower one is kept for hundreds of milliseconds by what RocksDB flushes at once,
-/// a faster one by the processors.
+/// Speed of the device, in bytes per second. On a slower one a single flush of RocksDB takes hundreds of milliseconds;
+/// a faster one is limited by the processors.
 pub(crate) const SPEED: u64 = 40 << 20;
-/// How long the agent may learn, and how long after a change of the device it is given, before it is judged.
+/// Time for the agent to learn, at the start and after a change of the device, before it is judged.
 pub(crate) const LEARNING: Duration = Duration::from_secs(30);
 pub(crate) const AFTER_CHANGE: Duration = Duration::from_secs(10);
-/// A small throttle, which must shorten the light clients' latency.
+/// A small throttle in KiB, which must shorten the light clients' latency.
 pub(crate) const SMALL_KIB: u64 = 256;
 pub(crate) const SMALL_MOST: f64 = 0.6;
-/// No throttle.
+/// A throttle in KiB that throttles nothing.
 const ALL_KIB: u64 = 64 << 10;
-/// How long a fixed budget is in force before it is measured.
+/// Time for which a fixed budget is in force before it is measured.
 const SETTLING: Duration = Duration::from_secs(2);
-/// A window of the short run, and what the agent may learn before it: enough for figures that decide nothing.
+/// Length of a window of the short run, and learning time before it: enough for figures that decide nothing.
 const SHORT: Duration = Duration::from_secs(4);
 const SHORT_LEARNING: Duration = Duration::from_secs(8);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The only step that can be asked for by itself.
+/// Name of the only step that can be selected alone.
 const TUTORIAL: &str = "the_tutorial_works_as_written";
 
 /// Runs the lab and reports each step.
@@ -123,7 +123,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     tutorial(lab, &stage)
 }
 
-/// Does what the tutorial says, beside the bulk client.
+/// Does the tutorial, beside the bulk client.
 fn tutorial(lab: &mut Lab, stage: &Stage) -> Result<()> {
     stage.set_speed(SPEED)?;
     let begun = Instant::now();
@@ -133,7 +133,7 @@ fn tutorial(lab: &mut Lab, stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// The figures of fixed budgets on a device of this speed; the throttle is as it was afterwards.
+/// Measures fixed budgets on a device of this speed; afterwards the throttle is as before.
 pub(crate) fn sweep(stage: &Stage, speed: u64, budgets_kib: &[u64], time: Duration) -> Result<Vec<Window>> {
     stage.set_speed(speed)?;
     let mut windows = Vec::new();

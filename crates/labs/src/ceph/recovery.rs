@@ -1,5 +1,5 @@
-//! The experiment of the SlowFast paper: one of two OSDs dies, objects are written meanwhile, it comes back, and a bursty client
-//! writes while it is brought up to date; how long that client waits, without a throttle, with a fixed one, and with the agent.
+//! The experiment of the SlowFast paper: one of two OSDs dies, objects are written, it returns, and a bursty client
+//! writes during recovery. Measures the client's latency without a throttle, with a fixed one, and with the agent.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,11 +12,11 @@ use crate::base::process;
 use crate::check::figures::Spread;
 use crate::check::run::{Lab, Options};
 
-/// The policy of the paper: a client has 1,000 requests a second for certain and twice the weight of recovery.
+/// The policy of the paper: the client has a reservation of 1,000 requests/s and twice the weight of recovery.
 ///
-/// With mClock Ceph lets 1,000 objects be under way, but one of each placement group at a time; an OSD in use has some hundred
-/// groups, ours has 32 with four objects each. The beginning of each is charged for as if it were one of 20 MiB; later
-/// versions charge what it has, and so do we. Objects are smaller than any of the budgets.
+/// Under mClock Ceph allows 1,000 objects in recovery at once, but each placement group starts them one step at a time; an OSD
+/// in use has some hundred groups, ours has 32, which start four objects each. By default each start is charged as 20 MiB;
+/// later versions charge the object's size, and so do these settings. Objects are smaller than any of the budgets.
 const SETTINGS: &str = "bluestore_throttle_cost_per_io = 4000
 bluestore_prefer_deferred_size = 0
 osd_mclock_scheduler_client_res = 1000
@@ -26,20 +26,20 @@ osd_mclock_scheduler_background_recovery_wgt = 1
 osd_recovery_cost = 65536
 osd_recovery_max_single_start = 4
 ";
-/// Objects that the dead OSD misses: enough for a recovery that outlasts the measurement.
+/// Objects that the dead OSD misses: enough for a recovery that lasts longer than the measurement.
 const LOST: u64 = 12_000;
-/// The OSD that dies.
+/// Number of the OSD that dies.
 const VICTIM: usize = 1;
-/// Fixed budgets, in KiB; the last lets everything in.
+/// Fixed budgets, in KiB; the last one throttles nothing.
 const FIXED_KIB: [u64; 3] = [256, 1 << 10, 64 << 10];
-/// How often the agent goes through a recovery: the first time it has seen none.
+/// Recoveries that the agent controls; before the first one it has seen none.
 const AGENT_TIMES: usize = 2;
-/// How long placement groups take to agree on what is missing, or on who serves them.
+/// Time that placement groups take to agree which objects are missing, or which OSD serves them.
 const PEERING: Duration = Duration::from_secs(3);
-/// How long a recovery may take.
+/// Longest time of a recovery.
 const LONGEST: Duration = Duration::from_secs(180);
 
-/// The recovery under a throttle.
+/// Figures of a recovery under one throttle.
 struct Row {
     name: String,
     calm: Window,
@@ -92,7 +92,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options, begun: Instant) -> Result<()
     Ok(())
 }
 
-/// A recovery under a fixed budget, or under that of the agent, which runs.
+/// Runs a recovery under a fixed budget; `None`: under the running agent.
 fn recovery(stage: &mut Stage, name: &str, budget: Option<u64>, time: Duration) -> Result<Row> {
     stage.set_speed(SPEED)?;
     throttle(stage, budget)?;

@@ -20,16 +20,16 @@ use crate::check::policy;
 use crate::check::run::Options;
 
 const POOL: &str = "bench";
-/// The file that tells how fast the devices are.
+/// Name of the file that sets the speed of the devices.
 const PACE: &str = "pace";
 /// Size of the objects that are lost, in bytes.
 pub(crate) const OBJECT_BYTES: u64 = 64 << 10;
-/// Light clients, each with one request at a time: several, so that there are enough samples for a 99th percentile.
+/// Number of light clients, each with one request outstanding: several, to have enough samples for a p99.
 const LIGHT_CLIENTS: &str = "4";
-/// The time that the light clients run before they are measured, and that starting them takes.
+/// Seconds for which the light clients run before they are measured, their start included.
 const RAMP: &str = "2";
 
-/// Why the lab cannot run on this machine, if so.
+/// Reason why the lab cannot run on this machine; `None` if it can.
 pub(crate) fn missing() -> Option<String> {
     cluster::missing().or_else(|| {
         let engines = process::output(process::program("fio").arg("--enghelp")).unwrap_or_default();
@@ -37,14 +37,14 @@ pub(crate) fn missing() -> Option<String> {
     })
 }
 
-/// The figures of both kinds of clients for a while.
+/// Figures of both kinds of clients in one window of time.
 #[derive(Debug, Clone)]
 pub(crate) struct Window {
     pub(crate) case: String,
     pub(crate) bulk_mb_per_s: f64,
     pub(crate) light_p99_ms: f64,
     pub(crate) light_p50_ms: f64,
-    /// Requests of light clients that the percentiles are taken of.
+    /// Number of the light clients' requests, from which the percentiles are taken.
     pub(crate) samples: u64,
 }
 
@@ -58,16 +58,16 @@ impl fmt::Display for Window {
     }
 }
 
-/// Everything that runs; gone with the value.
+/// Daemons, clients and files of the lab, which end with the value.
 pub(crate) struct Stage {
     binary: PathBuf,
     cluster: Cluster,
-    /// Where the agent tells its state.
+    /// Address of the agent's status API.
     status: SocketAddr,
 }
 
 impl Stage {
-    /// Starts from nothing, with a copy of each object on every OSD; `settings` are lines of the OSDs' configuration.
+    /// Starts a new cluster, with a copy of each object on every OSD; `settings` are lines of the OSDs' configuration.
     pub(crate) fn start(options: &Options, osds: usize, settings: &str) -> Result<Self> {
         let cluster = Cluster::start(Plan { name: "ceph", osds, settings }, options, |folder| {
             let (library, pace) = (folder.join("pace.so"), folder.join(PACE));
@@ -92,7 +92,7 @@ impl Stage {
         &mut self.cluster
     }
 
-    /// The settings of the agent in the first of the running OSDs.
+    /// Settings that the agent has overridden in the first running OSD.
     pub(crate) fn overrides(&self) -> Result<Vec<String>> {
         let diff = self.cluster.ask(0, &["config", "diff"])?;
         let options = ["bluestore_throttle_bytes", "bluestore_throttle_deferred_bytes"];
@@ -102,14 +102,14 @@ impl Stage {
         Ok(set.collect())
     }
 
-    /// The throttle that is set in the first OSD, in bytes.
+    /// The throttle set in the first OSD, in bytes; `None` if none is set.
     pub(crate) fn throttle(&self) -> Result<Option<u64>> {
         let diff = self.cluster.ask(0, &["config", "diff"])?;
         let set = &diff["diff"]["bluestore_throttle_bytes"]["override"];
         Ok(set.as_u64().or_else(|| set.as_str()?.parse().ok()))
     }
 
-    /// Sets the throttle of all OSDs by hand, or takes that back.
+    /// Sets the throttle of all OSDs, as an operator does; `None` removes it.
     pub(crate) fn set_throttle(&self, bytes: Option<u64>) -> Result<()> {
         let option = "bluestore_throttle_bytes";
         for osd in 0..self.cluster.osds() {
@@ -121,13 +121,13 @@ impl Stage {
         Ok(())
     }
 
-    /// From now on each device is one of flash that writes so many bytes per second; at 0 it is memory.
+    /// Makes each device a flash device that writes so many bytes per second from now on; 0 makes it memory.
     pub(crate) fn set_speed(&self, bytes_per_s: u64) -> Result<()> {
         self.set_pace(bytes_per_s, Duration::ZERO)
     }
 
-    /// From now on each device writes so many bytes per second, and takes `each` for every write beside its bytes; nothing is
-    /// what flash takes.
+    /// From now on each device writes so many bytes per second, and takes the time `each` for every write in addition;
+    /// zero: the time of flash.
     pub(crate) fn set_pace(&self, bytes_per_s: u64, each: Duration) -> Result<()> {
         let file = std::fs::OpenOptions::new().write(true).open(self.cluster.folder().join(PACE))?;
         let each_ns = each.as_nanos() as u64;
@@ -146,14 +146,14 @@ impl Stage {
         command
     }
 
-    /// A client that writes here and there until its time is over.
+    /// A client that writes at random offsets until its time is over.
     fn forever(&self, name: &str, arguments: &[&str]) -> Command {
         let mut command = self.fio(name, &["--rw=randwrite", "--nr_files=8", "--time_based"]);
         command.args(arguments);
         command
     }
 
-    /// 64 KiB, 64 at a time, until dropped.
+    /// Starts the bulk client: writes of 64 KiB at queue depth 64, until dropped.
     pub(crate) fn start_bulk(&self) -> Result<Running> {
         let arguments = ["--bs=64k", "--iodepth=64", "--size=128m", "--runtime=3600", "--thread"];
         let mut command = self.forever("bulk", &arguments);
@@ -163,7 +163,7 @@ impl Stage {
         Ok(bulk)
     }
 
-    /// Writes `count` objects, all of each, 64 at a time; the same ones each time.
+    /// Writes `count` whole objects at queue depth 64, the same ones in each call.
     pub(crate) fn populate(&self, count: u64) -> Result<()> {
         let (files, size) = (format!("--nr_files={count}"), format!("--size={}", count * OBJECT_BYTES));
         let block = format!("--bs={OBJECT_BYTES}");
@@ -171,12 +171,12 @@ impl Stage {
         process::output(&mut self.fio("populate", &arguments)).map(drop)
     }
 
-    /// Bytes that clients wrote so far.
+    /// Bytes that clients have written so far.
     fn written(&self) -> Result<u64> {
         self.counted("op_w_in_bytes")
     }
 
-    /// The sum of a counter over all OSDs since they were started.
+    /// Sum of a counter over all OSDs since their start.
     pub(crate) fn counted(&self, counter: &str) -> Result<u64> {
         (0..self.cluster.osds()).map(|osd| self.admin(osd).counter("osd", counter)).sum()
     }
@@ -186,8 +186,8 @@ impl Stage {
         Admin::new(self.cluster.socket(osd))
     }
 
-    /// Requests per second of the first OSD that reach its device. Bytes that clients have written are counted when a whole
-    /// batch of them is committed: over 1.5 s they scatter by 3 %, the former by 1.
+    /// Requests per second that reach the first OSD's device. (Bytes of clients are counted when a whole batch of
+    /// writes is committed: over 1.5 s they scatter by 3 %, requests by 1 %.)
     pub(crate) fn requests_per_s(&self, time: Duration) -> Result<f64> {
         let reached = || self.admin(0).counter("bluestore", "state_aio_wait_lat");
         let (before, begun) = (reached()?, Instant::now());
@@ -195,13 +195,13 @@ impl Stage {
         Ok((reached()? - before) as f64 / begun.elapsed().as_secs_f64())
     }
 
-    /// Runs the light clients for a while: 4 KiB, each one at a time, and 5 ms between two.
+    /// Runs the light clients for `time`: requests of 4 KiB, one at a time, with a pause of 5 ms.
     pub(crate) fn window(&self, case: &str, time: Duration) -> Result<Window> {
         let jobs = format!("--numjobs={LIGHT_CLIENTS}");
         self.measure(case, time, &["--iodepth=1", "--thinktime=5000", &jobs])
     }
 
-    /// Runs a bursty client for a while: 4 KiB, 16 at a time, and 100 ms between two bursts.
+    /// Runs a bursty client for `time`: 16 requests of 4 KiB at once, with a pause of 100 ms between bursts.
     pub(crate) fn bursts(&self, case: &str, time: Duration) -> Result<Window> {
         self.measure(case, time, &["--iodepth=16", "--thinktime=100000", "--thinktime_blocks=16"])
     }
@@ -227,7 +227,7 @@ impl Stage {
         Ok(window)
     }
 
-    /// Starts the agent for all OSDs; `settings` are lines of their pool.
+    /// Starts the agent for all OSDs; `settings` are lines of the pool's configuration.
     pub(crate) fn start_guard(&self, settings: &str, arguments: &[&str]) -> Result<Running> {
         let devices: Vec<String> = (0..self.cluster.osds()).map(|osd| format!("osd:osd.{osd}")).collect();
         let config = format!("{}[pools.ceph]\ndevices = {devices:?}\n{settings}\n", self.tables());
@@ -235,7 +235,7 @@ impl Stage {
         self.run_guard(arguments)
     }
 
-    /// The same with the [`policy`] that all labs share, and its settings here.
+    /// Starts the agent with the [`policy`] that all labs share; the effective settings, as text.
     pub(crate) fn start_guard_by_policy(&self) -> Result<(Running, String)> {
         policy::write(&self.guard_file(), &self.tables())?;
         let settings = policy::is_enforced(&self.binary, &self.guard_file(), "ceph")?;
@@ -246,7 +246,7 @@ impl Stage {
         self.cluster.folder().join("guard.toml")
     }
 
-    /// The tables of this host in its file.
+    /// Tables of this host's configuration.
     fn tables(&self) -> String {
         let sockets: Vec<PathBuf> = (0..self.cluster.osds()).map(|osd| self.cluster.socket(osd)).collect();
         let journal = self.cluster.folder().join("journal");
@@ -259,7 +259,7 @@ impl Stage {
         daemon(self.cluster.folder(), "guard", &mut command)
     }
 
-    /// Asks the agent to end, and waits for it.
+    /// Asks the agent to end, and waits until it has.
     pub(crate) fn stop_guard(&self, guard: Running) -> Result<()> {
         // SAFETY: kill has no memory effects; the child has not been reaped.
         unsafe { libc::kill(guard.id() as i32, libc::SIGTERM) };
@@ -268,14 +268,14 @@ impl Stage {
         Ok(())
     }
 
-    /// `evenkeel guard reset`.
+    /// Runs `evenkeel guard reset`; its output.
     pub(crate) fn reset(&self) -> Result<String> {
         let mut command = Command::new(&self.binary);
         process::output(command.args(["guard", "reset", "--journal"]).arg(self.cluster.folder().join("journal")))
     }
 
-    /// Does what the tutorial says, with the socket of this lab's OSD, and port and journal of an agent of its own, in place of
-    /// the usual ones.
+    /// Does the tutorial, with the socket of this lab's OSD and an agent's own port and journal in place of the usual
+    /// ones.
     pub(crate) fn follow_tutorial(&self) -> Result<String> {
         let (status, socket) = (self.status, self.cluster.socket(0).display().to_string());
         let journal = self.cluster.folder().join("journal").display().to_string();
@@ -305,7 +305,7 @@ impl Stage {
         Ok(format!("{commands} commands of docs/guide/tutorial-ceph.md"))
     }
 
-    /// The agent's state of each OSD; nothing if it does not run.
+    /// The agent's state of each OSD; empty if the agent does not run.
     fn state(&self) -> Vec<Value> {
         let url = format!("http://{}/api/v1/state", self.status);
         let curl = ["--silent", "--fail", "--max-time", "5", &url];
@@ -313,7 +313,7 @@ impl Stage {
         state["pools"].as_array().cloned().unwrap_or_default()
     }
 
-    /// How the OSDs stand with the agent, a word if all do so in the same way; empty if it does not run.
+    /// The OSDs' state with the agent: one word if it is the same for all; empty if the agent does not run.
     pub(crate) fn standing(&self) -> String {
         // Pools of other points have none.
         let mut words: Vec<String> =
@@ -322,12 +322,12 @@ impl Stage {
         words.join(", ")
     }
 
-    /// Times that the agent has seen an OSD start anew.
+    /// Number of restarts of OSDs that the agent has seen.
     pub(crate) fn restarts(&self) -> u64 {
         self.state().iter().filter_map(|osd| osd["restarts_total"].as_u64()).sum()
     }
 
-    /// The agent's reasons for its budgets.
+    /// The agent's reasons for its present budgets.
     pub(crate) fn why(&self) -> Result<String> {
         let state = self.state();
         ensure!(!state.is_empty(), "the agent does not answer");
@@ -346,7 +346,7 @@ impl Stage {
         Ok(told.collect::<Vec<_>>().join("; "))
     }
 
-    /// A process's part of a core in a while, in per cent.
+    /// A process's share of a core over `time`, in per cent.
     pub(crate) fn cost_of(&self, process: &Running, time: Duration) -> Result<f64> {
         let before = process::cpu_ns(process.id())?;
         thread::sleep(time);
@@ -360,7 +360,7 @@ impl Stage {
     }
 }
 
-/// Throughput, 99th percentile and median, for a table.
+/// Throughput, p99 and median of a window, as text for a table.
 pub(crate) fn cell(window: &Window) -> String {
     let Window { bulk_mb_per_s, light_p99_ms, light_p50_ms, .. } = window;
     format!("{bulk_mb_per_s:.1} MB/s, {light_p99_ms:.0} ms ({light_p50_ms:.0})")
@@ -378,7 +378,7 @@ pub(crate) fn median<'a>(case: &str, windows: impl Iterator<Item = &'a Window> +
     })
 }
 
-/// Tells the time since the lab began, and what is next.
+/// Prints the time since the lab began, and the name of the next part.
 pub(crate) fn progress(begun: Instant, what: &str) {
     eprintln!("lab: {:.0} s: {what}", begun.elapsed().as_secs_f64());
 }

@@ -1,8 +1,8 @@
-//! The writes that the server acknowledged as durable, in order, with marks.
+//! The journal of writes that the server acknowledged as durable, in order, with marks.
 //!
 //! One line each: `A SECTOR COUNT GENERATION` for sectors acknowledged with FUA or before an acknowledged
-//! FLUSH, `M N` before mark `N` goes into the write log. Every `A` line above `M N` was acknowledged
-//! before the mark, so a replay up to mark `N` owes it.
+//! FLUSH, `M N` before mark `N` is put into the write log. Every `A` line above `M N` was acknowledged
+//! before the mark, so a replay of the log up to mark `N` must contain it.
 
 use std::collections::BTreeMap;
 
@@ -51,13 +51,13 @@ impl Journal {
         self.before_mark.get(&mark).map_or(&[], Vec::as_slice)
     }
 
-    /// Highest generation owed for each sector once `mark` is in the log.
+    /// The least generation that each sector must hold once `mark` is in the log.
     pub(crate) fn owed_at(&self, mark: u64) -> BTreeMap<u64, u64> {
         owed(self.before_mark.range(..=mark).flat_map(|(_, d)| d))
     }
 }
 
-/// Highest generation owed for each sector after these.
+/// The least generation that each sector must hold after these writes.
 pub(crate) fn owed<'a>(acknowledged: impl IntoIterator<Item = &'a Durable>) -> BTreeMap<u64, u64> {
     let mut owed = BTreeMap::new();
     for durable in acknowledged {

@@ -1,7 +1,7 @@
-//! Data that says where it belongs and which write it came from.
+//! Data that names its sector and the write that it comes from.
 //!
-//! Every 512-byte sector carries its own number and the generation of the write, so that a checker can
-//! tell a lost write from a later one sector by sector, the unit a disk writes whole.
+//! Every 512-byte sector contains its own number and the generation of the write, so that a checker can
+//! distinguish a lost write from a later one sector by sector, the unit that a disk writes whole.
 
 /// The unit that a disk writes whole or not at all, in bytes.
 pub(crate) const SECTOR: usize = 512;
@@ -14,12 +14,12 @@ pub(crate) enum Content {
     Zero,
     /// A whole sector of the given generation.
     Generation(u64),
-    /// Neither: mixed, misplaced or foreign data.
+    /// Mixed, misplaced or foreign data.
     Corrupt,
 }
 
 impl Content {
-    /// The generation, where never written is generation 0 and corrupt is below every generation.
+    /// The generation; 0 for zeros. `None` for corrupt data, which is below every generation.
     pub(crate) fn generation(self) -> Option<u64> {
         match self {
             Self::Zero => Some(0),
@@ -29,7 +29,7 @@ impl Content {
     }
 }
 
-/// Fills `data` (a multiple of [`SECTOR`]) as sectors from number `first` on, of one generation.
+/// Fills `data` (a multiple of [`SECTOR`]) as the sectors from number `first` on, with one generation.
 pub(crate) fn fill(data: &mut [u8], first: u64, generation: u64) {
     for (i, sector) in data.chunks_exact_mut(SECTOR).enumerate() {
         let number = first + i as u64;
@@ -39,7 +39,7 @@ pub(crate) fn fill(data: &mut [u8], first: u64, generation: u64) {
     }
 }
 
-/// The content of one sector, judged whole.
+/// The content of a whole sector, expected at `number`.
 pub(crate) fn read(sector: &[u8], number: u64) -> Content {
     if sector.iter().all(|&b| b == 0) {
         return Content::Zero;

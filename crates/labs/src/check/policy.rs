@@ -1,4 +1,4 @@
-//! One policy for all enforcement points: each lab of one puts the same file beside its host's and enforces its pool.
+//! One policy for all enforcement points: each lab stores it beside its host's file and enforces one of its pools.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use crate::base::process;
 
 /// The policy.
 const POLICY: &str = include_str!("policy.toml");
-/// Its pools, and the points that enforce them.
+/// Pools of the policy, each with the point that enforces it.
 const POINTS: [(&str, &str); 5] =
     [("main", "queue"), ("vg1", "packets"), ("cached", "cgroup"), ("san", "queue_depth"), ("ceph", "osd")];
 
-/// Writes a host's file that names the policy, and the policy beside it. `host`: the host's tables.
+/// Writes the file of a host, with the tables `host`, and the policy beside it, which the file names.
 pub(crate) fn write(file: &Path, host: &str) -> Result<()> {
     const NAME: &str = "policy.toml";
     let policy = file.parent().map(|folder| folder.join(NAME)).context("a file is in a folder")?;
@@ -24,7 +24,7 @@ pub(crate) fn write(file: &Path, host: &str) -> Result<()> {
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// That `evenkeel check` finds this pool of the policy enforced here, at its point, and no other; its settings here.
+/// Checks that `evenkeel check` reports this pool, and no other, as enforced here; its effective settings, as text.
 pub(crate) fn is_enforced(binary: &Path, file: &Path, pool: &str) -> Result<String> {
     let checked = process::json(Command::new(binary).arg("check").arg(file).arg("--json"))?;
     let rows = checked["rows"].as_array().context("evenkeel check has no rows")?;
@@ -41,7 +41,7 @@ pub(crate) fn is_enforced(binary: &Path, file: &Path, pool: &str) -> Result<Stri
     Ok(format!("{pool} by {point}: {}", settings.join(", ")))
 }
 
-/// Where a policy finds a device whatever the kernel calls it, as udev makes it.
+/// Makes a link to the device, as udev does, so that a policy can name the device whatever the kernel calls it.
 pub(crate) fn name_device(name: &str, device: &Path) -> Result<PathBuf> {
     let link = Path::new("/dev/disk/by-id").join(name);
     std::fs::create_dir_all("/dev/disk/by-id")?;

@@ -1,4 +1,4 @@
-//! A run of a lab: what it is asked for, and how it tells what came of it.
+//! A run of a lab: its options, and the report of its results.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -11,11 +11,11 @@ use crate::base::servers::Server;
 use crate::base::tally::Tally;
 use crate::base::tutorial;
 
-/// Makes a package of a program: stripped, and as it is, for the manual pages; its version, and the folder that it goes to. It is
-/// not compressed.
+/// Makes an uncompressed package: from the stripped program, the program as built (for the manual pages), its version,
+/// and the folder for the package. The path of the package.
 pub type Pack = fn(&Path, &Path, &str, &Path) -> Result<PathBuf>;
 
-/// Settings of a run.
+/// Options of a run.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) server: Server,
@@ -31,13 +31,13 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// The script that runs this program's guest command in the machine.
+    /// The script that runs this program's guest command in the virtual machine.
     pub(crate) fn guest_script(&self, command: &str, arguments: &[String]) -> Result<String> {
         Ok(guest_script(&std::env::current_exe()?, &self.binary, command, arguments))
     }
 
-    /// The same of copies in `scratch` without what only a debugger reads: a guest that keeps its programs in memory has
-    /// less to fetch.
+    /// Like [`Self::guest_script`], with copies of the programs in `scratch` without debug information: a guest with
+    /// programs in memory has less to load.
     pub(crate) fn lean_guest_script(&self, scratch: &Scratch, command: &str, arguments: &[String]) -> Result<String> {
         let lean = |program: PathBuf| -> Result<PathBuf> {
             if process::find_program("strip").is_none() || !program.is_file() {
@@ -60,7 +60,7 @@ fn guest_script(own: &Path, binary: &Path, command: &str, arguments: &[String]) 
     format!("{write}exec {quoted} 2>&1\n")
 }
 
-/// Results of a lab, printed in the form of the test harness so that they are counted the same way.
+/// Results of a lab, printed in the format of the test harness, so that they are counted in the same way.
 #[derive(Debug)]
 pub(crate) struct Lab {
     pub(crate) name: String,
@@ -86,12 +86,12 @@ impl Lab {
         if holds { self.passed(check, detail) } else { self.failed(check, detail) }
     }
 
-    /// Prints a measured figure beside its bar. It decides nothing.
+    /// Prints a measured figure with its bar, without deciding anything.
     pub(crate) fn figure(&self, name: &str, value: &str, bar: &str, met: bool) {
         figure(&self.name, name, value, bar, met);
     }
 
-    /// A measured figure beside its bar: with `--full` a check, otherwise printed.
+    /// Reports a measured figure with its bar: with `--full` as a check, otherwise as a print.
     pub(crate) fn judge(&mut self, options: &Options, name: &str, value: &str, bar: &str, met: bool) {
         self.figure(name, value, bar, met);
         if options.full {
@@ -99,7 +99,7 @@ impl Lab {
         }
     }
 
-    /// Sums up.
+    /// Ends the lab: prints the summary; the counted results.
     pub(crate) fn end(mut self, outcome: Result<()>, started: Instant) -> Tally {
         if let Err(e) = outcome {
             self.failed("whole_run", &format!("{e:#}"));
@@ -115,7 +115,7 @@ impl Lab {
     }
 }
 
-/// Prints a measured figure of a lab beside its bar.
+/// Prints a measured figure of a lab with its bar.
 pub(crate) fn figure(lab: &str, name: &str, value: &str, bar: &str, met: bool) {
     println!("lab: figure {lab}::{name} {value} (bar {bar}, {})", if met { "met" } else { "MISSED" });
 }

@@ -1,4 +1,4 @@
-//! Steps of a lab: taken in the guest, told on its console, counted on the host.
+//! Steps of a lab: taken in the guest, printed on its console, counted on the host.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::machine::vm;
 const PASSED: &str = "lab: passed ";
 const FAILED: &str = "lab: failed ";
 const FIGURE: &str = "lab: figure ";
-/// A page of the guide as it is to be, with its name before it.
+/// Prefix of a line with the new text of a page of the guide.
 const PAGE: &str = "lab: page ";
 
 /// How a guest takes its steps.
@@ -33,31 +33,31 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Of a run with these options.
+    /// The plan of a run with these options.
     pub(crate) fn of(options: &Options) -> Self {
         let Options { binary, only, full, repeats, .. } = options;
         Self { binary: binary.clone(), only: only.clone(), full: *full, repeats: if *full { *repeats } else { 1 } }
     }
 
-    /// As arguments of the guest's command, but for the binary.
+    /// The plan as arguments of the guest's command, without the binary.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let mut arguments = vec!["--only".into(), self.only.clone(), "--repeats".into(), self.repeats.to_string()];
         arguments.extend(self.full.then(|| "--full".into()));
         arguments
     }
 
-    /// The choice between a short run and a full one.
+    /// `short` in a short run, `full` in a full one.
     pub(crate) fn either<T>(&self, short: T, full: T) -> T {
         if self.full { full } else { short }
     }
 
-    /// Longest time of a run whose steps take `once` when each is taken once.
+    /// Longest time of a run, if taking each step once takes at most `once`.
     pub(crate) fn limit(&self, once: Duration) -> Duration {
         once * u32::try_from(self.repeats).unwrap_or(u32::MAX)
     }
 }
 
-/// In the guest: takes a step as often as planned, and tells what came of it.
+/// In the guest: takes a step as often as planned, and prints its result.
 pub(crate) fn take(plan: &Plan, name: &str, step: impl Fn(&mut Figures) -> Result<String>) {
     let mut figures = Figures::default();
     let outcome = figures.collect(plan.repeats, step);
@@ -67,29 +67,29 @@ pub(crate) fn take(plan: &Plan, name: &str, step: impl Fn(&mut Figures) -> Resul
     tell(name, outcome);
 }
 
-/// In the guest: tells what came of a step.
+/// In the guest: prints the result of a step.
 pub(crate) fn tell(name: &str, outcome: Result<String>) {
     println!("{}{name} {}", if outcome.is_ok() { PASSED } else { FAILED }, told(&outcome));
 }
 
-/// In the guest, which may not write where the page is: tells a page of the guide.
+/// In the guest, which cannot write the workspace: prints the text of a page of the guide.
 pub(crate) fn tell_page(name: &str, text: &str) -> Result<()> {
     println!("{PAGE}{name} {}", serde_json::to_string(text)?);
     Ok(())
 }
 
-/// On the host: writes a page of the guide that a guest has told.
+/// On the host: writes a page of the guide that a guest has printed.
 fn write_page(told: &str) -> Result<()> {
     let (name, text) = told.split_once(' ').context("a page without a name")?;
     let text: String = serde_json::from_str(text)?;
     build::write_page(name, &text)
 }
 
-/// On the host: counts steps, as lines of a console tell them.
+/// On the host: counts steps from the lines of a console.
 #[derive(Debug)]
 pub(crate) struct Steps {
     pub(crate) taken: usize,
-    /// When the last one ended.
+    /// When the last step ended.
     pub(crate) since: Instant,
 }
 
@@ -98,7 +98,7 @@ impl Steps {
         Self { taken: 0, since: Instant::now() }
     }
 
-    /// A line of the console: a step, or something else to show.
+    /// Handles a line of the console: the result of a step, or a text to show.
     pub(crate) fn hear(&mut self, lab: &mut Lab, line: &str) {
         let passed = line.strip_prefix(PASSED);
         if let Some(text) = passed.or_else(|| line.strip_prefix(FAILED)) {

@@ -1,4 +1,4 @@
-//! The client under the durability lab: writes without end and keeps a journal of what was acknowledged.
+//! The client of the durability lab: writes without end, and records acknowledged writes in a journal.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -15,7 +15,7 @@ use super::pattern::{self, SECTOR};
 use crate::base::client::{Client, Command, Refused};
 use crate::machine::devices::Device;
 
-/// Connections of a writer; with more than one, FLUSH on one covers writes of the other.
+/// Connections of a writer; FLUSH on one must cover writes of the other if the server says so.
 pub(crate) const CONNECTIONS: u64 = 2;
 /// Requests that a connection keeps outstanding.
 const QUEUE_DEPTH: usize = 8;
@@ -23,9 +23,9 @@ const QUEUE_DEPTH: usize = 8;
 const FLUSH_ONE_IN: u64 = 12;
 /// One write in this many carries FUA.
 const FUA_ONE_IN: u64 = 5;
-/// Pause between marks. It decides how many cuts there are, not what is right.
+/// Interval of marks. It determines the number of cuts, not the verdict.
 const MARK_EVERY: Duration = Duration::from_millis(150);
-/// A guest without hardware virtualisation takes its time to start a server.
+/// Longest time until the server answers; a guest without hardware virtualisation is slow to start one.
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
 /// The target of writes, and where to keep the record.
@@ -48,12 +48,12 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
 }
 
-/// Acknowledged writes on their way into the journal.
+/// Acknowledged writes that are not in the journal yet.
 #[derive(Debug, Default)]
 struct Promises {
-    /// Completed on some connection, not yet covered by a FLUSH.
+    /// Writes completed on any connection and not covered by a FLUSH yet.
     completed: Vec<(u64, Durable)>,
-    /// Durable, not yet in the journal.
+    /// Durable writes that are not in the journal yet.
     durable: Vec<Durable>,
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Writes until the server is gone, calls `killer` meanwhile, and returns what was acknowledged as durable.
+/// Writes until the server is gone, while `killer` runs; the writes acknowledged as durable.
 pub(crate) fn until_killed(socket: &str, export: &str, seed: u64, killer: impl FnOnce()) -> Result<Vec<Durable>> {
     let shared = Shared::default();
     let mut writers = Vec::new();
@@ -107,8 +107,8 @@ fn lock(shared: &Shared) -> std::sync::MutexGuard<'_, Promises> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One connection with its own part of the volume, so that no two writes in flight overlap and the
-/// content of every sector has one right answer.
+/// A connection with its own part of the volume, so that no two writes in flight overlap and every
+/// sector has one correct content.
 struct Connection {
     client: Client,
     index: u64,
@@ -117,7 +117,7 @@ struct Connection {
     generation: u64,
     next_cookie: u64,
     in_flight: BTreeMap<u64, InFlight>,
-    /// Writes without FUA, by generation, until a FLUSH of this connection covers them; whether completed.
+    /// Writes without FUA that no FLUSH of this connection covers yet, by generation; true: completed.
     volatile: BTreeMap<u64, (Durable, bool)>,
     shared: Shared,
 }
@@ -194,9 +194,10 @@ impl Connection {
         self.client.send(Command::Write, fua, cookie, sector * SECTOR as u64, data.len() as u32, &data)
     }
 
-    /// The log holds a FUA write at its completion and an older write to the same place only at the next
-    /// FLUSH: replayed, the older one would win, which no disk does. So FUA is used only on pages (the
-    /// unit in which servers and page caches read, modify and write) without an unflushed write.
+    /// True unless the range overlaps an unflushed write. The log holds a FUA write at its completion, but an older
+    /// write to the same
+    /// place only at the next FLUSH; in a replay the older one would win, which no disk does. FUA is used
+    /// only on pages (the unit in which servers and page caches read, modify and write) without unflushed writes.
     fn may_use_fua(&self, write: &Durable) -> bool {
         const PAGE: u64 = 4096 / SECTOR as u64;
         let pages = |w: &Durable| w.sector / PAGE..=(w.sector + w.count - 1) / PAGE;
@@ -208,7 +209,7 @@ impl Connection {
             .any(|p| p.start() <= mine.end() && mine.start() <= p.end())
     }
 
-    /// Writes whose replies arrived before this moment: what a FLUSH sent now must make durable.
+    /// Writes completed so far, which a FLUSH sent now must make durable.
     fn covered_by_a_flush(&self) -> Vec<Durable> {
         let mut promises = lock(&self.shared);
         let everywhere = self.client.multi_conn();
@@ -221,8 +222,8 @@ impl Connection {
         covered.into_iter().map(|(_, write)| write).collect()
     }
 
-    /// A range that no write in flight touches: three in four aligned to 4 KiB, the others to sectors,
-    /// which makes a server with larger blocks read, modify and write.
+    /// A random range that no write in flight touches: three in four aligned to 4 KiB, the others to sectors,
+    /// for which a server with larger blocks must read, modify and write.
     fn free_range(&mut self) -> (u64, u64) {
         loop {
             let unit = if self.random(4) == 0 { 1 } else { 8 };
@@ -239,7 +240,7 @@ impl Connection {
     }
 }
 
-/// Orders the journal against the write log.
+/// Keeps journal and write log in order.
 #[derive(Debug)]
 struct Marker {
     journal: File,
@@ -254,8 +255,8 @@ impl Marker {
         Ok(Self { journal: file, device: Device::open(device)?, number: 0 })
     }
 
-    /// First the acknowledged writes reach the journal on the host, then the mark enters the log: what a mark owes
-    /// is never more than what had been acknowledged before it.
+    /// First acknowledged writes go into the journal on the host, then the mark goes into the log: all writes required at
+    /// a mark had been acknowledged before it.
     fn mark(&mut self, durable: &[Durable]) -> Result<()> {
         use std::fmt::Write as _;
         self.number += 1;
@@ -269,7 +270,7 @@ impl Marker {
     }
 }
 
-/// Reads the whole export and says which sectors hold less than they owe.
+/// Reads the whole export; a text for each range of sectors that holds less than it must.
 pub(crate) fn compare(client: &mut Client, owed: &BTreeMap<u64, u64>) -> Result<Vec<String>> {
     const CHUNK: usize = 256 << 10;
     let mut broken = Vec::new();

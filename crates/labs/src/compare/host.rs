@@ -1,20 +1,20 @@
-//! How fast the machine's memory is while something is measured.
+//! Measures how fast the machine's memory is during a measurement.
 //!
-//! A virtual machine shares caches and memory with strangers, and neither load average nor stolen time tells when they
-//! take their part. A server that moves gigabytes a second feels it first. So a fixed piece of work is timed on every
-//! core all along, in processor time of its own thread: what the hardware gives counts, not who waits for whom.
+//! A virtual machine shares caches and memory with other machines, and neither load average nor stolen time shows their
+//! use. A server that moves gigabytes a second is affected first. So a fixed piece of work is timed on every core all
+//! the time, in processor time of its own thread: that depends on the hardware, not on scheduling.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Pause between two pieces, which take some 50 us: half a percent of a core.
+/// Pause between two pieces of work; a piece takes some 50 us, half a percent of a core.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Blocks copied in a piece.
+/// Blocks copied in a piece of work.
 const COPIES: usize = 60;
 const BLOCK: usize = 4096;
-/// Larger than any cache.
+/// Size of the memory that is read: larger than any cache.
 const REGION: usize = 256 << 20;
 
 /// The memory that is read.
@@ -22,12 +22,12 @@ const REGION: usize = 256 << 20;
 pub(super) struct Memory(Arc<[u8]>);
 
 impl Memory {
-    /// Takes and fills it.
+    /// Allocates and fills the memory.
     pub(super) fn new() -> Self {
         Self(vec![7; REGION].into())
     }
 
-    /// Starts to time it, with a thread on each core.
+    /// Starts timing the memory, with a thread on each core.
     pub(super) fn watch(&self) -> Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -39,7 +39,7 @@ impl Memory {
     }
 }
 
-/// Times the memory until it is finished.
+/// Timing in progress.
 #[derive(Debug)]
 pub(super) struct Watch {
     stop: Arc<AtomicBool>,
@@ -47,7 +47,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Nanoseconds that copying a block took, the median.
+    /// Stops; the median time of copying a block, in nanoseconds.
     pub(super) fn finish(self) -> f64 {
         self.stop.store(true, Ordering::Relaxed);
         let mut times: Vec<u64> = self.threads.into_iter().filter_map(|thread| thread.join().ok()).flatten().collect();

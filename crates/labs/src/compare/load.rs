@@ -1,4 +1,4 @@
-//! Load by `evenkeel load` and, over TLS, by `nbdcopy`, which both servers are read with.
+//! Load by `evenkeel load` and, over TLS, by `nbdcopy`, which reads from both servers.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,11 +11,11 @@ use super::{Case, Contender, MEMORY_BYTES};
 use crate::base::process;
 use crate::base::servers::{Address, EXPORT};
 
-/// The requests of `nbdcopy` at once, and their size.
+/// Requests that `nbdcopy` keeps in flight; below, their size in bytes.
 const REQUESTS: u32 = 8;
 const REQUEST_BYTES: u64 = 128 << 10;
 
-/// The used part of the report of `evenkeel load --json`.
+/// The fields of `evenkeel load --json` that comparisons use.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) requests: f64,
@@ -23,7 +23,7 @@ pub(super) struct Job {
     pub(super) bytes_per_s: f64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
-    /// No request was refused or lost.
+    /// True if no request failed or was lost.
     pub(super) clean: bool,
 }
 
@@ -43,10 +43,10 @@ impl Job {
     }
 }
 
-/// Load over Unix sockets and TCP.
+/// Runs the load of a case over a Unix socket or TCP.
 ///
 /// # Errors
-/// When the load generator fails, or a request does.
+/// When the load generator or a request fails.
 pub(super) fn run(case: &Case, seconds: u32, contender: &Contender<'_>) -> Result<Job> {
     let mut load = Command::new(contender.client);
     load.arg("load").arg(contender.address.uri()).args(["--json", "--op", case.op, "--block-size", case.block_size]);
@@ -58,10 +58,10 @@ pub(super) fn run(case: &Case, seconds: u32, contender: &Contender<'_>) -> Resul
     Ok(job)
 }
 
-/// Reads the whole export again and again for so long, each time on a new connection.
+/// Reads the whole export again and again for `seconds`, each time on a new connection.
 ///
 /// # Errors
-/// When the server is not reached by TCP, or `nbdcopy` fails.
+/// When the address is no TCP address, or `nbdcopy` fails.
 pub(super) fn copy(address: &Address, certificates: &Path, seconds: u32) -> Result<Job> {
     let Address::Tcp(port) = address else { anyhow::bail!("TLS is measured over TCP") };
     let uri = format!("nbds://localhost:{port}/{EXPORT}?tls-certificates={}", certificates.display());

@@ -27,7 +27,7 @@ use crate::base::servers::{self, Address, EXPORT, Server, Setup, Storage};
 use crate::base::spelled::spelled;
 use crate::check::figures::Spread;
 
-/// Large enough to leave the processor's caches, small enough to fill in a moment.
+/// Size of exports in memory: larger than the processor's caches, but quickly filled.
 const MEMORY_BYTES: u64 = 256 << 20;
 const FILE_BYTES: u64 = 1 << 30;
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
@@ -78,16 +78,16 @@ pub struct Args {
     check: bool,
 }
 
-/// The peer of a comparison.
+/// The servers that Evenkeel is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Against {
     /// nbdkit and qemu-nbd.
     Peers,
-    /// Those, and itself without mClock and admission.
+    /// nbdkit, qemu-nbd, and Evenkeel without mClock and admission.
     PeersAndNoQos,
-    /// Itself with certificates, for clients that do not use them.
+    /// Evenkeel with certificates, for clients that do not use them.
     Certificates,
-    /// nbdkit, both under TLS.
+    /// nbdkit, with both servers under TLS.
     Tls,
 }
 
@@ -129,7 +129,7 @@ const RANDOM: Case = Case {
     connections: 1,
 };
 
-/// The cases with a baseline: small requests alone, of many clients and in batches, and large ones.
+/// The cases compared with a baseline: small requests one at a time, from many clients, and in batches; large requests.
 const BASELINE_CASES: [Case; 6] = [
     Case { name: "read-4k-qd1", queue_depth: 1, ..RANDOM },
     Case { name: "read-4k-qd1x32", queue_depth: 1, connections: 32, ..RANDOM },
@@ -159,7 +159,7 @@ const CASES: [Case; 9] = [
     Case { name: "file-4k-read-qd32", file: true, against: Against::PeersAndNoQos, ..RANDOM },
 ];
 
-/// One measurement.
+/// One measurement of a server.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Run {
     pub(crate) case: String,
@@ -169,11 +169,11 @@ pub(crate) struct Run {
     pub(crate) bytes_per_s: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// CPU time of the server, user and system, for each request.
+    /// User plus system CPU time of the server, in microseconds per request.
     pub(crate) cpu_us_per_io: f64,
-    /// Processors that the server kept busy.
+    /// Number of processors that the server kept busy, on average.
     pub(crate) server_busy: f64,
-    /// The time of copying 4 KiB out of the machine's memory meanwhile: higher when its neighbours are busy.
+    /// Time of copying 4 KiB of memory during the measurement, in ns; higher when other virtual machines are busy.
     pub(crate) memory_ns: f64,
 }
 
@@ -184,13 +184,13 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    /// A figure of every round, in order.
+    /// A figure of a server in a case, in each round, in order.
     fn column(&self, case: &str, server: &str, figure: impl Fn(&Run) -> f64) -> Vec<f64> {
         self.runs.iter().filter(|r| r.case == case && r.server == server).map(figure).collect()
     }
 }
 
-/// Runs the comparison; the result is whether it may count as a success.
+/// Runs the comparison; true if it counts as a success.
 pub fn run(args: &Args) -> Result<bool> {
     let binary = match &args.binary {
         Some(binary) => std::path::absolute(binary)?,
@@ -238,7 +238,7 @@ pub fn run(args: &Args) -> Result<bool> {
     Ok(!args.check || targets.iter().all(|t| t.met() != Some(false)))
 }
 
-/// The file that all servers of the file case, and fio, read.
+/// The file that all servers, and fio, read in the file case.
 #[derive(Debug)]
 struct DataFile {
     path: PathBuf,
@@ -264,12 +264,12 @@ impl Drop for DataFile {
     }
 }
 
-/// A server with its place, started once for a case or anew for each of its turns.
+/// A server in a case, started once or for each of its turns.
 struct Contender<'a> {
     name: String,
     server: Server,
     binary: &'a Path,
-    /// The client that loads it.
+    /// Path of the client that loads it.
     client: &'a Path,
     storage: &'a Storage,
     address: Address,
@@ -343,7 +343,7 @@ fn measure_case(
     Ok(())
 }
 
-/// Writes the whole export once: memory that was never written is not read like memory that was.
+/// Writes the whole export once, because reads of memory that was never written behave differently.
 fn fill(address: &Address) -> Result<()> {
     const CHUNK: usize = 1 << 20;
     let mut client = Client::connect(&address.plain(), EXPORT, CONNECT_LIMIT)?;
@@ -387,7 +387,7 @@ fn measure(
     })
 }
 
-/// fio on the file itself: what the device and the kernel give without a server.
+/// Runs fio on the file itself: the device's and the kernel's performance without a server.
 fn measure_fio(case: &Case, seconds: u32, round: u32, file: &Path) -> Result<Run> {
     let mut fio = process::program("fio");
     fio.args(["--name=direct", "--ioengine=io_uring", "--direct=1", "--rw=randread", "--time_based"]);
@@ -486,7 +486,7 @@ fn print_targets(targets: &[Target]) {
     println!("{} met, {} missed, {} not measured", counted(Some(true)), counted(Some(false)), counted(None));
 }
 
-/// Processor, number of cores and how busy the machine was, to read the figures by.
+/// A text about the machine, with which the figures can be read: processor, number of cores, load.
 fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let info = read("/proc/cpuinfo");

@@ -1,10 +1,10 @@
-//! `cargo xtask compare placement`: the placement methods of `evenkeel serve`, beside each other.
+//! `cargo xtask compare placement`: compares the placement methods of `evenkeel serve`.
 //!
-//! Four workers, each held to a fifth of a core, so that two cores are enough for them and the clients, and a worker that
-//! has too much is slow however many others idle. Every method gets a server of its own in each round, and the same
-//! connections: a quarter of them with many requests outstanding (64, 32, 21, ...: zipf), the others light, in an order
-//! drawn for the round. Heavy clients that send without a pause fill every worker on which there is one, wherever they
-//! are; those that are paced ask together for a share of what all workers can do, each as much as its queue depth says.
+//! Four workers, each limited to a fifth of a core: two cores are enough for them and the clients, and an overloaded
+//! worker is slow even if others are idle. In each round every method gets a server of its own and the same
+//! connections: a quarter of them are heavy, with many requests outstanding (64, 32, 21, ...: zipf), the others light,
+//! in an order drawn for the round. Heavy clients without pauses saturate every worker that has one, wherever they are.
+//! Paced clients together ask for a share of all workers' throughput, each in proportion to its queue depth.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -21,20 +21,21 @@ use crate::base::servers;
 use crate::check::figures::Spread;
 
 pub(super) const METHODS: [&str; 5] = ["round_robin", "least_connections", "genetic", "lpt", "waits"];
-/// Ours, the default.
+/// Our method, the default.
 const OURS: &str = "waits";
 const WORKERS: usize = 4;
-/// A fifth of a core, in so short periods that a wait for the next one does not hide what is compared.
+/// Period of the workers' limit, in us, of which they may run a fifth: short, so that waits for the next period do not
+/// hide the differences.
 const PERIOD_US: u32 = 5_000;
 const QUOTA_US: u32 = 1_000;
-/// The weight of the workers together against everything else that runs: they get their share on a busy machine, too.
+/// Weight of the workers' control group against everything else: they get their share on a busy machine, too.
 const SHARES: u32 = 16_384;
-/// Not counted: the published method looks every 5 s.
+/// Warm-up: the published method decides every 5 s.
 const WARMUP: Duration = Duration::from_secs(8);
 const LIGHT_PER_S: u32 = 20;
 const EXPORT: &str = "disk0";
 
-/// Bars: throughput over that of the fewest connections, or the light clients' 99th percentile; even loads lose nothing.
+/// Bars, as ratios to fewest connections: least throughput, or largest p99 of light clients; least throughput with even loads.
 const MORE: f64 = 1.15;
 const SOONER: f64 = 0.7;
 const EVEN: f64 = 0.97;
@@ -42,11 +43,11 @@ const EVEN: f64 = 0.97;
 /// The load of the heavy connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
-    /// All are heavy, each with as many requests outstanding.
+    /// All connections are heavy, each with the same queue depth.
     Even,
-    /// A quarter is heavy, each with its own number of requests outstanding, without a pause.
+    /// A quarter is heavy, each with its own queue depth, without pauses.
     Skewed,
-    /// The same, paced.
+    /// A quarter is heavy, each with its own queue depth, at a fixed rate.
     Paced,
 }
 
@@ -56,7 +57,7 @@ struct Case {
     load: Load,
 }
 
-/// Share of the throughput under an even load that paced connections ask for together.
+/// Rate of all paced connections together, as a share of the throughput under an even load.
 const PACED_SHARE: f64 = 0.6;
 const EVEN_CASE: Case = Case { name: "even-32", connections: 32, load: Load::Even };
 const CASES: [Case; 7] = [
@@ -69,24 +70,24 @@ const CASES: [Case; 7] = [
     EVEN_CASE,
 ];
 
-/// One measurement.
+/// One measurement of a method.
 #[derive(Debug, Serialize)]
 struct Run {
     case: &'static str,
     method: &'static str,
     round: u32,
-    /// Of the heavy connections together.
+    /// Requests per second of all heavy connections together.
     iops: f64,
-    /// 99th percentile of the light ones, the median over them; none where all are alike.
+    /// p99 of the light connections in us, median over the connections; `None` if all connections are heavy.
     light_p99_us: Option<f64>,
     moves: u64,
-    /// The last decision's reason.
+    /// Reason of the placement's last decision.
     because: String,
-    /// Share of the last second for which each worker had something to do.
+    /// By worker: busy part of the last second, 0 to 1.
     busy: Vec<f64>,
 }
 
-/// Runs the comparison; whether it may count as a success.
+/// Runs the comparison; true if it counts as a success.
 pub(super) fn run(args: &Args, binary: &Path) -> Result<bool> {
     let scratch = Scratch::new("placement")?;
     let jobs = scratch.path().join("jobs.toml");
@@ -129,7 +130,7 @@ pub(super) fn run(args: &Args, binary: &Path) -> Result<bool> {
     report(args, &runs)
 }
 
-/// The jobs of a round, in its order; paced connections together ask for `paced` requests a second.
+/// The job file of a round, with its order of connections; paced connections together send `paced` requests per second.
 fn job_file(case: &Case, round: u32, socket: &Path, paced: Option<f64>) -> String {
     let heavy = if case.load == Load::Even { case.connections } else { case.connections / 4 };
     let depths: f64 = (0..heavy).map(|n| zipf_depth(n) as f64).sum();
@@ -159,7 +160,7 @@ fn job_file(case: &Case, round: u32, socket: &Path, paced: Option<f64>) -> Strin
     text
 }
 
-/// Requests that heavy connection `n` has outstanding.
+/// Queue depth of heavy connection number `n`.
 fn zipf_depth(n: usize) -> usize {
     (64 / (n + 1)).max(1)
 }
@@ -210,14 +211,14 @@ fn measure(
     })
 }
 
-/// A server with a control group for each of its workers. Both end with this value.
+/// A server with a control group for each of its workers; dropping it ends both.
 struct Confined {
     server: Option<Running>,
     groups: Vec<PathBuf>,
 }
 
 impl Confined {
-    /// Holds each worker of a server to its share of a core.
+    /// Limits each worker of the server to its share of a core.
     fn new(server: Running) -> Result<Self> {
         const NEEDED: &str =
             "threads are held to a share of a core by control groups, which takes root and the cpu controller";
@@ -277,7 +278,7 @@ impl Drop for Confined {
     }
 }
 
-/// Ratios of one of our methods to the fewest connections, round by round.
+/// Figures of one of our methods divided by those of fewest connections, in each round.
 #[derive(Debug, Serialize)]
 struct Verdict {
     case: &'static str,

@@ -5,23 +5,23 @@ use serde::Serialize;
 use super::Results;
 use crate::check::figures::Spread;
 
-/// One target with what was measured.
+/// One target, with its measured value.
 #[derive(Debug, Serialize)]
 pub(crate) struct Target {
     /// The name of the comparison.
     pub(crate) name: String,
-    /// Measured value; `None` when a part of it did not run.
+    /// Measured value; `None` when a measurement it needs is missing.
     pub(crate) measured: Option<Spread>,
     /// The bound.
     pub(crate) bound: f64,
-    /// True if the bound is the least or the most.
+    /// True if the bound is the least value allowed, false if it is the greatest.
     pub(crate) at_least: bool,
-    /// Unit of both.
+    /// Unit of value and bound.
     pub(crate) unit: &'static str,
 }
 
 impl Target {
-    /// True if the median keeps the bound; `None` when it was not measured.
+    /// True if the median meets the bound; `None` without a measured value.
     pub(crate) fn met(&self) -> Option<bool> {
         let median = self.measured?.median;
         Some(if self.at_least { median >= self.bound } else { median <= self.bound })
@@ -80,9 +80,9 @@ pub(crate) fn all(results: &Results) -> Vec<Target> {
     targets
 }
 
-/// Against a baseline: nothing lost, within one in a hundred.
+/// Targets of a comparison with a baseline: a figure may be worse by at most 1 %.
 pub(crate) fn against_baseline(results: &Results, cases: &[&str]) -> Vec<Target> {
-    /// Name, figure, whether it is to be at least the bound, and the bound.
+    /// Name, figure, true if the bound is the least value, and the bound.
     type Figure = (&'static str, fn(&super::Run) -> f64, bool, f64);
     let figures: [Figure; 2] =
         [("IOPS", |r| r.iops, true, 0.99), ("server CPU per I/O", |r| r.cpu_us_per_io, false, 1.01)];

@@ -1,4 +1,4 @@
-//! The side of the lab inside the machine: what writes until the power is cut, and what looks afterwards.
+//! The part of the durability lab in the virtual machine: writing until the power is cut, and checking afterwards.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::machine::vm::SHARE;
 
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
-/// Storage of a subject on `device`; a subject with a file system gets it mounted, and made when `fresh`.
+/// Storage of a subject on `device`; a subject with a file system gets it mounted, and with `fresh` made before.
 fn storage(subject: &Subject, device: &Path, name: &str, fresh: bool) -> Result<Storage> {
     if !subject.file {
         return Ok(Storage::Block(device.to_owned()));
@@ -103,7 +103,7 @@ pub(crate) fn check(binary: &Path, cuts: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// One line a sector: number and generation owed.
+/// Parses lines of a sector's number and the least generation that it must hold.
 fn parse_owed(text: &str) -> Result<BTreeMap<u64, u64>> {
     let pair = |line: &str| {
         let (sector, generation) = line.split_once(' ').context("expected SECTOR GENERATION")?;

@@ -23,22 +23,22 @@ const DISCARD: u64 = 1 << 2;
 const MARK: u64 = 1 << 3;
 /// Bytes of an entry's header before the text of a mark.
 const HEADER_BYTES: usize = 32;
-/// No single write of a guest is larger; a larger length means a broken log.
+/// Longest data of an entry, in bytes: no write of a guest is larger, so a larger length means a damaged log.
 const MAX_DATA_BYTES: u64 = 64 << 20;
 
-/// One thing that became durable, or a mark.
+/// An entry of the log: something that became durable, or a mark.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// Data that reached the medium.
     Write { offset: u64, data: Vec<u8>, flush: bool, fua: bool },
-    /// A range whose content is given up; read as zeros.
+    /// A range that was discarded; it reads as zeros.
     Discard { offset: u64, bytes: u64 },
     /// A text that the guest placed with `dmsetup message NAME 0 mark TEXT`.
     Mark(String),
 }
 
 impl Entry {
-    /// The kind in a word.
+    /// The kind of the entry, as a word.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Write { fua: true, .. } => "FUA write",
@@ -76,12 +76,12 @@ impl Log {
         Ok(Self { file, sector_bytes, entries: u64_at(&head, 16), read: 0, position: sector_bytes })
     }
 
-    /// Number of entries the log claims to have.
+    /// Number of entries according to the super block.
     pub(crate) fn len(&self) -> u64 {
         self.entries
     }
 
-    /// The next entry, or `None` at the end. The text says what is wrong when the log is damaged.
+    /// The next entry; `None` at the end. For a damaged log, an error that says what is wrong.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>> {
         if self.read == self.entries {
             return Ok(None);

@@ -1,6 +1,7 @@
-//! The durability lab: cut the power under load, lose every unflushed write, compare with what was acknowledged.
+//! The durability lab: cuts the power under load, drops every unflushed write, and compares the rest with the
+//! acknowledged writes.
 //!
-//! `README.md` explains why a journal in the order of the write log is what makes this sound.
+//! `README.md` explains why a journal in the order of the write log makes this method sound.
 
 pub(crate) mod guest;
 mod log_writes;
@@ -21,15 +22,15 @@ use crate::check::journal::Journal;
 use crate::check::run::{Lab, Options};
 use crate::machine::vm::Machine;
 
-/// Size of the device that carries a file system.
+/// Size of a device with a file system.
 const FILE_SYSTEM_BYTES: usize = 96 << 20;
-/// Size of the volume in that file system, and of a volume that is a device.
+/// Size of the volume in a file system, and of a volume that is a device.
 pub(crate) const FILE_BYTES: usize = 32 << 20;
-/// The log is a sparse file; its size bounds what a run may write.
+/// Size of the log, a sparse file; it bounds what a run may write.
 const LOG_BYTES: u64 = 16 << 30;
-/// The load lasts until every journal has this many marks, in a short run and in a full one.
+/// Marks that every journal must have before the load ends, in a short run and in a full one.
 const MARKS: [usize; 2] = [40, 160];
-/// Replayed disks that are booted and served again, for each subject.
+/// Number of replayed disks of each subject that are booted and served again.
 const REBOOTS: usize = 3;
 const LOAD_LIMIT: Duration = Duration::from_secs(240);
 const CHECK_LIMIT: Duration = Duration::from_secs(300);
@@ -58,7 +59,7 @@ impl FromStr for Subject {
     }
 }
 
-/// One subject with its files on the host.
+/// A subject with its files on the host.
 struct Trial {
     subject: Subject,
     log: PathBuf,
@@ -127,7 +128,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Boots, lets all subjects serve and write at once, and cuts the power in the middle of it.
+/// Boots, makes all servers serve and all clients write, and cuts the power during the load.
 fn load_and_cut(machine: &mut Machine, options: &Options, trials: &[Trial]) -> Result<()> {
     let subjects: Vec<String> = trials.iter().map(|t| t.subject.to_string()).collect();
     let disks: Vec<PathBuf> = trials.iter().flat_map(|t| [t.log.clone(), t.data.clone()]).collect();
@@ -153,7 +154,7 @@ fn findings(trial: &Trial, journal: &Journal) -> Result<Findings> {
     replay::judge(&trial.log, trial.disk_bytes, journal)
 }
 
-/// Boots again on replayed disks, serves them, and reads everything back through the server.
+/// Boots with replayed disks, serves them, and reads everything back through the server.
 fn reboot_and_check(
     lab: &mut Lab,
     machine: &mut Machine,

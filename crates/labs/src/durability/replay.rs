@@ -9,26 +9,26 @@ use super::log_writes::{Entry, Log};
 use crate::check::journal::Journal;
 use crate::check::pattern::{self, Content, SECTOR};
 
-/// The findings of a replay.
+/// Results of a replay.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Findings {
-    /// Entries in the log; the disk was judged after each of them.
+    /// Number of entries in the log; the disk was checked after each of them.
     pub(crate) entries: u64,
-    /// FLUSH entries among them.
+    /// Number of FLUSH entries.
     pub(crate) flushes: u64,
-    /// FUA writes among them.
+    /// Number of FUA writes.
     pub(crate) fua_writes: u64,
-    /// Marks among them, in order.
+    /// Marks, in order.
     pub(crate) marks: Vec<u64>,
     /// Sectors acknowledged as durable before the last mark.
     pub(crate) promised_sectors: u64,
-    /// Sectors that at some cut held less than what had been acknowledged as durable.
+    /// Sectors that after some cut held less than had been acknowledged as durable.
     pub(crate) broken_sectors: u64,
-    /// The first of them, in words.
+    /// Description of the first such sector.
     pub(crate) first_broken: Option<String>,
 }
 
-/// The disk as it is after a prefix of the log.
+/// Content of the disk after a prefix of the log.
 #[derive(Debug)]
 pub(crate) struct Disk {
     /// Content of the whole disk.
@@ -36,12 +36,12 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// An empty disk.
+    /// A disk of zeros, `bytes` long.
     pub(crate) fn new(bytes: usize) -> Self {
         Self { image: vec![0; bytes] }
     }
 
-    /// Applies an entry and returns the range of bytes it changed.
+    /// Applies an entry; the range of bytes that it changed.
     pub(crate) fn apply(&mut self, entry: &Entry) -> Result<std::ops::Range<usize>> {
         let (offset, bytes) = match entry {
             Entry::Write { offset, data, .. } => (*offset, data.len() as u64),
@@ -65,10 +65,10 @@ impl Disk {
     }
 }
 
-/// Cuts the power after every entry of the log, and compares what is left with what had been acknowledged.
+/// Cuts the power after every entry of the log, and compares the disk with the acknowledged writes.
 ///
-/// Time is linear in the log: after an entry only the sectors it touched, after a mark only the writes
-/// that it made due can have changed.
+/// Time is linear in the log: after an entry only the sectors that it touched can have changed, after a mark only those
+/// that it requires.
 pub(crate) fn judge(log: &Path, disk_bytes: usize, journal: &Journal) -> Result<Findings> {
     let mut log = Log::open(log)?;
     let mut disk = Disk::new(disk_bytes);
@@ -116,7 +116,7 @@ pub(crate) fn judge(log: &Path, disk_bytes: usize, journal: &Journal) -> Result<
     Ok(found)
 }
 
-/// Counts what a log holds, without judging the content of the disk.
+/// Counts the entries of a log, without checking the content of the disk.
 pub(crate) fn survey(log: &Path, journal: &Journal) -> Result<Findings> {
     let mut log = Log::open(log)?;
     let mut found = Findings { entries: log.len(), ..Findings::default() };
@@ -134,7 +134,7 @@ pub(crate) fn survey(log: &Path, journal: &Journal) -> Result<Findings> {
     Ok(found)
 }
 
-/// Writes the disk as it was at each of the given marks (ascending) to the file of the same place.
+/// Writes the disk's content at each of the given marks (ascending) to the file given with the mark.
 pub(crate) fn write_images(log: &Path, disk_bytes: usize, cuts: &[(u64, &Path)]) -> Result<()> {
     let mut log = Log::open(log)?;
     let mut disk = Disk::new(disk_bytes);

@@ -24,20 +24,20 @@ use crate::machine::guard::{self, Guard, Place};
 use crate::machine::guest::{keep_in_memory, put, tool, until};
 
 const ARRAY: &str = "/dev/array";
-/// Agents of two hosts, each with a disk of its own.
+/// Agents of two hosts, each of which controls one disk.
 const HOSTS: [Place; 2] =
     [Place { name: "database", status: "127.0.0.1:9811" }, Place { name: "backup", status: "127.0.0.1:9812" }];
 const ETCD: &str = "http://127.0.0.1:2379";
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// The latency target of the database. One request takes 3 ms alone, and 100 ms behind the backup.
+/// Latency target of the database in ms. A request takes 3 ms alone, and 100 ms behind the backup's requests.
 const TARGET_MS: f64 = 25.0;
-/// How long a load runs before it counts, without the agent and with it.
+/// Seconds of a load before it counts: without the agent, and with it.
 const SETTLE_SECONDS: [u64; 2] = [1, 6];
-/// The same with two agents, of which each hears a period later of what the other did.
+/// Seconds of a load before it counts with two agents, each of which learns the other's figures one period later.
 const SETTLE_TOGETHER_SECONDS: u64 = 8;
-/// Longest load that is ended by hand.
+/// Longest load that the lab ends itself, in seconds.
 const NOISE_SECONDS: u64 = 65;
-/// For how long it counts then, in a short run and in a full one.
+/// Counted seconds of a load, in a short run and in a full one.
 const LOAD_SECONDS: [u64; 2] = [3, 5];
 
 type Step = fn(&Stage, &mut Figures) -> Result<String>;
@@ -55,12 +55,12 @@ fn wanted(plan: &Plan) -> impl Iterator<Item = (&'static str, Step)> {
     STEPS.iter().filter(|(name, _)| name.contains(&plan.only)).copied()
 }
 
-/// Number of planned steps, for the host.
+/// Number of planned steps, for the host's report.
 pub(super) fn steps(plan: &Plan) -> usize {
     wanted(plan).count()
 }
 
-/// Which initiator.
+/// The kind of the disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Scsi,
@@ -70,9 +70,9 @@ enum Kind {
 /// A disk of the array on this host.
 #[derive(Clone)]
 struct Disk {
-    /// In `/dev`.
+    /// Name in `/dev`.
     name: String,
-    /// Its queue's length.
+    /// The file that sets the disk's queue depth.
     setting: PathBuf,
 }
 
@@ -87,12 +87,12 @@ fn lengths(disks: &[Disk; 2]) -> Result<Vec<u32>> {
     disks.iter().map(Disk::length).collect()
 }
 
-/// The stage of the steps: database and backup as disks of both kinds.
+/// Disks of both kinds for database and backup.
 struct Stage {
     binary: PathBuf,
     scsi: [Disk; 2],
     nvme: [Disk; 2],
-    /// For how long a load counts.
+    /// Counted seconds of a load.
     load_seconds: u64,
 }
 
@@ -105,7 +105,7 @@ impl Stage {
     }
 }
 
-/// In the guest: builds everything and takes the steps.
+/// In the guest: builds the stage and takes the steps.
 pub(crate) fn run(plan: &Plan) -> Result<()> {
     if !Path::new(CONFIG).join("nullb").exists() {
         tool("mount", &["-t", "configfs", "configfs", CONFIG])?;
@@ -143,7 +143,7 @@ fn blocks(prefix: &str) -> Vec<String> {
     names
 }
 
-/// Two SCSI disks, each behind a target of its own, as two hosts would have them.
+/// Two SCSI disks, each behind a target of its own, as with two hosts.
 fn scsi_disks() -> Result<[Disk; 2]> {
     let store = format!("{CONFIG}/target/core/iblock_0/array");
     make_dir(&store)?;
@@ -162,7 +162,7 @@ fn scsi_disks() -> Result<[Disk; 2]> {
     Ok([disk(1)?, disk(2)?])
 }
 
-/// Two NVMe disks, each of a subsystem and a controller of its own, with one hardware queue.
+/// Two NVMe disks, each with a subsystem and a controller of its own, and with one hardware queue.
 fn nvme_disks() -> Result<[Disk; 2]> {
     let root = format!("{CONFIG}/nvmet");
     make_dir(&format!("{root}/ports/1"))?;
@@ -186,7 +186,7 @@ fn nvme_disks() -> Result<[Disk; 2]> {
     Ok([disk(1)?, disk(2)?])
 }
 
-/// The array and its volumes, with the latency target of the database.
+/// Configuration of the array and its volumes, with the database's latency target.
 fn volumes<'a>(of: impl IntoIterator<Item = (&'a str, &'a Disk)>) -> String {
     let volume = |(name, disk): (&str, &Disk)| {
         let target = if name == "database" { format!("latency.target = \"{TARGET_MS}ms\"\n") } else { String::new() };
@@ -196,12 +196,12 @@ fn volumes<'a>(of: impl IntoIterator<Item = (&'a str, &'a Disk)>) -> String {
     format!("[pools.san]\ntuning.slots = \"needs\"\n{volumes}")
 }
 
-/// One agent for both disks.
+/// Starts one agent for both disks.
 fn one_for_both(stage: &Stage, [database, backup]: &[Disk; 2]) -> Result<Guard> {
     Guard::start(&stage.binary, guard::ONLY, &volumes([("database", database), ("backup", backup)]))
 }
 
-/// One agent for each disk, as on two hosts.
+/// Starts one agent for each disk, as on two hosts.
 fn one_for_each(stage: &Stage, disks: &[Disk; 2]) -> Result<[Guard; 2]> {
     let cluster = |place: Place| format!("[cluster]\netcd = [\"{ETCD}\"]\nhost = \"{}\"\n", place.name);
     let start = |place: Place, disk: &Disk| {
@@ -217,10 +217,10 @@ fn start_etcd() -> Result<Running> {
     process::daemon(Path::new("/run"), "etcd", &mut command)
 }
 
-/// Before an agent is asked again: starting a program costs the emulated processor more than it does to wait.
+/// Pause between two questions to an agent: to start a program takes the emulated processor longer than to wait.
 const REST: Duration = Duration::from_millis(400);
 
-/// Waits until all agents decide in this way: `shared`, with the others, or `lost`, each for itself.
+/// Waits until all agents decide in this way: `shared` means together, `lost` each on its own.
 fn agree(agents: &[Guard; 2], status: &str) -> Result<()> {
     let is_so = |agent: &Guard| {
         let state = agent.state().ok()?;
@@ -238,7 +238,7 @@ fn agree(agents: &[Guard; 2], status: &str) -> Result<()> {
     })
 }
 
-/// Reads of 4 KiB, so many at a time.
+/// Command of fio for random reads of 4 KiB at queue depth `depth`.
 fn fio(disk: &Disk, depth: u32, seconds: u64, more: &[&str]) -> Command {
     let mut command = process::program("fio");
     command.args(["--name=load", "--rw=randread", "--bs=4k", "--direct=1", "--ioengine=libaio", "--time_based"]);
@@ -247,7 +247,7 @@ fn fio(disk: &Disk, depth: u32, seconds: u64, more: &[&str]) -> Command {
     command
 }
 
-/// Both loads until they are killed: no queue is shortened for a target whose volume is idle.
+/// Starts both loads, until they are killed: the agent shortens no queue for a target whose volume is idle.
 fn noise([database, backup]: &[Disk; 2]) -> Result<[Running; 2]> {
     let run = |disk: &Disk, depth: u32| {
         Running::spawn(fio(disk, depth, NOISE_SECONDS, &[]).stdin(Stdio::null()).stdout(Stdio::null()))
@@ -255,13 +255,13 @@ fn noise([database, backup]: &[Disk; 2]) -> Result<[Running; 2]> {
     Ok([run(database, 1)?, run(backup, 32)?])
 }
 
-/// The database's mean latency in ms, and the backup's requests per second.
+/// Results of a load: the database's mean latency in ms, and the backup's requests per second.
 struct Served {
     response_ms: f64,
     backup_iops: f64,
 }
 
-/// Both loads at the same time; what comes after they have settled counts.
+/// Runs both loads at the same time; the figures after they have settled.
 fn load([database, backup]: &[Disk; 2], settle_seconds: u64, seconds: u64) -> Result<Served> {
     let ramp = format!("--ramp_time={settle_seconds}");
     let noise = std::fs::File::create("/run/backup.json")?;
@@ -280,7 +280,7 @@ fn load([database, backup]: &[Disk; 2], settle_seconds: u64, seconds: u64) -> Re
     })
 }
 
-/// The same load without the agent and with it.
+/// Compares the same load without the agent and with it.
 fn compare(stage: &Stage, figures: &mut Figures, kind: Kind) -> Result<String> {
     let disks = stage.disks(kind);
     let lengths = || lengths(disks);
@@ -298,7 +298,7 @@ fn compare(stage: &Stage, figures: &mut Figures, kind: Kind) -> Result<String> {
     Ok(detail)
 }
 
-/// That the target was missed without agents and met with them, by what they did to the other disk.
+/// Checks that the target was missed without agents and met with them, by a throttle on the backup's disk.
 fn judge(
     figures: &mut Figures,
     without: &Served,
@@ -324,8 +324,8 @@ fn judge(
     Ok(detail)
 }
 
-/// The same with an agent for each disk, of different kinds. Then etcd dies under load and comes back, and at the end one agent
-/// is stopped and one killed.
+/// Compares the load without and with an agent for each disk, with disks of different kinds. Then etcd dies under load
+/// and returns, and at the end one agent is stopped and one killed.
 fn together(stage: &Stage, figures: &mut Figures) -> Result<String> {
     let disks = &[stage.scsi[0].clone(), stage.nvme[1].clone()];
     let before = lengths(disks)?;
@@ -377,7 +377,7 @@ fn together(stage: &Stage, figures: &mut Figures) -> Result<String> {
     ))
 }
 
-/// The policy that all labs share: here a latency target for one disk of an array.
+/// Checks the policy that all labs share; it has a latency target for one disk of an array.
 fn shared_policy(stage: &Stage) -> Result<String> {
     let disks = stage.disks(Kind::Scsi);
     for (name, disk) in ["lab-database", "lab-backup"].iter().zip(disks) {
@@ -393,7 +393,7 @@ fn shared_policy(stage: &Stage) -> Result<String> {
     Ok(settings)
 }
 
-/// Agent, and sentinel if `both`, killed while queues are shorter than before.
+/// Checks that queues get their old depth when the agent, and with `both` also its sentinel, is killed.
 fn killed(stage: &Stage, both: bool) -> Result<String> {
     let mut details = String::new();
     for kind in [Kind::Scsi, Kind::Nvme] {

@@ -1,5 +1,5 @@
-//! The paper's attempts before packet delay, beside packet delay: HTB rate limits on what the target sends, and
-//! policing of what it receives, on twelve writers and a reader.
+//! The paper's attempts before packet delay, compared with packet delay: HTB rate limits on packets from the target,
+//! and policing of packets to it, with twelve writers and a reader.
 
 use anyhow::{Context, Result, ensure};
 
@@ -10,20 +10,20 @@ use crate::check::figures::Figures;
 use crate::check::steps::Plan;
 use crate::machine::guest::tool;
 
-/// Held hosts.
+/// Numbers of the throttled hosts.
 const HELD: [usize; 3] = [2, 3, 4];
-/// Constant delays in microseconds, in a full run and in a short one; none first, and the longest after half of it.
+/// Constant delays in microseconds, in a full run. A short run has none, half of the longest one, and the longest.
 const DELAYS_US: [u64; 4] = [0, 2_000, 4_500, 9_500];
 const SHORT_DELAYS_US: [u64; 3] = [0, 4_500, 9_500];
-/// Limits on all that is sent to writers, in kilobytes a second: as much as the device can do, and as much as all their
-/// acknowledgements and responses together.
+/// Limits on all packets to writers, in kilobytes per second: the device's rate, and the rate of all their
+/// acknowledgements and responses.
 const LIMITED: [u32; 2] = [18_000, 100];
-/// Limits on the writers of a host, in kilobytes a second: two thirds of what they do, and nearly all of it.
+/// Limits on packets from each host of writers, in kilobytes per second: two thirds of their rate, and nearly all of it.
 const POLICED: [u32; 2] = [4_000, 5_500];
-/// Bytes that a policer lets pass at once: a few of the largest packets.
+/// Bytes that a policer lets pass in a burst: a few of the largest packets.
 const BURST: &str = "256k";
 
-/// One way of throttling twelve writers, and what it led to.
+/// A method of throttling twelve writers, with its results.
 struct Row {
     name: String,
     read_ms: f64,
@@ -59,7 +59,7 @@ fn delayed(plan: &Plan, delay_us: u64) -> Result<Row> {
     Ok(Row { drops: holding.stop()?, ..row })
 }
 
-/// HTB with all that is sent to the held hosts in one class of this rate.
+/// Measures HTB with all packets to the throttled hosts in one class of this rate.
 fn limited(plan: &Plan, kbytes_per_s: u32) -> Result<Row> {
     tc("qdisc add dev br0 root handle 1: htb default 1")?;
     let measured = limit(kbytes_per_s).and_then(|()| {
@@ -83,7 +83,7 @@ fn limit(kbytes_per_s: u32) -> Result<()> {
     Ok(())
 }
 
-/// Policing of what comes from each held host.
+/// Measures policing of packets from each throttled host.
 fn policed(plan: &Plan, kbytes_per_s: u32) -> Result<Row> {
     for host in HELD {
         tc(&format!("qdisc add dev v{host} handle ffff: ingress"))?;
@@ -110,7 +110,7 @@ fn police(kbytes_per_s: u32) -> Result<()> {
     Ok(())
 }
 
-/// The sum of `dropped N` in what `tc -s` shows.
+/// Sum of all `dropped N` in the output of `tc -s`.
 fn dropped(text: &str) -> Result<u64> {
     let mut words = text.split(|c: char| c.is_whitespace() || "(),".contains(c)).filter(|w| !w.is_empty());
     let (mut sum, mut found) = (0, false);
@@ -124,7 +124,7 @@ fn dropped(text: &str) -> Result<u64> {
     Ok(sum)
 }
 
-/// The writers' throughput under delays that give reads this latency, by the line between the two measured delays
+/// The writers' throughput under the delay that gives reads this latency, interpolated between the two measured delays
 /// around it.
 fn written_at(delays: &[Row], read_ms: f64) -> Option<f64> {
     let mut pairs = delays.windows(2);
@@ -133,9 +133,10 @@ fn written_at(delays: &[Row], read_ms: f64) -> Option<f64> {
     Some(pair[1].written + part * (pair[0].written - pair[1].written))
 }
 
-/// All of them in turn.
+/// Measures all methods in turn.
 pub(super) fn compare(plan: &Plan, figures: &mut Figures) -> Result<String> {
-    /// Two thirds of what a host sends cannot pass without a loss; nearly all of it may for a few seconds.
+    /// Lowest losses of policing: with two thirds of a host's rate packets must be lost; with nearly all of it a few
+    /// seconds may pass without a loss.
     const LOST: [(&str, f64); 2] = [("lost_by_policing", 1.0), ("lost_by_policing_a_little", 0.0)];
     let delays = plan.either(&SHORT_DELAYS_US[..], &DELAYS_US);
     let delays = delays.iter().map(|&delay_us| delayed(plan, delay_us)).collect::<Result<Vec<_>>>()?;

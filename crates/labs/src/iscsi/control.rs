@@ -1,4 +1,4 @@
-//! The agent in the iSCSI lab: started, asked, stopped, and set on many writers beside one reader.
+//! The agent in the iSCSI lab: starting, asking and stopping it, and its control of many writers beside one reader.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,27 +17,27 @@ use crate::check::figures::Figures;
 use crate::machine::guard::{self, Guard};
 use crate::machine::guest::{follow_tutorial, tool};
 
-/// The bound on each second after a restart, as a part of the target.
+/// Bar: the largest mean latency of each second after a restart, as a multiple of the target.
 const OVERSHOOT_LIMIT: f64 = 1.5;
 const SECOND: Duration = Duration::from_secs(1);
-/// The figure of latencies that targets are for, unless said otherwise.
+/// Statistic that the target bounds, by default.
 const MEAN: &str = "\"mean\"";
 
-/// `evenkeel guard run` under way.
+/// A running `evenkeel guard run`.
 pub(super) struct Agent {
     guard: Guard,
-    /// When it was ready, and the processor time that it had taken until then.
+    /// When the agent was ready, and the processor time that it had used until then.
     ready: Instant,
     before_ns: u64,
 }
 
 impl Agent {
-    /// Starts it with a target for the volume group, and waits until it guards.
+    /// Starts the agent with a latency target for the volume group, and waits until it controls it.
     pub(super) fn start(binary: &Path, target_ms: u32, discover_every: &str) -> Result<Self> {
         Self::start_on(binary, target_ms, discover_every, MEAN, "\"br0\"")
     }
 
-    /// The same without an interface: it measures and decides, and sets nothing.
+    /// Starts the agent without a network interface: it measures and decides, but throttles nothing.
     pub(super) fn watching(binary: &Path, target_ms: u32, discover_every: &str) -> Result<Self> {
         Self::start_on(binary, target_ms, discover_every, MEAN, "")
     }
@@ -58,19 +58,19 @@ impl Agent {
         Ok(Self { guard, ready: Instant::now(), before_ns })
     }
 
-    /// Share of the processor that it took since it was ready, in percent.
+    /// Share of the processor that the agent has used since it was ready, in percent.
     pub(super) fn processor_percent(&self) -> Result<f64> {
         let used = (process::cpu_ns(self.guard.running.id())? - self.before_ns) as f64;
         Ok(used / self.ready.elapsed().as_nanos() as f64 * 100.0)
     }
 
-    /// Ends it as systemd does; the result is its log.
+    /// Ends the agent as systemd does; its log.
     pub(super) fn stop(self) -> Result<String> {
         self.guard.stop()
     }
 }
 
-/// The keys of `[agent]` for this host.
+/// The keys of the table `[agent]` for this host.
 fn tables(interfaces: &str, discover_every: &str) -> String {
     let [readers, writers] = NBD_PORTS;
     format!(
@@ -79,7 +79,7 @@ fn tables(interfaces: &str, discover_every: &str) -> String {
     )
 }
 
-/// The policy that all labs share: here a latency target for the volume group.
+/// Checks the policy that all labs share; it has a latency target for the volume group.
 pub(super) fn shared_policy(binary: &Path) -> Result<String> {
     let (guard, settings) = Guard::enforce(binary, guard::ONLY, &tables("\"br0\"", "1s"), GROUP)?;
     let packets = packets(binary)?;
@@ -87,17 +87,17 @@ pub(super) fn shared_policy(binary: &Path) -> Result<String> {
     Ok(format!("{settings}; packets: {packets}"))
 }
 
-/// `evenkeel guard status --json`.
+/// Output of `evenkeel guard status --json`.
 fn status(binary: &Path) -> Result<String> {
     guard::ask(binary, guard::ONLY, &["status", "--json"])
 }
 
-/// Delay of each client in milliseconds, as the agent says; who is not held is not in it.
+/// Delay of each throttled client in milliseconds, as the agent reports it.
 fn held(binary: &Path) -> Result<BTreeMap<String, f64>> {
     parse_held(&status(binary)?)
 }
 
-/// Which packets wait, as the agent says.
+/// The kind of packets that are delayed, as the agent reports it.
 fn packets(binary: &Path) -> Result<String> {
     let state: Value = serde_json::from_str(&status(binary)?).context("guard status")?;
     let packets = state["pools"][0]["packets"].as_str();
@@ -119,7 +119,7 @@ fn parse_held(state: &str) -> Result<BTreeMap<String, f64>> {
     Ok(held)
 }
 
-/// The agent holds some of the writers' hosts, and no other host.
+/// Checks that the agent throttles some of the writers' hosts, and no other host.
 fn holds_writers_alone(binary: &Path) -> Result<()> {
     let held = held(binary)?;
     let writers: Vec<String> = (2..=4).map(address).collect();
@@ -128,7 +128,7 @@ fn holds_writers_alone(binary: &Path) -> Result<()> {
     Ok(())
 }
 
-/// That no client is throttled.
+/// Checks that no client is throttled.
 fn holds_no_host(binary: &Path) -> Result<()> {
     let held = held(binary)?;
     ensure!(held.is_empty(), "a client is still throttled 5 s after the load stopped: {held:?}");
@@ -145,12 +145,12 @@ fn print_windows(target_ms: u32, windows: &[Window]) {
     }
 }
 
-/// The longest mean of the windows that begin `from_s` seconds after the start or later.
+/// Largest mean latency of the windows that begin at least `from_s` seconds after the start.
 fn worst(windows: &[Window], from_s: f64) -> f64 {
     windows.iter().filter(|w| w.at_s >= from_s + 1.0).filter_map(|w| w.read_ms).fold(0.0, f64::max)
 }
 
-/// The agent against writers that come, go, come back and go.
+/// Checks the agent with writers that come, go, come back and go.
 pub(super) fn agent(binary: &Path, figures: &mut Figures, target_ms: u32) -> Result<String> {
     const ON: u64 = 12;
     const PAUSE: u64 = 5;
@@ -202,8 +202,8 @@ pub(super) fn agent(binary: &Path, figures: &mut Figures, target_ms: u32) -> Res
     Ok(detail)
 }
 
-/// One spell of the same writers on any server: the windows of its second half, and the mean latency of reads in ms when
-/// the agent has ended.
+/// Runs writers once on any server; the windows of the second half, and the mean latency of reads in ms after the agent
+/// has ended.
 pub(super) fn spell(binary: &Path, server: Server, target_ms: u32, seconds: u64) -> Result<(Vec<Window>, f64)> {
     let agent = Agent::start(binary, target_ms, "1s")?;
     let reading = reader(server, seconds + 9)?;
@@ -221,13 +221,13 @@ pub(super) fn spell(binary: &Path, server: Server, target_ms: u32, seconds: u64)
     Ok((windows, free[1].read_ms.context("no reads after the agent's end")?))
 }
 
-/// The agent before targets whose receive window is not capped, so that delayed acknowledgements do nothing: it has to
-/// notice, hold all packets, and say so.
+/// Checks the agent before targets with an uncapped receive window, where delayed acknowledgements have no effect: it
+/// must notice that, delay all packets, and report it.
 pub(super) fn without_effect(binary: &Path, figures: &mut Figures) -> Result<String> {
     const TARGET_MS: u32 = 20;
-    /// The longest trial takes 19 s, and begins when all are held as long as allowed.
+    /// Longest trial in seconds; a trial begins when all hosts have the longest delay allowed.
     const LIMIT_S: u64 = 30;
-    /// A trial whose last pair leaves it open, which chance may do, is followed by another within a minute.
+    /// Time until the result is certain: a trial that chance left open is followed by another within a minute.
     const SURE_S: u64 = 60 + 2 * LIMIT_S;
     const AFTER_S: u64 = 8;
     with_window(UNCAPPED, || {
@@ -269,9 +269,9 @@ pub(super) fn without_effect(binary: &Path, figures: &mut Figures) -> Result<Str
     })
 }
 
-/// The tutorial, with the load of its four hosts.
+/// Does the tutorial, with the load of its four hosts.
 pub(super) fn tutorial(binary: &Path) -> Result<String> {
-    /// More than the tutorial takes.
+    /// Duration of the load in seconds: longer than the tutorial.
     const LOAD_S: u64 = 200;
     let _reading = reader(Server::Lio, LOAD_S)?;
     let _writing = writers(Server::Lio, LOAD_S)?;
@@ -280,11 +280,11 @@ pub(super) fn tutorial(binary: &Path) -> Result<String> {
     follow_tutorial("tutorial-iscsi", binary)
 }
 
-/// A percentile as the agent measures it beside the one that the load itself saw, of reads that come by chance and wait for
+/// Compares a percentile that the agent measures with the load's own figure, for reads at random times that wait for
 /// each other on the slow device.
 pub(super) fn percentile(binary: &Path, figures: &mut Figures) -> Result<String> {
     const TRACING: &str = "/sys/kernel/tracing";
-    /// Of each job; the device serves 333 a second.
+    /// Rate of each job; the device serves 333 requests a second.
     const RATE: &str = "--rate_iops=40";
     if !Path::new(TRACING).join("events").exists() {
         tool("mount", &["-t", "tracefs", "none", TRACING])?;

@@ -1,4 +1,4 @@
-//! The iSCSI lab inside the machine: the steps, and those that throttle single clients.
+//! The iSCSI lab inside the machine: the list of steps, and the steps that throttle single clients.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,13 +16,13 @@ use crate::check::figures::Figures;
 use crate::check::steps::{self, Plan};
 use crate::machine::guest::{signal, tool};
 
-/// How long each measurement of one delay takes, in a short run and in a full one.
+/// Seconds of each measurement of one delay, in a short run and in a full one.
 const MEASURE_SECONDS: [&str; 2] = ["1", "2"];
 /// Delays of the sweep, in microseconds, up to the paper's longest.
 const SWEEP_US: [u64; 6] = [0, 2_000, 4_000, 6_000, 8_000, 9_500];
-/// The same in a short run, and by filters.
+/// Delays of the sweep in a short run, and of the sweep by filters, in microseconds.
 const SHORT_SWEEP_US: [u64; 3] = [0, 4_250, 9_500];
-/// The same as on kernels before 6.6.
+/// Option that makes the program throttle by filters, as on kernels before 6.6.
 const FILTERS: [&str; 1] = ["--filters"];
 
 /// Two machines share the steps, side by side, so that the lab takes half as long.
@@ -42,7 +42,7 @@ fn load(host: usize, arguments: &[&str]) -> Result<Measured> {
     stage::load(Server::Lio, host, arguments)
 }
 
-/// Least squares: intercept, slope, coefficient of determination.
+/// Intercept, slope and coefficient of determination of the least-squares line.
 fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
     let n = points.len() as f64;
     let (mx, my) = (points.iter().map(|p| p.0).sum::<f64>() / n, points.iter().map(|p| p.1).sum::<f64>() / n);
@@ -53,10 +53,10 @@ fn line_through(points: &[(f64, f64)]) -> (f64, f64, f64) {
     (my - slope * mx, slope, if syy > 0.0 { sxy * sxy / (sxx * syy) } else { 0.0 })
 }
 
-/// A step's summary when it holds; an error when it does not.
+/// A step: its summary if it passes, else an error.
 type Step = fn(&Plan, &mut Figures) -> Result<String>;
 
-/// In this order on each machine.
+/// All steps, in their order on each machine.
 const STEPS: [(Machine, &str, Step); 29] = [
     (Machine::Delays, "a_configured_qdisc_is_refused", |plan, _| refuses_foreign(&plan.binary)),
     (Machine::Delays, "writes_slow_down_with_the_delay_of_acknowledgements", |plan, figures| {
@@ -117,8 +117,8 @@ const STEPS: [(Machine, &str, Step); 29] = [
     }),
 ];
 
-/// Steps of full runs, or when they are asked for: comparisons and costs, which only figures decide, and the agent with other
-/// targets and on another server, where what acts is the same.
+/// Steps of full runs, or of runs that select them: comparisons and costs, in which figures decide, and the agent with
+/// other targets and on another server, where the mechanism is the same.
 const ONLY_FULL: [&str; 6] = [
     "delay_against_rate_limits_and_policing",
     "the_agent_costs_a_busy_device_nothing",
@@ -136,12 +136,12 @@ fn wanted(machine: Machine, plan: &Plan) -> impl Iterator<Item = (&'static str, 
     of_it.map(|(_, name, step)| (*name, *step))
 }
 
-/// Number of a machine's planned steps, for the host.
+/// Number of a machine's planned steps, for the host's report.
 pub(super) fn steps(machine: Machine, plan: &Plan) -> usize {
     wanted(machine, plan).count()
 }
 
-/// In the guest: builds everything and takes the steps.
+/// In the guest: builds the stage and takes the steps.
 pub(crate) fn run(plan: &Plan, machine: Machine) -> Result<()> {
     stage::build()?;
     stage::keep_in_memory(&plan.binary)?;
@@ -157,12 +157,12 @@ fn root_qdisc() -> Result<String> {
     Ok(tool("tc", &["qdisc", "show", "dev", "br0", "root"])?.trim().to_owned())
 }
 
-/// True if the queues of ours are there.
+/// True if queueing disciplines of Evenkeel are on the interface.
 fn has_queues() -> Result<bool> {
     Ok(root_qdisc()?.contains("7ee1:"))
 }
 
-/// Waits, and tells what there is if that takes too long.
+/// Waits until `holds`; an error after `limit` shows the present queues and processes.
 fn until(what: &str, limit: Duration, holds: impl FnMut() -> Result<bool>) -> Result<Duration> {
     process::until(what, [limit, Duration::from_millis(20)], holds)
         .with_context(|| format!("there are {:?} and {:?}", root_qdisc(), filters()))
@@ -227,7 +227,7 @@ fn sweep(
     Ok(detail)
 }
 
-/// An initiator over IPv6, by links and by filters; what it does over IPv4 is another client's.
+/// Checks an initiator over IPv6, with links and with filters; its connection over IPv4 belongs to another client.
 fn over_ipv6(binary: &Path, figures: &mut Figures) -> Result<String> {
     const DELAY_MS: f64 = 9.5;
     stage::add_ipv6()?;
@@ -272,7 +272,7 @@ fn uncapped(plan: &Plan) -> Result<String> {
     Ok(detail)
 }
 
-/// Kills the agent with SIGKILL.
+/// Checks that the delay ends when the agent is killed with SIGKILL.
 fn killed(binary: &Path, figures: &mut Figures) -> Result<String> {
     const LIMIT: Duration = Duration::from_secs(10);
     let free = load(1, &["--seconds", "1", "--write"])?;
@@ -289,12 +289,12 @@ fn killed(binary: &Path, figures: &mut Figures) -> Result<String> {
     ))
 }
 
-/// A request after a delay of 9.5 ms has ended, beside one before it.
+/// Checks that a request after a delay of 9.5 ms takes as long as one before the delay.
 fn as_before(figures: &mut Figures, after_ms: f64, free_ms: f64) {
     figures.at_most("after_of_free", after_ms / free_ms, (free_ms + 9.5) / free_ms, 1.05);
 }
 
-/// The program goes with the process that attached it, whatever other process dies.
+/// Checks that the program is removed with the process that attached it, and with no other process.
 fn killed_with_sentinel(binary: &Path, figures: &mut Figures) -> Result<String> {
     let free = load(1, &["--seconds", "0.5", "--write"])?;
     let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
@@ -314,7 +314,7 @@ fn killed_with_sentinel(binary: &Path, figures: &mut Figures) -> Result<String> 
     Ok(detail)
 }
 
-/// The filters left on the bridge: ours and foreign ones, and what they hang on.
+/// The filters left on the bridge, of Evenkeel and of other programs, with their queueing disciplines.
 fn filters() -> Result<String> {
     let hooks = tool("tc", &["qdisc", "show", "dev", "br0"])?;
     let hooks = hooks.lines().filter(|line| line.contains("clsact")).collect::<Vec<_>>().join("; ");
@@ -322,8 +322,8 @@ fn filters() -> Result<String> {
     Ok(format!("{hooks} {}", filters.trim()).trim().to_owned())
 }
 
-/// A filter outlives its process: the sentinel removes it, `guard reset` where there is no journal, and the next agent; until
-/// then what it holds ends by its timeout. What other programs hung there stays.
+/// Checks filters, which outlive their process: the sentinel removes them, `guard reset` where there is no journal, and
+/// the next agent; until then packets that a filter delays have a timeout. Filters of other programs stay.
 fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
     // Long enough for a busy machine to start a client within it.
     const TIMEOUT: Duration = Duration::from_secs(10);
@@ -398,7 +398,7 @@ fn killed_with_filters(binary: &Path, figures: &mut Figures) -> Result<String> {
     Ok(detail)
 }
 
-/// Queues, and a filter with what it hangs on, that another program removes: the agent makes them again.
+/// Checks that the agent restores queues, and a filter with its queueing discipline, that another program has removed.
 fn removed_by_others(binary: &Path) -> Result<String> {
     const LIMIT: Duration = Duration::from_secs(5);
     let free = load(1, &["--seconds", "0.5", "--write"])?.mean_ms;
@@ -418,7 +418,7 @@ fn removed_by_others(binary: &Path) -> Result<String> {
     Ok(detail)
 }
 
-/// The agent survives its sentinel, and starts another one, which does its work.
+/// Checks that the agent survives the death of its sentinel, and starts another one that works.
 fn sentinel_killed(binary: &Path) -> Result<String> {
     const LIMIT: Duration = Duration::from_secs(2);
     let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;
@@ -444,8 +444,8 @@ fn sentinel_killed(binary: &Path) -> Result<String> {
     Ok(format!("another sentinel after {replaced_s:.2} s; it removed the queues when the agent was killed"))
 }
 
-/// Another agent, with a journal of its own so that no lock keeps it away, is refused and leaves the first one's
-/// delay as it is.
+/// Checks that a second agent, whose own journal avoids the lock, is refused and leaves the first agent's delay as it
+/// is.
 fn second_agent(binary: &Path) -> Result<String> {
     let free = load(1, &["--seconds", "0.5", "--write"])?;
     let holding = Holding::start(binary, &[1], 9_500, "all", &[])?;

@@ -1,4 +1,4 @@
-//! `evenkeel guard hold` under way: single clients throttled.
+//! A running `evenkeel guard hold`, which throttles single clients.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::stage::address;
 use crate::base::process::Running;
 use crate::machine::guest::signal;
 
-/// `evenkeel guard hold` under way.
+/// A running `evenkeel guard hold`.
 pub(super) struct Holding {
     pub(super) running: Running,
     lines: std::io::Lines<BufReader<Box<dyn std::io::Read + Send>>>,
@@ -38,7 +38,7 @@ impl Holding {
         Ok(Self { running, lines })
     }
 
-    /// Kills its sentinel, then itself. It is stopped before, because it would start another sentinel.
+    /// Kills the sentinel, then the program, which is stopped before so that it starts no other sentinel.
     pub(super) fn kill_with_sentinel(self) -> Result<()> {
         signal(self.running.id(), libc::SIGSTOP);
         signal(sentinel_of(self.running.id())?, libc::SIGKILL);
@@ -46,7 +46,7 @@ impl Holding {
         Ok(())
     }
 
-    /// Ends it as Ctrl-C does; the result is how many packets it dropped.
+    /// Ends the program as Ctrl-C does; the number of packets that it dropped.
     pub(super) fn stop(mut self) -> Result<u64> {
         signal(self.running.id(), libc::SIGTERM);
         let last = self.lines.by_ref().map_while(Result::ok).last().context("guard hold ended without a word")?;
@@ -56,7 +56,7 @@ impl Holding {
     }
 }
 
-/// Sentinels that run, as process and parent.
+/// Process ids of running sentinels, each with its parent's.
 pub(super) fn sentinels() -> Result<Vec<(u32, u32)>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc")? {
@@ -73,7 +73,7 @@ pub(super) fn sentinels() -> Result<Vec<(u32, u32)>> {
     Ok(found)
 }
 
-/// The sentinel of an agent.
+/// Process id of an agent's sentinel.
 pub(super) fn sentinel_of(agent: u32) -> Result<u32> {
     let all = sentinels()?;
     let own = all.iter().find(|(_, parent)| *parent == agent);

@@ -1,6 +1,4 @@
-//! An initiator with one request under way: iSCSI by libiscsi, found at run time, or NBD.
-//!
-//! The distribution's fio has no iSCSI engine and `iscsi-perf` cannot write.
+//! An initiator with one request outstanding: iSCSI by libiscsi, which is loaded at run time, or NBD.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -17,7 +15,7 @@ const SECTOR: usize = 512;
 const NORMAL_SESSION: c_int = 2;
 const NO_DIGEST: c_int = 0;
 const CONNECT_LIMIT: Duration = Duration::from_secs(20);
-/// Requests before the first one that counts: connection and target are warm then.
+/// Requests before those that count, by which connection and target warm up.
 const WARM_UP: u32 = 8;
 
 /// Arguments of `guest iscsi-load`.
@@ -67,7 +65,7 @@ type Read = unsafe extern "C" fn(*mut c_void, c_int, u32, u32, c_int, c_int, c_i
 type Write =
     unsafe extern "C" fn(*mut c_void, c_int, u32, *mut u8, u32, c_int, c_int, c_int, c_int, c_int, c_int) -> *mut c_int;
 
-/// The functions of the library that are used. A task is read as its first member, the status.
+/// The functions of the library that are used. Of a task only the first member is read, the status.
 struct Library {
     create_context: unsafe extern "C" fn(*const c_char) -> *mut c_void,
     set_target: unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int,

@@ -1,4 +1,4 @@
-//! The iSCSI lab: packets of real initiators throttled in front of real targets, in virtual time.
+//! The iSCSI lab: throttles packets of real initiators in front of real targets, in virtual time.
 
 mod baselines;
 mod control;
@@ -25,12 +25,12 @@ use crate::check::run::{Lab, Options};
 use crate::check::steps::{Plan, Steps};
 use crate::machine::{kernel, vm};
 
-/// Many times what it takes on an idle machine.
+/// Longest time of the lab: many times that on an idle machine.
 const LIMIT: Duration = Duration::from_secs(1500);
-/// Debian's and Ubuntu's; the lab uses them from where they are unpacked.
+/// Packages of Debian and Ubuntu that are not installed but used from the folder where they are unpacked.
 pub(super) const TOOLS: [&str; 2] = ["tgt", "lvm2"];
 
-/// The output of a machine.
+/// Output of one of the machines.
 struct Said {
     machine: Machine,
     line: String,
@@ -92,7 +92,7 @@ fn script(options: &Options, plan: &Plan, scratch: &Scratch, machine: Machine, t
     Ok(kernel::with_tools(tools, &options.lean_guest_script(scratch, "iscsi", &arguments)?))
 }
 
-/// One machine from its boot to its end.
+/// Runs one machine from its boot to its end.
 fn one(mut vm: vm::Machine, machine: Machine, script: &str, limit: Duration, say: &Sender<Said>) -> Result<()> {
     let guest = vm.boot(script, &[])?;
     guest.finish(limit, |line| {

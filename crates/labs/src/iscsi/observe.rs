@@ -9,15 +9,15 @@ use anyhow::{Context, Result};
 use super::stage::{SERVICE_NS, Server, load_command, quiet};
 use crate::base::process::Running;
 
-/// Writers on each of the hosts 2 to 4.
+/// Writers on each of hosts 2 to 4.
 const WRITERS: usize = 4;
-/// The reader's pace, as the paper's.
+/// Rate of the reader, as in the paper.
 const READER_BYTES_PER_S: &str = "262144";
 const SLOW_DEVICE: &str = "slow";
-/// Mean latency of a read in ms that waits behind a write of every writer, as it does when no client is throttled.
+/// Mean latency in ms of a read that waits behind one write of every writer, as without a throttle.
 pub(super) const UNTHROTTLED_MS: f64 = (3 * WRITERS + 1) as f64 * SERVICE_NS as f64 / 1e6;
 
-/// Counters of a device.
+/// Counters of a block device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Counters {
     reads: u64,
@@ -39,22 +39,22 @@ fn parse_counters(diskstats: &str) -> Result<BTreeMap<&str, Counters>> {
     diskstats.lines().filter(|line| line.split_whitespace().nth(2).is_some()).map(device).collect()
 }
 
-/// One window's figures on the target.
+/// Figures of the target in one window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Window {
     /// Seconds from the start of the observation to the end of the window.
     pub(super) at_s: f64,
-    /// Mean latency of the reads on the observed device; none without reads.
+    /// Mean latency of reads on the observed device, in ms; `None` without reads.
     pub(super) read_ms: Option<f64>,
-    /// Mean latency of the writes on all volumes; none without writes.
+    /// Mean latency of writes on all volumes, in ms; `None` without writes.
     pub(super) write_ms: Option<f64>,
-    /// Written to the observed device.
+    /// Throughput of writes to the observed device.
     pub(super) own_mb_per_s: f64,
-    /// Written to all volumes.
+    /// Throughput of writes to all volumes.
     pub(super) written_mb_per_s: f64,
 }
 
-/// Observes `count` windows of `length`, of a device and of all together.
+/// Observes a device, and all volumes together, for `count` windows of `length`.
 pub(super) fn observe(device: &str, started: Instant, count: u64, length: Duration) -> Result<Vec<Window>> {
     let read = || -> Result<[Counters; 3]> {
         let text = std::fs::read_to_string("/proc/diskstats")?;
@@ -88,14 +88,14 @@ pub(super) fn observe(device: &str, started: Instant, count: u64, length: Durati
     Ok(windows)
 }
 
-/// A paced random reader on host 1.
+/// Starts a random reader with a fixed rate on host 1, for `seconds`.
 pub(super) fn reader(server: Server, seconds: u64) -> Result<Running> {
     let seconds = seconds.to_string();
     let rate = ["--bytes", "4096", "--random", "--rate", READER_BYTES_PER_S, "--seconds", &seconds];
     Running::spawn(quiet(&mut load_command(server, 1, 0, &rate)?))
 }
 
-/// Twelve writers on three hosts.
+/// Starts twelve writers on three hosts, for `seconds`.
 pub(super) fn writers(server: Server, seconds: u64) -> Result<Vec<Running>> {
     let seconds = seconds.to_string();
     let all = (2..=4).flat_map(|host| (1..=WRITERS).map(move |worker| (host, worker)));
@@ -111,7 +111,7 @@ pub(super) fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / f64::from(count.max(1))
 }
 
-/// Mean latency of reads and rate of writes beside twelve writers, in so many windows of a second after the
+/// Mean latency of reads in ms, and MB/s written, beside twelve writers, in so many windows of a second after the
 /// log-ins.
 pub(super) fn beside_writers(server: Server, seconds: u64) -> Result<(f64, f64)> {
     let reading = reader(server, seconds + 3)?;

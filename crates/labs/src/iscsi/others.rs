@@ -1,5 +1,5 @@
-//! Clients that are not held, in the iSCSI lab. The paper saw their throughput drop when others began to be held
-//! (its figures 6 and 7) and could not say why.
+//! Clients that are not throttled, in the iSCSI lab. In the paper their throughput dropped when others began to be
+//! throttled (its figures 6 and 7), for an unknown reason.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use crate::base::process::Running;
 use crate::check::figures::Figures;
 use crate::check::steps::Plan;
 
-/// A client on its own pays next to nothing for the program and the queues of others: the work on its packets, by a
-/// processor of 500 million instructions a second.
+/// Checks that a single client pays next to nothing for the program and queues of other clients: for the work on its
+/// packets, by a processor of 500 million instructions a second.
 pub(super) fn alone(plan: &Plan, figures: &mut Figures) -> Result<String> {
     let rounds = plan.either(2, 3);
     const LIMIT: f64 = 1.05;
@@ -33,8 +33,8 @@ pub(super) fn alone(plan: &Plan, figures: &mut Figures) -> Result<String> {
     Ok(detail)
 }
 
-/// As the paper's figure 7: four hosts write the same load, and three of them are throttled and released. Looks at the fourth
-/// in windows short enough to show a drop at the moment when holding begins or ends.
+/// As in the paper's figure 7: four hosts write the same load, three of them are throttled and released. Checks the
+/// fourth in windows short enough to show a drop at the moment when throttling begins or ends.
 pub(super) fn beside_held(plan: &Plan, figures: &mut Figures) -> Result<String> {
     const WINDOW: Duration = Duration::from_millis(250);
     // Windows of each of the three parts: free, held, free again.

@@ -1,5 +1,5 @@
-//! The cost of the agent while it throttles no client: throughput without it and with it, in turn, where the device is
-//! what limits it and where the processor is.
+//! The cost of an agent that throttles no client: throughput without it and with it in turn, limited by the device in
+//! one step and by the processor in another.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,17 +14,17 @@ use crate::check::figures::Figures;
 use crate::check::steps::Plan;
 use crate::machine::guest::tool;
 
-/// Queueing disciplines that come or go under load may cost a packet, and the connection that lost it a pause; that is
-/// paid once.
+/// Time after the agent starts or stops that does not count: a change of queueing disciplines under load may lose a
+/// packet, and pause its connection, once.
 const SETTLED: Duration = Duration::from_millis(700);
-/// A target that no client endangers.
+/// A latency target that is met without a throttle, in ms.
 const TARGET_MS: u32 = 500;
-/// The loss of throughput, at most and as an aim, in percent.
+/// Largest loss of throughput in percent: the limit of a working mechanism, and the bar.
 const LIMIT: f64 = 3.0;
 const WANTED: f64 = 1.0;
-/// The same where the emulated processor is the limit, which copies at a byte an instruction.
+/// Limit of the loss in percent where the emulated processor, which copies a byte per instruction, is the bottleneck.
 const PROCESSOR_LIMIT: f64 = 7.0;
-/// The instructions of the emulated processor in a second.
+/// Instructions per second of the emulated processor.
 const INSTRUCTIONS_PER_S: f64 = 500e6;
 const TICKS_PER_S: f64 = 10.0;
 
@@ -32,7 +32,7 @@ fn loss(without: f64, with: f64) -> f64 {
     (1.0 - with / without) * 100.0
 }
 
-/// Twelve writers on the slow device, the agent coming and going beside them.
+/// Measures twelve writers on the slow device, with and without the agent in turn.
 pub(super) fn of_a_busy_device(plan: &Plan, figures: &mut Figures) -> Result<String> {
     let rounds = plan.either(2, 4);
     const WINDOW: Duration = Duration::from_secs(2);
@@ -80,14 +80,14 @@ pub(super) fn of_a_busy_device(plan: &Plan, figures: &mut Figures) -> Result<Str
     Ok(detail)
 }
 
-/// Throughput in MB/s of one writer, then of one reader, on the device that serves at once.
+/// Throughput in MB/s of one writer, and then of one reader, on the device without service time.
 fn fast() -> Result<[f64; 2]> {
     let write = load_fast(&["--seconds", "0.3", "--write"])?.mb_per_s;
     Ok([write, load_fast(&["--seconds", "0.3"])?.mb_per_s])
 }
 
-/// One client that the processor limits, with nothing; with what is set while another client is throttled;
-/// and with the agent while none is.
+/// Measures one client that the processor limits: without anything; with the setup that throttles another client; and
+/// with the agent while it throttles no client.
 pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<String> {
     const ROUNDS: usize = 2;
     const ARMS: [&str; 7] = [
@@ -99,7 +99,7 @@ pub(super) fn of_a_busy_processor(plan: &Plan, figures: &mut Figures) -> Result<
         "the agent's root without the agent",
         "fq as the root",
     ];
-    /// The arm in which no client is throttled and the agent could throttle.
+    /// Index of the arm with an agent that throttles no client.
     const IDLE: usize = 3;
     // What else is measured says where a loss comes from.
     let is_measured = |arm: usize| plan.full || arm == 0 || arm == IDLE;

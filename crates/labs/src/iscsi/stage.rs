@@ -20,25 +20,25 @@ use crate::check::figures::Figures;
 use crate::machine::devices::{CONFIG, lvm};
 use crate::machine::guest::{self, put, tool};
 
-/// Initiator hosts.
+/// Number of initiator hosts.
 pub(super) const HOSTS: usize = 4;
-/// Logical volumes: one for each host behind LIO, then one for each behind the other servers.
+/// Number of logical volumes: one for each host behind LIO, then one for each behind the other servers.
 const VOLUMES: usize = 2 * HOSTS;
-/// The device serves one request at a time in this time.
+/// Service time of the slow device, which serves one request at a time.
 pub(super) const SERVICE_NS: u32 = 3_000_000;
-/// Receive window of the target. Without a cap, delayed acknowledgements slow no client down, because responses carry
-/// them along.
+/// Receive window of the target (`tcp_rmem`). Without a cap, delayed acknowledgements slow no client, because responses
+/// carry them.
 const TARGET_WINDOW: &str = "4096 16384 16384";
-/// The kernel's default: as large as it gets.
+/// The kernel's default receive window.
 pub(super) const UNCAPPED: &str = "4096 131072 6291456";
 const INITIATOR_WINDOW: &str = "4096 65536 65536";
-/// The volume group.
+/// Name of the volume group.
 pub(super) const GROUP: &str = "vg1";
-/// Device that serves at once, for what the processor alone limits.
+/// Number of the device without service time, where the processor is the only limit.
 pub(super) const FAST: usize = HOSTS + 1;
 pub(super) const LIO_PORT: u16 = 3260;
 pub(super) const TGT_PORT: u16 = 3261;
-/// `evenkeel serve` of the readers' volume and of the writers'.
+/// Ports of `evenkeel serve`: for the reader's volume and for the writers'.
 pub(super) const NBD_PORTS: [u16; 2] = [10811, 10812];
 
 fn make_dir(path: impl AsRef<Path>) -> Result<()> {
@@ -50,19 +50,19 @@ fn ip(arguments: &str) -> Result<()> {
     tool("ip", &arguments.split(' ').collect::<Vec<_>>()).map(|_| ())
 }
 
-/// The server of a host's volume.
+/// A server of the hosts' volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Server {
-    /// The kernel's target.
+    /// LIO, the kernel's target.
     Lio,
-    /// The target in user space.
+    /// tgt, the target in user space.
     Tgt,
-    /// `evenkeel serve`: host 1 has a volume of its own, the others share one.
+    /// `evenkeel serve`: host 1 has a volume of its own, the other hosts share one.
     Evenkeel,
 }
 
 impl Server {
-    /// As `guard discover` names it.
+    /// Its name in `guard discover`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Lio => "lio",
@@ -80,8 +80,7 @@ impl Server {
         }
     }
 
-    /// The kernel's name of the device of that volume: device-mapper numbers devices in the order in which they are
-    /// made.
+    /// The kernel's name of that volume's device: device-mapper numbers devices in the order in which they are made.
     pub(super) fn device(self, host: usize) -> String {
         format!("dm-{}", self.volume(host) - 1)
     }
@@ -113,7 +112,7 @@ pub(super) fn address(host: usize) -> String {
     format!("10.0.0.{}", 10 + host)
 }
 
-/// Device, volumes, network, the kernel's target.
+/// Builds device, volumes, network and the kernel's target.
 pub(super) fn build() -> Result<()> {
     if !Path::new(CONFIG).join("target").exists() {
         let _ = tool("mount", &["-t", "configfs", "configfs", CONFIG]);
@@ -133,7 +132,7 @@ pub(super) fn build() -> Result<()> {
     export(FAST, 1, Path::new("/dev/fast"))
 }
 
-/// Takes everything that runs later over from the host.
+/// Copies all programs that run later from the host into memory.
 pub(super) fn keep_in_memory(binary: &Path) -> Result<()> {
     let names = ["ip", "tc", "tgtd", "tgtadm", "sh", "cat", "bash", "grep", "sort", "timeout"];
     let mut files: Vec<PathBuf> = names.into_iter().filter_map(process::find_program).collect();
@@ -144,7 +143,7 @@ pub(super) fn keep_in_memory(binary: &Path) -> Result<()> {
     guest::keep_in_memory(files)
 }
 
-/// A device in memory.
+/// Makes a device in memory.
 fn make_disk(name: &str, settings: &[(&str, &str)]) -> Result<()> {
     let disk = format!("{CONFIG}/nullb/{name}");
     make_dir(&disk)?;
@@ -155,7 +154,7 @@ fn make_disk(name: &str, settings: &[(&str, &str)]) -> Result<()> {
     put(format!("/sys/block/{name}/queue/scheduler"), "none")
 }
 
-/// The volume group with all its volumes.
+/// Makes the volume group with all its volumes.
 fn make_volumes() -> Result<()> {
     let mut commands = format!("vgcreate {GROUP} /dev/slow\n");
     for number in 1..=VOLUMES {
@@ -183,7 +182,7 @@ fn make_network() -> Result<()> {
     Ok(())
 }
 
-/// A target of the kernel's with one volume, for the initiators of one host.
+/// Makes a target of LIO with one volume, for the initiators of one host.
 fn export(number: usize, host: usize, volume: &Path) -> Result<()> {
     let store = format!("{CONFIG}/target/core/iblock_0/lun{number}");
     make_dir(&store)?;
@@ -216,12 +215,12 @@ fn parse_load(line: &str) -> Option<(&str, Measured)> {
     Some((tag, Measured { mean_ms: mean.parse().ok()?, mb_per_s: rate.parse().ok()? }))
 }
 
-/// An initiator on `host`.
+/// The command of an initiator on `host`.
 pub(super) fn load_command(server: Server, host: usize, worker: usize, arguments: &[&str]) -> Result<Command> {
     initiator_command(server, &server.portal(host), host, worker, &target(host), arguments)
 }
 
-/// An initiator on `host` of the named target; of an NBD server the name counts for nothing.
+/// The command of an initiator on `host` of the named target; an NBD server needs no name.
 fn initiator_command(
     server: Server,
     portal: &str,
@@ -252,36 +251,36 @@ fn result_of(mut command: Command) -> Result<Measured> {
     text.lines().find_map(parse_load).map(|(_, m)| m).with_context(|| format!("no result in {text:?}"))
 }
 
-/// One initiator's result.
+/// Runs one initiator; its result.
 pub(super) fn load(server: Server, host: usize, arguments: &[&str]) -> Result<Measured> {
     result_of(load_command(server, host, 0, arguments)?)
 }
 
-/// The result of host 1's initiator on the device that serves at once.
+/// Runs host 1's initiator on the device without service time; its result.
 pub(super) fn load_fast(arguments: &[&str]) -> Result<Measured> {
     let portal = Server::Lio.portal(1);
     result_of(initiator_command(Server::Lio, &portal, 1, 0, &target(FAST), arguments)?)
 }
 
-/// Host 1 over IPv6.
+/// Address of host 1 over IPv6.
 pub(super) const ADDRESS_6: &str = "fd00::11";
 const PORTAL_6: &str = "[fd00::1]:3260";
 
-/// Lets host 1 reach the kernel's target over IPv6, too.
+/// Makes the kernel's target reachable for host 1 over IPv6, too.
 pub(super) fn add_ipv6() -> Result<()> {
     ip("addr replace fd00::1/64 dev br0 nodad")?;
     ip(&format!("-n b1 addr replace {ADDRESS_6}/64 dev eth0 nodad"))?;
     make_dir(format!("{CONFIG}/target/iscsi/{}/tpgt_1/np/{PORTAL_6}", target(1)))
 }
 
-/// The result of host 1's initiator over IPv6.
+/// Runs host 1's initiator over IPv6; its result.
 pub(super) fn load_ipv6(arguments: &[&str]) -> Result<Measured> {
     result_of(initiator_command(Server::Lio, PORTAL_6, 1, 0, &target(1), arguments)?)
 }
 
-/// Where the kernel keeps the counters of TCP.
+/// Files with the kernel's TCP counters.
 const COUNTERS: [&str; 2] = ["/proc/net/snmp", "/proc/net/netstat"];
-/// Counters that tell why a segment was sent again, or where one was lost.
+/// Counters that show why a segment was retransmitted, or where one was lost.
 const REASONS: [&str; 16] = [
     "TCPTimeouts",
     "TCPSpuriousRTOs",
@@ -301,17 +300,17 @@ const REASONS: [&str; 16] = [
     "ListenDrops",
 ];
 
-/// TCP segments of the target and of all hosts: since the start, or since an earlier count.
+/// Counts of TCP segments of the target and of all hosts.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Segments {
     pub(super) sent: u64,
     pub(super) resent: u64,
-    /// Why segments were sent again, by host; `t` is the target.
+    /// Reasons of retransmissions, by host; `t` is the target.
     reasons: BTreeMap<(String, &'static str), u64>,
 }
 
 impl Segments {
-    /// Of now.
+    /// The present counts.
     pub(super) fn count() -> Result<Self> {
         let mut all = Self::default();
         let target: Vec<String> = COUNTERS.into_iter().map(std::fs::read_to_string).collect::<std::io::Result<_>>()?;
@@ -322,7 +321,7 @@ impl Segments {
         Ok(all)
     }
 
-    /// From now on, as [`Segments::since`] counts them.
+    /// The counts since this one, see [`Segments::since`].
     pub(super) fn since_start(&self) -> Result<Self> {
         Ok(Self::count()?.since(self))
     }
@@ -347,8 +346,8 @@ impl Segments {
         self
     }
 
-    /// Takes what was sent again as a figure. A delay for which TCP is not told of a loss has no retransmits; one that
-    /// it takes for losses has one for every few segments.
+    /// Records retransmissions as a figure. A delay that TCP does not take for a loss causes none; one that TCP takes
+    /// for losses causes one every few segments.
     pub(super) fn judge(&self, figures: &mut Figures, name: &str) {
         figures.at_most(name, self.resent as f64, 0.05 * self.sent as f64, 0.0);
     }
@@ -367,7 +366,7 @@ impl fmt::Display for Segments {
     }
 }
 
-/// Counters of TCP in the form of `/proc/net/snmp`: a row of names, then a row of values.
+/// Parses TCP counters in the format of `/proc/net/snmp`: a row of names, then a row of values.
 fn parse_counters(text: &str) -> BTreeMap<&str, u64> {
     let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("Tcp")).collect();
     let pairs = rows.chunks_exact(2).flat_map(|pair| pair[0].split(' ').zip(pair[1].split(' ')));
@@ -375,8 +374,8 @@ fn parse_counters(text: &str) -> BTreeMap<&str, u64> {
     pairs.filter_map(|(name, value)| Some((name, value.parse().ok()?))).collect()
 }
 
-/// Runs `body` with another cap on the receive window. The kernel lets a window grow up to the cap of the moment, so
-/// that it counts for connections that are made meanwhile.
+/// Runs `body` with another cap on the receive window. The kernel lets a window grow up to the present cap, so the cap
+/// applies to connections made in `body`.
 pub(super) fn with_window<T>(window: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     const SETTING: &str = "/proc/sys/net/ipv4/tcp_rmem";
     put(SETTING, window)?;
@@ -385,7 +384,7 @@ pub(super) fn with_window<T>(window: &str, body: impl FnOnce() -> Result<T>) -> 
     result
 }
 
-/// Standard input and output of a load whose result is not wanted.
+/// Discards input and output of a load whose result is not needed.
 pub(super) fn quiet(command: &mut Command) -> &mut Command {
     command.stdin(Stdio::null()).stdout(Stdio::null())
 }

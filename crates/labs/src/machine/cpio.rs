@@ -23,7 +23,7 @@ impl Archive {
         self.entry(path, 0o100_000 | permissions, content);
     }
 
-    /// The whole archive.
+    /// Ends the archive; its bytes.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes
@@ -46,7 +46,7 @@ impl Archive {
         self.pad();
     }
 
-    /// Header with name, and content, each end on a multiple of four bytes.
+    /// Pads to a multiple of four bytes, where a header with name, or content, must end.
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }

@@ -10,9 +10,9 @@ use anyhow::{Context, Result, bail, ensure};
 use super::guest::put;
 use crate::base::process;
 
-/// Where devices and targets of the kernel are made.
+/// Folder in which devices and targets of the kernel are configured.
 pub(crate) const CONFIG: &str = "/sys/kernel/config";
-/// Where LVM finds its settings.
+/// Folder with LVM's settings.
 const LVM: &str = "/run/lvm-lab";
 
 /// Size of the kernel's `struct dm_ioctl`.
@@ -22,7 +22,7 @@ const NAME_BYTES: usize = 128;
 /// `_IOWR(0xfd, 14, struct dm_ioctl)`.
 const TARGET_MESSAGE: libc::c_ulong = 3 << 30 | (HEADER_BYTES as libc::c_ulong) << 16 | 0xfd << 8 | 14;
 
-/// A disk of null_blk; `settings` overrule what all of them have.
+/// Makes a disk of null_blk; `settings` override the common ones.
 pub(crate) fn make_disk(name: &str, mib: u64, settings: &[(&str, &str)]) -> Result<()> {
     let disk = format!("{CONFIG}/nullb/{name}");
     std::fs::create_dir_all(&disk).with_context(|| format!("cannot make {disk}"))?;
@@ -35,7 +35,7 @@ pub(crate) fn make_disk(name: &str, mib: u64, settings: &[(&str, &str)]) -> Resu
     Ok(())
 }
 
-/// Has LVM run `commands` on these disks alone, by one process, without a device manager to wait for; `expected` are the volumes that must be there then.
+/// Runs LVM's `commands` in one process, on these disks alone and without udev; the volumes `expected` must exist afterwards.
 pub(crate) fn lvm(disks: &[&str], commands: &str, expected: &[PathBuf]) -> Result<()> {
     let disks: String = disks.iter().map(|disk| format!("\"a|^/dev/{disk}$|\", ")).collect();
     let settings = format!(
@@ -57,8 +57,8 @@ pub(crate) fn lvm(disks: &[&str], commands: &str, expected: &[PathBuf]) -> Resul
     Ok(())
 }
 
-/// The control node with the name of one device; by ioctl, because starting `dmsetup` for each message takes an emulated
-/// machine most of a second.
+/// The control node of device mapper, for one device. Messages go by ioctl, because an emulated machine takes most of a
+/// second to start `dmsetup` for each.
 #[derive(Debug)]
 pub(crate) struct Device {
     control: File,
@@ -86,7 +86,7 @@ impl Device {
     }
 }
 
-/// `struct dm_ioctl`, then `struct dm_target_msg`: sector 0 and a terminated text.
+/// The bytes of `struct dm_ioctl`, then of `struct dm_target_msg`: sector 0 and a zero-terminated text.
 fn request(name: &str, message: &str) -> Vec<u8> {
     let size = HEADER_BYTES + 8 + message.len() + 1;
     let mut request = vec![0; size];

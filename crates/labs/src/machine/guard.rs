@@ -1,4 +1,4 @@
-//! `evenkeel guard run` in a guest: started, asked, stopped, killed.
+//! `evenkeel guard run` in a guest: starting, asking, stopping and killing it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,14 +13,14 @@ use crate::machine::guest::signal;
 
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// Where an agent has its files, and where it answers.
+/// Name of an agent's files, and address of its status API.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) name: &'static str,
     pub(crate) status: &'static str,
 }
 
-/// Of the only agent.
+/// The place of an agent that is the only one.
 pub(crate) const ONLY: Place = Place { name: "guard", status: "127.0.0.1:9810" };
 
 impl Place {
@@ -32,18 +32,18 @@ impl Place {
         self.file("journal")
     }
 
-    /// The tables of its file, whose `[agent]` goes on with `config`.
+    /// The tables of the agent's file; `config` is appended to `[agent]`.
     fn tables(&self, config: &str) -> String {
         format!("[agent]\njournal = \"{}\"\nstatus = \"{}\"\n{config}", self.journal(), self.status)
     }
 
-    /// The agent's output until now.
+    /// The agent's output so far.
     pub(crate) fn said(&self) -> String {
         std::fs::read_to_string(self.file("log")).unwrap_or_default().trim().to_owned()
     }
 }
 
-/// An agent under way.
+/// A running agent.
 pub(crate) struct Guard {
     pub(crate) binary: PathBuf,
     place: Place,
@@ -51,13 +51,14 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Starts it, and waits until it guards. `config` goes on with keys of `[agent]`.
+    /// Starts an agent, and waits until it controls its pools. `config` is appended to `[agent]`.
     pub(crate) fn start(binary: &Path, place: Place, config: &str) -> Result<Self> {
         std::fs::write(place.file("toml"), place.tables(config))?;
         Self::run(binary, place)
     }
 
-    /// The same with the [`policy`] that all labs share, which must be enforced at this host for `pool` alone; its settings.
+    /// Starts an agent with the [`policy`] that all labs share, of which this host must enforce `pool` and no other;
+    /// the effective settings, as text.
     pub(crate) fn enforce(binary: &Path, place: Place, config: &str, pool: &str) -> Result<(Self, String)> {
         let file = PathBuf::from(place.file("toml"));
         policy::write(&file, &place.tables(config))?;
@@ -83,18 +84,18 @@ impl Guard {
         Ok(Self { binary: binary.to_owned(), place, running })
     }
 
-    /// `evenkeel guard status --json`.
+    /// Output of `evenkeel guard status --json`, parsed.
     pub(crate) fn state(&self) -> Result<Value> {
         let text = self.ask(&["status", "--json"])?;
         serde_json::from_str(&text).context("guard status")
     }
 
-    /// [`ask`] about this agent.
+    /// Asks this agent, see [`ask`].
     pub(crate) fn ask(&self, arguments: &[&str]) -> Result<String> {
         ask(&self.binary, self.place, arguments)
     }
 
-    /// Ends it as systemd does; the result is its log.
+    /// Ends the agent as systemd does; its log.
     pub(crate) fn stop(self) -> Result<String> {
         signal(self.running.id(), libc::SIGTERM);
         let status = self.running.wait(READY_LIMIT)?;
@@ -102,7 +103,7 @@ impl Guard {
         Ok(self.place.said())
     }
 
-    /// Kills it, and its sentinel before if `both`.
+    /// Kills the agent, and with `both` its sentinel before it.
     pub(crate) fn kill(self, both: bool) -> Result<()> {
         if both {
             kill_sentinel(self.running.id())?;
@@ -112,7 +113,7 @@ impl Guard {
     }
 }
 
-/// Kills the sentinel, an agent's first child, and stops the agent, which would start another one.
+/// Kills the sentinel, which is the agent's first child, after stopping the agent, which would start another one.
 pub(crate) fn kill_sentinel(agent: u32) -> Result<()> {
     signal(agent, libc::SIGSTOP);
     let children = std::fs::read_to_string(format!("/proc/{agent}/task/{agent}/children"))?;
@@ -121,12 +122,12 @@ pub(crate) fn kill_sentinel(agent: u32) -> Result<()> {
     Ok(())
 }
 
-/// `evenkeel guard ARGUMENTS --status ADDRESS`.
+/// Output of `evenkeel guard ARGUMENTS --status ADDRESS`.
 pub(crate) fn ask(binary: &Path, place: Place, arguments: &[&str]) -> Result<String> {
     process::output(Command::new(binary).arg("guard").args(arguments).args(["--status", place.status]))
 }
 
-/// `evenkeel guard reset`, with what the journal of a dead agent lists.
+/// Output of `evenkeel guard reset` with the journal of a dead agent.
 pub(crate) fn reset(binary: &Path, place: Place) -> Result<String> {
     process::output(Command::new(binary).args(["guard", "reset", "--journal", &place.journal()]))
 }

@@ -1,4 +1,4 @@
-//! The common base of the sides of labs inside a machine.
+//! The common base of lab code that runs inside a virtual machine.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -12,17 +12,17 @@ use crate::check::steps;
 
 const READY_LIMIT: Duration = Duration::from_secs(60);
 
-/// The `index`-th disk of the machine.
+/// Path of disk number `index` of the machine.
 pub(crate) fn disk(index: usize) -> PathBuf {
     format!("/dev/vd{}", char::from(b'a' + index as u8)).into()
 }
 
-/// Runs a program of the host's to its end.
+/// Runs one of the host's programs to its end; its output.
 pub(crate) fn tool(name: &str, args: &[&str]) -> Result<String> {
     process::output(process::program(name).args(args))
 }
 
-/// Does what a page of the documentation says; the machine is what its reader has.
+/// Does the tutorial on a page of the documentation; the machine is as the reader's would be.
 pub(crate) fn follow_tutorial(name: &str, binary: &Path) -> Result<String> {
     let program = binary.to_str().context("a path in UTF-8")?;
     let stage = Stage { program, instead: &[], prepare: process::tie_to_this_program };
@@ -33,8 +33,8 @@ pub(crate) fn follow_tutorial(name: &str, binary: &Path) -> Result<String> {
     Ok(format!("{commands} commands of docs/guide/{name}.md"))
 }
 
-/// Takes programs over from the host with all they need: while the machine waits for the host, its virtual clock jumps from
-/// timer to timer, and a second may pass while a program is opened.
+/// Copies programs, with all files that they need, from the host into memory: while the machine waits for the host its
+/// virtual clock jumps from timer to timer, so opening a program could take a virtual second.
 pub(crate) fn keep_in_memory(mut files: Vec<PathBuf>) -> Result<()> {
     files.push(std::env::current_exe()?);
     for file in files.clone() {
@@ -52,24 +52,24 @@ pub(crate) fn keep_in_memory(mut files: Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Where server files of the guest live: in its memory, not in the shared directory.
+/// Folder for a server's files: in the guest's memory, not in the shared directory.
 pub(crate) fn work_dir(name: &str) -> PathBuf {
     Path::new("/mnt").join(name)
 }
 
-/// Writes a value to a file of the kernel's.
+/// Writes a value to a file of the kernel, as in sysfs.
 pub(crate) fn put(path: impl AsRef<Path>, value: &str) -> Result<()> {
     let path = path.as_ref();
     std::fs::write(path, value).with_context(|| format!("cannot write {value:?} to {}", path.display()))
 }
 
-/// Sends a child a signal.
+/// Sends a signal to a process.
 pub(crate) fn signal(pid: u32, signal: i32) {
     // SAFETY: kill has no memory effects; the process is a child that has not been reaped.
     unsafe { libc::kill(pid as i32, signal) };
 }
 
-/// Waits until `found` answers.
+/// Waits until `found` returns a value.
 pub(crate) fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> Result<T> {
     let started = Instant::now();
     loop {

@@ -1,5 +1,5 @@
-//! The guest's kernel: fetched from the distribution's packages, unpacked beside the project, never
-//! installed; and the initial file system that starts it.
+//! The guest's kernel: fetched as a package of the distribution, unpacked into the build folder, never installed; and
+//! the initial file system with which it starts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::cpio::Archive;
 use crate::base::packages::{RETRIES, fetch};
 use crate::base::process;
 
-/// The guest's first program.
+/// The script that is the guest's first process.
 const INIT: &str = include_str!("../../../../lab/init");
 
 /// A kernel image with its modules.
@@ -24,7 +24,7 @@ pub(crate) struct Kernel {
     modules: PathBuf,
 }
 
-/// Finds the unpacked kernel in `build`, or fetches it.
+/// The kernel unpacked in `build`; fetches it if there is none.
 pub(crate) fn prepare(build: &Path) -> Result<Kernel> {
     std::fs::create_dir_all(build).with_context(|| format!("cannot make {}", build.display()))?;
     let root = build.join("kernel");
@@ -48,7 +48,7 @@ pub(crate) fn prepare(build: &Path) -> Result<Kernel> {
     find(&root)?.with_context(|| format!("package {package} holds no kernel image with modules"))
 }
 
-/// The statically linked busybox that `init` is written for.
+/// Path of the statically linked busybox that `init` needs.
 pub(crate) fn busybox(build: &Path) -> Result<PathBuf> {
     let root = build.join("busybox");
     let candidates = ["bin/busybox", "usr/bin/busybox"].map(|p| root.join(p));
@@ -59,8 +59,8 @@ pub(crate) fn busybox(build: &Path) -> Result<PathBuf> {
     candidates.into_iter().find(|p| p.exists()).context("package busybox-static holds no busybox")
 }
 
-/// Programs of packages that are too much to ask of a tester's machine, because they start services: fetched with what
-/// they need and the machine lacks, and unpacked. The result is the folder of this name, to be put before the system's.
+/// Fetches and unpacks packages that start services and so should not be installed on a tester's machine, with their
+/// missing dependencies. The folder `name` with their files, to be searched before the system's.
 pub(crate) fn tools(build: &Path, name: &str, packages: &[&str]) -> Result<PathBuf> {
     let root = build.join(name);
     if root.is_dir() {
@@ -90,7 +90,7 @@ pub(crate) fn tools(build: &Path, name: &str, packages: &[&str]) -> Result<PathB
     Ok(root)
 }
 
-/// A script for the guest whose programs are found in such a folder before those of the system.
+/// A script for the guest that finds programs in such a folder before those of the system.
 pub(crate) fn with_tools(tools: &Path, script: &str) -> String {
     let folders = |names: &[&str]| {
         let paths: Vec<String> = names.iter().map(|name| tools.join(name).display().to_string()).collect();
@@ -115,8 +115,8 @@ fn unpack(build: &Path, package: &str, into: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The newest general-purpose kernel among package names: no debug symbols, no cloud or real-time
-/// flavour; of equals the unsigned one, which holds the image itself.
+/// The newest general-purpose kernel among package names: no debug symbols, no cloud or real-time flavour; among equals
+/// the unsigned one, which contains the image itself.
 fn choose(names: &str) -> Option<String> {
     let flavour = |name: &str| {
         let rest = name.strip_prefix("linux-image-")?;
@@ -146,8 +146,8 @@ fn find(root: &Path) -> Result<Option<Kernel>> {
 }
 
 impl Kernel {
-    /// Builds an initial file system with busybox, `init` and the wanted modules with all they need, in
-    /// the order in which they can be inserted; `optional` ones where the kernel has them.
+    /// Builds an initial file system with busybox, `init` and the `wanted` modules with their dependencies, in an order
+    /// in which they can be inserted; `optional` modules only if the kernel has them.
     pub(crate) fn initramfs(&self, busybox: &Path, wanted: &[&str], optional: &[&str], into: &Path) -> Result<()> {
         let index = self.module_files()?;
         let built_in = std::fs::read_to_string(self.modules.join("modules.builtin")).unwrap_or_default();
@@ -187,7 +187,7 @@ impl Kernel {
     }
 }
 
-/// Depth first: what a module depends on comes before it.
+/// Appends a module after its dependencies, depth first.
 fn insert(
     name: &str,
     index: &BTreeMap<String, PathBuf>,
@@ -220,7 +220,7 @@ fn module_name(path: &Path) -> String {
     file.split(".ko").next().unwrap_or_default().replace('-', "_")
 }
 
-/// The kernel's modules as the guest can insert them without tools of its own.
+/// A module's uncompressed bytes, which the guest can insert without tools.
 fn decompress(path: &Path) -> Result<Vec<u8>> {
     let tool = match path.extension().and_then(|e| e.to_str()) {
         Some("ko") => return Ok(std::fs::read(path)?),

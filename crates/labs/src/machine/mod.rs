@@ -1,4 +1,4 @@
-//! Virtual machines, seen from the host (`vm`, and what it boots) and from inside (the rest).
+//! Virtual machines: seen from the host (`vm` and the modules it boots with), and from inside (the other modules).
 
 pub(crate) mod cpio;
 pub(crate) mod devices;

@@ -1,4 +1,4 @@
-//! The host's own systemd in the guest: how it is started, and asked.
+//! The host's own systemd in the guest: starting and asking it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,14 +9,13 @@ use anyhow::{Context, Result};
 
 use crate::base::process::{self, Running};
 
-/// Where distributions have it; no program for people.
+/// Path of systemd in all distributions.
 const SYSTEMD: &str = "/lib/systemd/systemd";
-/// Units of the machine's own.
+/// Folder for the machine's own units.
 pub(crate) const FOLDER: &str = "/etc/systemd/system";
 pub(crate) const GUARD: &str = "evenkeel-guard.service";
 pub(crate) const SERVE: &str = "evenkeel.service";
-/// Units that have no business in a machine without hardware and with the host's files, or take time and are not
-/// needed.
+/// Units that are masked: they need hardware, would change the host's files, or take time and are not needed.
 const MASKED: [&str; 26] = [
     "systemd-tmpfiles-setup.service",
     "systemd-tmpfiles-setup-dev.service",
@@ -45,13 +44,14 @@ const MASKED: [&str; 26] = [
     "lvm2-monitor.service",
     "timers.target",
 ];
-/// Programs that make units of what the host has, at each boot and each reload of systemd, and where they are masked.
+/// Folder of generators, which make units from the host's files at each boot and reload; below, the folder where they
+/// are masked.
 const GENERATORS: [&str; 2] = ["/lib/systemd/system-generators", "/etc/systemd/system-generators"];
-/// Many times what an emulated processor takes.
+/// Longest wait: many times that of an emulated processor.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(200);
 
-/// Makes the guest a machine that systemd starts with nothing but what a lab wants.
+/// Prepares the guest so that systemd starts only the units that a lab needs.
 pub(crate) fn prepare() -> Result<()> {
     for unit in MASKED {
         mask(Path::new(FOLDER), unit)?;
@@ -66,7 +66,7 @@ pub(crate) fn prepare() -> Result<()> {
     write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
 }
 
-/// Hides what systemd would find elsewhere under this name.
+/// Masks a unit or generator of this name that systemd would find in another folder.
 fn mask(folder: &Path, name: impl AsRef<Path>) -> Result<()> {
     std::fs::create_dir_all(folder)?;
     let link = folder.join(name);
@@ -74,7 +74,7 @@ fn mask(folder: &Path, name: impl AsRef<Path>) -> Result<()> {
     Ok(std::os::unix::fs::symlink("/dev/null", link)?)
 }
 
-/// Starts systemd in a process namespace of its own, and waits until it has reached `target`. It ends with the value.
+/// Starts systemd in a process namespace of its own, and waits until it has reached `target`. Dropping the value ends it.
 pub(crate) fn boot(target: &str) -> Result<Running> {
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--mount-proc", "--kill-child", SYSTEMD, "--system", &format!("--unit={target}")]);
@@ -91,19 +91,19 @@ pub(crate) fn write(path: &str, text: &str) -> Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {path}"))
 }
 
-/// Settings of a unit that are the lab's own, in place of the last ones.
+/// Writes the lab's own settings of a unit, in place of earlier ones.
 pub(crate) fn drop_in(unit: &str, text: &str) -> Result<()> {
     named_drop_in(unit, "lab", text)
 }
 
-/// More of them, in a file of their own.
+/// Writes further settings of a unit, to a file of their own.
 pub(crate) fn named_drop_in(unit: &str, name: &str, text: &str) -> Result<()> {
     let folder = format!("{FOLDER}/{unit}.d");
     std::fs::create_dir_all(&folder)?;
     write(&format!("{folder}/{name}.conf"), text)
 }
 
-/// systemd, as it is seen from outside its process namespace.
+/// Process id of systemd outside its process namespace.
 static MANAGER: AtomicU32 = AtomicU32::new(0);
 
 fn first_child(parent: u32) -> Option<u32> {
@@ -111,12 +111,12 @@ fn first_child(parent: u32) -> Option<u32> {
     children.split_whitespace().next()?.parse().ok()
 }
 
-/// Where a file of systemd's own mounts is seen from outside.
+/// Path outside of systemd's mount namespace for a file inside it.
 pub(crate) fn inside(path: &str) -> PathBuf {
     format!("/proc/{}/root{path}", MANAGER.load(Ordering::Relaxed)).into()
 }
 
-/// Runs a program in systemd's namespaces and its root: it answers no process that it cannot see.
+/// Runs a program in systemd's namespaces and root, as systemd does not answer processes that it cannot see.
 pub(crate) fn beside(program: &str, arguments: &[&str]) -> Result<String> {
     let mut command = Command::new("nsenter");
     command.arg(format!("--target={}", MANAGER.load(Ordering::Relaxed))).args(["--pid", "--mount", "--root", program]);
@@ -140,12 +140,12 @@ pub(crate) fn until(what: &str, limit: Duration, holds: impl FnMut() -> Result<b
     process::until(what, [limit, POLL], holds)
 }
 
-/// True if a service is `active (running)`.
+/// True if a service's state is `active (running)`.
 pub(crate) fn is_running(unit: &str) -> Result<bool> {
     Ok(show(unit, "SubState")? == "running")
 }
 
-/// A property of several units by one question: each takes an emulated processor a good part of a second.
+/// A property of several units, in a single call: each call takes an emulated processor a good part of a second.
 pub(crate) fn show_each(units: &[&str], property: &str) -> Result<Vec<String>> {
     let said = systemctl(&[&["show", "-P", property][..], units].concat())?;
     Ok(said.split_whitespace().map(str::to_owned).collect())

@@ -1,4 +1,4 @@
-//! One virtual machine: boot, listen to its console, cut its power.
+//! A virtual machine: booting it, reading its console, cutting its power.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -14,12 +14,12 @@ use super::kernel::{self, Kernel};
 use crate::base::process::Running;
 use crate::base::scratch::Scratch;
 
-/// Where the guest sees the lab's directory of the host.
+/// The lab's directory of the host, as mounted in the guest.
 pub(crate) const SHARE: &str = "/run/lab";
-/// Many times what a boot takes on a busy machine of two cores.
+/// Longest time of a boot: many times that on a busy machine of two cores.
 const BOOT_LIMIT: Duration = Duration::from_secs(150);
 const MODULES: [&str; 8] = ["9pnet_virtio", "9p", "overlay", "virtio_blk", "dm_log_writes", "dm_flakey", "ext4", "nbd"];
-/// Modules of the iSCSI lab, beside those.
+/// Further modules of the iSCSI lab.
 const STORAGE_NETWORK_MODULES: [&str; 14] = [
     "null_blk",
     "dm_mod",
@@ -36,43 +36,43 @@ const STORAGE_NETWORK_MODULES: [&str; 14] = [
     "target_core_iblock",
     "iscsi_target_mod",
 ];
-/// Modules of the lab of services, beside those.
+/// Further modules of the lab of services.
 const SERVICE_MODULES: [&str; 5] = ["veth", "sch_htb", "sch_fq", "sch_ingress", "cls_bpf"];
-/// Modules of the caches lab, beside those.
+/// Further modules of the caches lab.
 const CACHES_MODULES: [&str; 6] = ["null_blk", "dm_mod", "dm_cache", "dm_cache_smq", "dm_writecache", "bcache"];
-/// Modules of the lab of initiators, beside those.
+/// Further modules of the lab of initiators.
 const INITIATOR_MODULES: [&str; 8] =
     ["null_blk", "target_core_mod", "target_core_iblock", "tcm_loop", "sd_mod", "nvme_fabrics", "nvmet", "nvme_loop"];
-/// Modules that some kernels have built in or under another name; ext4 asks for it by its algorithm.
+/// Modules that some kernels have built in or under another name; ext4 needs this one.
 const MODULES_IF_PRESENT: [&str; 1] = ["crc32c_generic"];
-/// Line that `lab/init` prints when the host's programs are usable.
+/// Line that `lab/init` prints when the host's programs can be used.
 const BOOTED: &str = "lab: booted";
-/// Line that `lab/init` prints with the exit status of the command.
+/// Start of the line that `lab/init` prints with the exit status of the command.
 const ENDED: &str = "lab: ended ";
 
-/// How time passes in the machine.
+/// The clock of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Time {
-    /// As outside. Two processors, which take turns.
+    /// Real time; two processors, emulated in turn.
     Real,
-    /// By instructions executed: the load on the host changes nothing of what is measured inside. One processor.
+    /// Time by instructions executed, so that the host's load does not change measurements in the guest; one processor.
     Virtual,
 }
 
-/// Kernel and initial file system, made once for all machines of a run.
+/// Kernel, initial file system and settings, from which machines are booted.
 #[derive(Debug)]
 pub(crate) struct Machine {
     kernel: Kernel,
     initramfs: PathBuf,
     share: PathBuf,
     time: Time,
-    /// True if writes to the first disk stay.
+    /// True if writes to the guest's root go to the first disk and so survive a reboot.
     layer: bool,
     verbose: bool,
     boots: u32,
 }
 
-/// A booted machine.
+/// A running machine.
 pub(crate) struct Guest {
     running: Running,
     lines: Receiver<String>,
@@ -81,12 +81,12 @@ pub(crate) struct Guest {
 }
 
 impl Machine {
-    /// Fetches what is missing into `build`; the guest sees `scratch` as `/run/lab`.
+    /// Fetches missing files into `build`; the guest sees `scratch` as `/run/lab`.
     pub(crate) fn new(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
         Self::make(build, scratch, verbose, "initramfs", &MODULES, Time::Real)
     }
 
-    /// Another one like it, with a shared directory of its own, so that both run side by side.
+    /// A machine with the same settings and a shared directory of its own, so that both can run at the same time.
     pub(crate) fn another(&self, scratch: &Scratch) -> Self {
         let share = scratch.path().to_owned();
         let (kernel, initramfs) = (self.kernel.clone(), self.initramfs.clone());
@@ -94,31 +94,31 @@ impl Machine {
         Self { kernel, initramfs, share, time, layer, verbose, boots: 0 }
     }
 
-    /// With what is written kept on the first disk, an ext4 file system, from one boot to the next.
+    /// A machine that keeps changes of its root on the first disk, an ext4 file system, from one boot to the next.
     pub(crate) fn layered(mut self) -> Self {
         self.layer = true;
         self
     }
 
-    /// The same with network and iSCSI target, in virtual time.
+    /// A machine with network and iSCSI target, in virtual time.
     pub(crate) fn storage_network(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
         let modules = [&MODULES[..], &STORAGE_NETWORK_MODULES].concat();
         Self::make(build, scratch, verbose, "initramfs-iscsi", &modules, Time::Virtual)
     }
 
-    /// The same with what the agent needs to act, in real time, by which systemd judges who hangs.
+    /// A machine with all that the agent controls, in real time, because systemd judges by it which service hangs.
     pub(crate) fn services(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
         let modules = [&MODULES[..], &SERVICE_MODULES].concat();
         Self::make(build, scratch, verbose, "initramfs-services", &modules, Time::Real)
     }
 
-    /// The same with cached devices, in virtual time.
+    /// A machine with cached devices, in virtual time.
     pub(crate) fn caches(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
         let modules = [&MODULES[..], &CACHES_MODULES].concat();
         Self::make(build, scratch, verbose, "initramfs-caches", &modules, Time::Virtual)
     }
 
-    /// The same with the kernel's own initiators and targets, in virtual time.
+    /// A machine with the kernel's own initiators and targets, in virtual time.
     pub(crate) fn initiators(build: &Path, scratch: &Scratch, verbose: bool) -> Result<Self> {
         let modules = [&MODULES[..], &INITIATOR_MODULES].concat();
         Self::make(build, scratch, verbose, "initramfs-initiators", &modules, Time::Virtual)
@@ -135,7 +135,7 @@ impl Machine {
         Ok(Self { kernel, initramfs, share, time, layer: false, verbose, boots: 0 })
     }
 
-    /// Boots and runs `script` in the host's root with the given raw images as `/dev/vda`, `/dev/vdb`, ...
+    /// Boots the machine and runs `script` in the host's root, with the given raw images as `/dev/vda`, `/dev/vdb`, ...
     pub(crate) fn boot(&mut self, script: &str, disks: &[PathBuf]) -> Result<Guest> {
         std::fs::write(self.share.join("command"), script)?;
         let started = Instant::now();
@@ -194,7 +194,7 @@ impl Machine {
 }
 
 impl Guest {
-    /// Reads the console until `wanted` takes a line.
+    /// Reads the console until `wanted` returns a value for a line.
     pub(crate) fn wait_for<T>(&mut self, limit: Duration, mut wanted: impl FnMut(&str) -> Option<T>) -> Result<T> {
         let deadline = Instant::now() + limit;
         let mut last = std::collections::VecDeque::new();
@@ -218,7 +218,7 @@ impl Guest {
         }
     }
 
-    /// Reads the console until the command has ended; `line` sees every line. The status must be 0.
+    /// Reads the console until the command has ended, calling `line` with every line. An exit status other than 0 is an error.
     pub(crate) fn finish(mut self, limit: Duration, mut line: impl FnMut(&str)) -> Result<()> {
         let status = self.wait_for(limit, |text| {
             line(text);
@@ -230,8 +230,8 @@ impl Guest {
         Ok(())
     }
 
-    /// Cuts the power: freezes the processors at whatever they were doing, lets the emulated disks finish
-    /// what they had already accepted, and kills the machine. Nothing in the guest gets a chance to flush.
+    /// Cuts the power: freezes the processors at once, lets the emulated disks finish requests that they have accepted,
+    /// and kills the machine. No process in the guest can flush anything.
     pub(crate) fn cut_power(self) -> Result<()> {
         let mut control = UnixStream::connect(&self.control).context("no control connection to qemu")?;
         control.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -260,7 +260,7 @@ fn read_reply(from: &mut BufReader<impl Read>) -> Result<String> {
     Ok(line)
 }
 
-/// Programs that a machine, and making it, needs.
+/// Programs that are needed to make and run a machine.
 pub(crate) const PROGRAMS: [&str; 13] = [
     "qemu-system-x86_64",
     "dpkg",
@@ -277,7 +277,7 @@ pub(crate) const PROGRAMS: [&str; 13] = [
     "iscsi-perf",
 ];
 
-/// Why no machine can run here, if so.
+/// Reason why no machine can run here; `None` if one can.
 pub(crate) fn missing() -> Option<String> {
     let here = std::env::consts::ARCH;
     (here != "x86_64").then(|| format!("the labs know x86_64 guests only, this machine is {here}"))

@@ -1,4 +1,4 @@
-//! In the guest: dpkg and systemd, asked what became of the package.
+//! In the guest: checks of dpkg and systemd after each change of the package.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,17 +17,17 @@ use crate::machine::services::{
 const ADDRESS: &str = "127.0.0.1:10809";
 const EXPORT: &str = "disk0";
 const SETTINGS: &str = "/etc/evenkeel/evenkeel.toml";
-/// An operator's addition to the settings as they come.
+/// An operator's addition to the settings file of the package.
 const EDIT: &str = "\n[tenants.default]\nweight = 3\n";
 const GUARD_SETTINGS: &str = "/etc/evenkeel/guard.toml";
 const GUARD_EDIT: &str = "\n[pools.lab]\nlatency.target = \"15ms\"\n";
 const DATA: &str = "/var/lib/evenkeel";
 const PIECE: usize = 64 << 10;
-/// Where each step writes, in pieces.
+/// Numbers of the pieces of the volume that the steps write.
 const PLACES: [u64; 3] = [0, 1, 2];
-/// The folders that a package manager or systemd writes to, and where ours would leave files.
+/// Folders that a package manager or systemd writes to, in which files of Evenkeel are searched.
 const SEARCHED: [&str; 6] = ["/etc", "/run", "/usr/bin", "/usr/lib/systemd", "/usr/lib/sysusers.d", "/var/lib"];
-/// Where it would take too long to search, on an emulated processor.
+/// Paths that must not exist, in folders that would take an emulated processor too long to search.
 const ABSENT: [&str; 3] =
     ["/usr/share/doc/evenkeel", "/usr/share/man/man1/evenkeel.1.gz", "/usr/share/bash-completion/completions/evenkeel"];
 
@@ -41,21 +41,21 @@ pub(crate) enum Boot {
 }
 
 type Step = fn(&[PathBuf]) -> Result<String>;
-/// Before the machine is started anew, in this order.
+/// Steps before the machine is rebooted, in order.
 pub(super) const BEFORE: [(&str, Step); 4] = [
     ("it_installs_and_starts_nothing", install),
     ("systemd_and_man_understand_what_is_installed", understood),
     ("enabled_it_serves_its_volume", serve),
     ("an_upgrade_keeps_data_settings_and_what_runs", upgrade),
 ];
-/// And after.
+/// Steps after the reboot, in order.
 pub(super) const REBOOTED: [(&str, Step); 3] = [
     ("after_a_reboot_both_services_are_there_with_their_data", rebooted),
     ("removal_stops_both_and_keeps_data_and_settings", remove),
     ("purged_it_leaves_nothing_but_volumes_and_its_user", purge),
 ];
 
-/// Takes the steps of a boot, with `packages` to install first and to upgrade to.
+/// Takes the steps of a boot; `packages`: the one to install first, and its upgrade.
 pub(crate) fn run(boot: Boot, packages: &[PathBuf], full: bool) -> Result<()> {
     let steps: &[(&str, Step)] = match boot {
         Boot::First => {
@@ -90,8 +90,8 @@ pub(crate) fn run(boot: Boot, packages: &[PathBuf], full: bool) -> Result<()> {
     Ok(())
 }
 
-/// Leaves dpkg the books of the packages that ours depends on: it reads the names of all files of all others each time, which
-/// takes an emulated processor long.
+/// Reduces dpkg's database to the packages that ours depends on: dpkg reads the file names of all packages each time,
+/// which takes an emulated processor long.
 fn forget_others(package: &Path) -> Result<()> {
     const STATUS: &str = "/var/lib/dpkg/status";
     let fields =
@@ -118,7 +118,7 @@ fn dpkg(arguments: &[&str]) -> Result<String> {
     beside("env", &[&command, arguments].concat())
 }
 
-/// `installed`, `config-files` or nothing.
+/// Status of the package: `installed`, `config-files` or empty.
 fn status() -> String {
     beside("dpkg-query", &["-W", "-f", "${db:Status-Status}", "evenkeel"]).unwrap_or_default()
 }
@@ -139,7 +139,7 @@ fn piece(place: u64) -> Vec<u8> {
     (0..PIECE).map(|i| (i as u64).wrapping_mul(31).wrapping_add(place * 7 + 1) as u8).collect()
 }
 
-/// Writes the piece of `place`; with `durable`, flushes.
+/// Writes the piece number `place` of the volume, and flushes it if `durable`.
 fn put(place: u64, durable: bool) -> Result<()> {
     let mut client = Client::connect(ADDRESS, EXPORT, PATIENCE)?;
     client.send(Request::Write, false, 1, place * PIECE as u64, PIECE as u32, &piece(place))?;
@@ -151,7 +151,7 @@ fn put(place: u64, durable: bool) -> Result<()> {
     client.disconnect()
 }
 
-/// Checks that the pieces of all `places` are there.
+/// Checks that the pieces of all these numbers hold what was written.
 fn holds(places: &[u64]) -> Result<()> {
     let mut client = Client::connect(ADDRESS, EXPORT, PATIENCE)?;
     for &place in places {

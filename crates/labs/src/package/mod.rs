@@ -1,4 +1,4 @@
-//! The package in a machine of its own: installed, upgraded while it serves, started anew with the machine, removed, purged.
+//! The package in a machine of its own: installed, upgraded while it serves, kept over a reboot, removed, purged.
 
 pub(crate) mod guest;
 
@@ -16,9 +16,9 @@ use crate::check::steps;
 use crate::machine::vm::{Machine, SHARE};
 
 const LIMIT: Duration = Duration::from_secs(600);
-/// Room for what the guest writes, two programs included; the file has holes.
+/// Size of the sparse file for the guest's changes: room for two versions of the program.
 const LAYER_BYTES: u64 = 2 << 30;
-/// One is installed, the other one is its upgrade.
+/// Version that is installed first, and version of its upgrade.
 const VERSIONS: [&str; 2] = ["0.0.1", "0.0.2"];
 
 /// Runs the lab and reports each step.
@@ -41,8 +41,8 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Both packages, where the guest sees them. The program is without symbols, and nothing is compressed, because the guest's
-/// processors are emulated.
+/// Both packages, at paths of the guest. The program is stripped and the packages are not compressed, because the
+/// guest's processors are emulated.
 fn packages(options: &Options, scratch: &Scratch) -> Result<Vec<PathBuf>> {
     let stripped = scratch.path().join("evenkeel");
     process::output(process::program("strip").arg("-o").arg(&stripped).arg(&options.binary))?;

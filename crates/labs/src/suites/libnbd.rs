@@ -1,4 +1,4 @@
-//! The suite of libnbd: those of its tests that a server can fail.
+//! The suite of libnbd: its tests that depend on the server.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,25 +12,25 @@ use super::server::{Kind, has_ipv6};
 use crate::base::process;
 use crate::base::servers::free_port;
 
-/// The suite itself gives each test no limit; the longest is meant to take ten seconds.
+/// Longest time of a test. The suite has no limit; its longest tests are meant to take ten seconds.
 const LIMIT: Duration = Duration::from_secs(120);
-/// How automake's tests say that they cannot run here.
+/// Exit status with which a test for automake says that it cannot run on this machine.
 const CANNOT_RUN: i32 = 77;
-/// Helpers of the suite that some tests are compiled with.
+/// Source files of the suite's helpers, which some tests are compiled with.
 const HELPERS: [&str; 2] = ["requires.c", "pick-a-port.c"];
-/// The configuration that the suite's `configure` would find.
+/// The header that the suite's `configure` would write.
 const CONFIG: &str = "#define HAVE_GNUTLS 1\n";
 
 /// The compiled tests.
 #[derive(Debug)]
 pub(super) struct Suite {
-    /// Folder in which they run.
+    /// Folder in which the tests run.
     dir: PathBuf,
     source: PathBuf,
 }
 
 impl Suite {
-    /// Compiles the tests, with the server's ports in some of them, as the suite does.
+    /// Compiles the tests; as in the suite, some contain the ports of their servers.
     pub(super) fn build(bench: &Bench<'_>, source: &Path) -> Result<Self> {
         // Some tests look for `../tests/pki`.
         let dir = bench.dir.join("libnbd/tests");
@@ -76,7 +76,7 @@ impl Suite {
             .map(drop)
     }
 
-    /// Runs the tests, each of which starts its server by way of the stand-in.
+    /// Runs the tests; each starts its server through the stand-in for nbdkit.
     pub(super) fn run(&self, bench: &mut Bench<'_>, kind: Kind) -> Result<()> {
         let programs = bench.stand_in(kind)?;
         let names =
@@ -96,7 +96,7 @@ impl Suite {
         Ok(())
     }
 
-    /// Runs those that load the server for ten seconds each, side by side.
+    /// Runs the tests that load the server for ten seconds, all at the same time.
     pub(super) fn run_timed(&self, bench: &mut Bench<'_>, kind: Kind) -> Result<()> {
         let programs = bench.stand_in(kind)?;
         let names: Vec<(String, &str)> = TIMED

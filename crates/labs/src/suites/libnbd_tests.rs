@@ -1,19 +1,19 @@
-//! Which tests of libnbd run, with what, and why others do not.
+//! Tests of libnbd that run, with their settings, and reasons why other tests are skipped.
 
 use super::Skip;
 
 /// A test and how it is compiled.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Test {
-    /// As in the suite.
+    /// Name in the suite.
     pub(super) name: String,
-    /// From the root of the source.
+    /// Path of the source file from the root of the source.
     pub(super) source: String,
-    /// For the compiler's `-D`.
+    /// Definitions for the compiler's option `-D`.
     pub(super) defines: Vec<String>,
 }
 
-/// Tests of one file, in the suite's order.
+/// Tests that consist of one file, in the suite's order.
 pub(super) const PLAIN: [&str; 23] = [
     "errors-connect-twice",
     "errors-not-negotiating",
@@ -43,7 +43,7 @@ pub(super) const PLAIN: [&str; 23] = [
 /// Tests that load the server for ten seconds.
 pub(super) const TIMED: [&str; 3] = ["aio-parallel", "aio-parallel-load", "synch-parallel"];
 
-/// Tests of which the suite makes several of one file; two of them have a port of their own.
+/// Tests that the suite makes from common files; two of them have a port of their own.
 pub(super) fn variants(ports: &[u16; 2]) -> Vec<Test> {
     let mut tests = Vec::new();
     let mut add = |name: &str, source: &str, defines: &[&str]| {
@@ -114,7 +114,7 @@ const SCRIPT: &str = "its server is a script of nbdkit's that behaves in a way o
 const OTHER: &str = "tests what another server has and Evenkeel has not";
 const PSK: &str = "Evenkeel knows clients by certificates, not by shared keys";
 
-/// Tests with a server that do not run.
+/// Tests with a server that are skipped, with the reason.
 pub(super) const SKIPPED: [Skip; 38] = [
     ("errors-multiple-disconnects", SCRIPT),
     ("errors-client-unadvertised-cmd", SCRIPT),

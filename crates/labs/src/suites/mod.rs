@@ -20,10 +20,10 @@ use crate::base::servers;
 use crate::check::run::{Lab, Options};
 use server::Kind;
 
-/// A test that does not run, and why.
+/// A skipped test, and the reason.
 type Skip = (&'static str, &'static str);
 
-/// The facts that the suites share.
+/// State that the suites share.
 struct Bench<'a> {
     lab: &'a mut Lab,
     binary: &'a Path,
@@ -31,9 +31,9 @@ struct Bench<'a> {
     full: bool,
     dir: PathBuf,
     headers: Vec<PathBuf>,
-    /// Of an authority, the server and its client.
+    /// Folder with certificates of an authority, of the server and of its client.
     certificates: PathBuf,
-    /// Of another authority.
+    /// Folder with certificates of another authority, which the server does not trust.
     strangers: PathBuf,
 }
 
@@ -49,7 +49,7 @@ impl Bench<'_> {
         }
     }
 
-    /// Counts a check as skipped, in the way of the tests.
+    /// Counts a check as skipped, with a line as tests print it.
     fn skip(&mut self, name: &str, reason: &str) {
         if !self.wants(name) {
             return;
@@ -67,7 +67,7 @@ impl Bench<'_> {
         println!("test lab::{}::{name} ... ok", self.lab.name);
     }
 
-    /// The compiler, for code of others, with the headers of what it is linked with.
+    /// A command of the compiler for the suites' code, with the folders of the headers that it needs.
     fn compiler(&self) -> Command {
         let mut cc = process::program("cc");
         cc.args(["-O1", "-w"]);
@@ -77,7 +77,7 @@ impl Bench<'_> {
         cc
     }
 
-    /// A folder with a program called nbdkit, which is this one.
+    /// A folder with a program `nbdkit` that is this program.
     fn stand_in(&self, kind: Kind) -> Result<PathBuf> {
         let dir = self.dir.join(format!("stand-in-{}", kind.name()));
         std::fs::create_dir_all(&dir)?;
@@ -93,13 +93,13 @@ impl Bench<'_> {
     }
 }
 
-/// Why the lab cannot run here, if so.
+/// Reason why the lab cannot run on this machine; `None` if it can.
 pub(super) fn missing() -> Option<String> {
     let apt = ["apt-get", "dpkg"].iter().all(|name| process::find_program(name).is_some());
     (!apt).then(|| "the suites come from the archives of Debian and Ubuntu".to_owned())
 }
 
-/// Runs the lab.
+/// Runs the lab and reports each check.
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     let scratch = Scratch::kept_if(options.keep, "suites")?;
     std::fs::create_dir_all(&options.build)?;

@@ -1,4 +1,4 @@
-//! The suite of nbd: its own test client, in the modes that fit any server.
+//! The suite of nbd: its test client, in the modes that work with any server.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,11 +11,11 @@ use crate::base::process;
 use crate::base::servers::{EXPORT, free_port};
 
 const SMALL: u64 = 4 << 20;
-/// As the suite has it for its logs of requests.
+/// Size of the volume, as in the suite, for its logs of requests.
 const LARGE: u64 = 50 << 20;
-/// Far above what the slowest takes.
+/// Longest time of a test: far above that of the slowest.
 const LIMIT: Duration = Duration::from_secs(300);
-/// The configuration that nbd's `configure` would find; the sizes are those of every Linux with 64 bits.
+/// The header that nbd's `configure` would write; its sizes are those of every 64-bit Linux.
 const CONFIG: &str = "\
 #define HAVE_GNUTLS 1
 #define HAVE_FDATASYNC 1
@@ -35,25 +35,25 @@ enum With {
     Nothing,
     ReadOnly,
     Unix,
-    /// Lists exports by nbd's client first.
+    /// Lists exports with nbd's client first.
     List,
     Tls,
-    /// With a certificate that the server does not trust.
+    /// Uses a certificate that the server does not trust.
     WrongCertificate,
 }
 
 struct Test {
-    /// As in the suite.
+    /// Name in the suite.
     name: &'static str,
     options: &'static [&'static str],
-    /// A log of requests to replay.
+    /// Log of requests that the client replays.
     log: Option<&'static str>,
     with: With,
 }
 
 impl Test {
-    /// True if it belongs to the short run: the large log moves 6 GB, and each engine and kind of volume meets it once;
-    /// encrypted it takes several times as long.
+    /// True if the test belongs to the short run. The large log moves 6 GB, so each engine and each storage gets it
+    /// once, and only unencrypted, which is several times as fast.
     fn is_short(&self, kind: Kind) -> bool {
         self.log != HUGE || (self.with != With::Tls && Kind::PAIRED.contains(&kind))
     }
@@ -82,7 +82,7 @@ const TESTS: [Test; 13] = [
     test("tlswrongcert", &["-F"], None, With::WrongCertificate),
 ];
 
-/// Tests of the suite that do not run.
+/// Tests of the suite that are skipped, with the reason.
 pub(super) const SKIPPED: [Skip; 6] = [
     ("cfgmulti", "cfg1 on two exports of nbd-server's configuration"),
     ("cfgnew", "cfg1 with another form of nbd-server's configuration"),
@@ -92,7 +92,7 @@ pub(super) const SKIPPED: [Skip; 6] = [
     ("inetd", "starts nbd-server itself, on its standard input"),
 ];
 
-/// The compiled client and what it reads.
+/// The compiled client, with its input files.
 #[derive(Debug)]
 pub(super) struct Suite {
     program: PathBuf,

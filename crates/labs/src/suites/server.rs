@@ -1,4 +1,4 @@
-//! A server of a suite: one volume, as the suite wants it.
+//! A server for a suite of tests: one volume with the settings that the suite needs.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use crate::base::client::{self, Client};
 use crate::base::process::{self, Running};
 use crate::base::servers::{self, EXPORT, START_LIMIT};
 
-/// The file of a volume that has none of the client.
+/// Name of the image file of a volume, unless the client provides a file.
 const IMAGE: &str = "disk0.img";
-/// The bytes of one write of the pattern.
+/// Bytes of one write of the pattern.
 const PIECE: usize = 1 << 20;
 
 /// How a volume is kept and served.
@@ -35,27 +35,27 @@ impl Kind {
         Self { epoll: true, memory: false },
     ];
 
-    /// Each engine and each kind of volume once.
+    /// The kinds that cover each engine and each storage once.
     pub(super) const PAIRED: [Self; 2] = [Self::ALL[0], Self::ALL[1]];
 
-    /// For names of checks.
+    /// Its name in names of checks.
     pub(super) fn name(self) -> String {
         let engine = if self.epoll { "epoll" } else { "default" };
         format!("{engine}_{}", if self.memory { "memory" } else { "file" })
     }
 }
 
-/// The volume and where it is served.
+/// The volume, and the address on which it is served.
 #[derive(Debug, Clone)]
 pub(super) struct Setup {
     pub(super) kind: Kind,
     pub(super) size: u64,
     pub(super) read_only: bool,
-    /// A file of the client instead of a volume of the server's.
+    /// A file that the client provides as the volume; `None`: the server has its own.
     pub(super) file: Option<PathBuf>,
-    /// Folder of certificates, with which every client by TCP must use TLS.
+    /// Folder of certificates; with it every client over TCP must use TLS.
     pub(super) certificates: Option<PathBuf>,
-    /// By Unix socket: the same, too.
+    /// True if clients over a Unix socket must use TLS, too.
     pub(super) always_tls: bool,
     pub(super) unix: Option<PathBuf>,
     pub(super) port: Option<u16>,
@@ -66,7 +66,7 @@ impl Setup {
         Self { kind, size, read_only: false, file: None, certificates: None, always_tls: false, unix: None, port: None }
     }
 
-    /// Writes the configuration into `dir`; the command that serves it.
+    /// Writes the configuration into `dir`; the command that starts the server.
     pub(super) fn command(&self, binary: &Path, dir: &Path) -> Result<Command> {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         let config = dir.join("evenkeel.toml");
@@ -114,7 +114,7 @@ impl Setup {
         servers::start_and_reach(dir, "server", &mut self.command(binary, dir)?, || self.wait(dir))
     }
 
-    /// Waits until it answers: an NBD client where none needs TLS, otherwise a connection.
+    /// Waits until the server answers: an NBD client if TLS is not required, otherwise a connection.
     fn wait(&self, dir: &Path) -> Result<()> {
         let plain = |unix: &Path| unix.display().to_string();
         let address = match (&self.unix, self.port) {
@@ -134,7 +134,7 @@ impl Setup {
         servers::reach(&address, EXPORT)
     }
 
-    /// Fills the volume with the pattern of nbdkit's plugin of that name: each 8 bytes hold their own offset, big-endian.
+    /// Fills the volume with the pattern of nbdkit's plugin `pattern`: each 8 bytes hold their own offset, big-endian.
     pub(super) fn fill_with_pattern(&self) -> Result<()> {
         let path = self.unix.as_ref().context("the pattern is written by a Unix socket")?;
         let mut client = Client::connect(&path.display().to_string(), EXPORT, START_LIMIT)?;
@@ -147,7 +147,7 @@ impl Setup {
     }
 }
 
-/// True if this machine has its own address of IPv6.
+/// True if this machine has an IPv6 loopback address.
 pub(super) fn has_ipv6() -> bool {
     std::net::TcpListener::bind("[::1]:0").is_ok()
 }

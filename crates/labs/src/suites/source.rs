@@ -1,5 +1,5 @@
-//! Sources of the suites and headers that they are compiled with: fetched from the distribution's archive, verified by apt,
-//! unpacked beside the project, never installed.
+//! Sources of the suites, and headers for compiling them: fetched from the distribution's archive, verified by apt,
+//! unpacked into the build folder, never installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,19 +9,19 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::base::packages::{RETRIES, fetch};
 use crate::base::process;
 
-/// The release of Debian that nbd's source comes from, whatever release the machine has: its client needs no library of nbd,
-/// and so is the same one everywhere. Not from Debian 12: its index names `nbd_3.24.orig.tar.gz`, for which the archive
-/// answered 404 in November 2026.
+/// Debian release from which nbd's source comes on every machine: its client needs no library of nbd, so one version
+/// fits all. Not from Debian 12: its index names `nbd_3.24.orig.tar.gz`, for which the archive answered 404 in November
+/// 2026.
 const DEBIAN_OF_NBD: &str = "trixie";
-/// Packages with the headers of what the suites are linked with.
+/// Packages with headers of the libraries that the suites are linked with.
 const HEADERS: [&str; 3] = ["libglib2.0-dev", "libgnutls28-dev", "libnbd-dev"];
-/// Where Debian and Ubuntu keep the keys of their archives.
+/// Files with the keys of Debian's and Ubuntu's archives.
 const KEYS: [(&str, &str); 2] = [
     ("Debian", "/usr/share/keyrings/debian-archive-keyring.gpg"),
     ("Ubuntu", "/usr/share/keyrings/ubuntu-archive-keyring.gpg"),
 ];
 
-/// An archive that the machine has packages from.
+/// An archive from which the machine gets packages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Archive {
     uri: String,
@@ -79,7 +79,7 @@ pub(super) fn source(build: &Path, package: &str) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// Folders to be searched for headers, in this order.
+/// Folders to be searched for headers, in order.
 pub(super) fn headers(build: &Path) -> Result<Vec<PathBuf>> {
     let root = build.join("suites-headers");
     if !root.is_dir() {
@@ -119,7 +119,7 @@ fn archive() -> Result<Archive> {
     choose(&targets).context("apt knows no archive of Debian or Ubuntu; run `apt-get update` once as root")
 }
 
-/// The archive with the release itself: the shortest codename, because those of updates have it and more.
+/// The archive of the release itself: the one with the shortest codename, as codenames of updates extend it.
 fn choose(targets: &str) -> Option<Archive> {
     let target = |line: &str| {
         let mut fields = line.split('|');
@@ -140,7 +140,7 @@ fn line(archive: &Archive, release: &str) -> Result<String> {
     Ok(format!("deb-src [signed-by={keys}] {} {release} {components}\n", archive.uri))
 }
 
-/// True if it is the upstream source, and no signature of it.
+/// True for a tarball of the upstream source, not for its signature.
 fn is_tarball(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.contains(".orig.tar.") && !name.ends_with(".asc")

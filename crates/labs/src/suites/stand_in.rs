@@ -1,7 +1,6 @@
-//! A program in place of nbdkit, for tests that start their server themselves: it reads nbdkit's options and starts Evenkeel.
+//! A program in place of nbdkit, for tests that start their server themselves: it parses nbdkit's options and starts Evenkeel.
 //!
-//! What nbdkit does and Evenkeel does not (plugins that are scripts, filters) is an error here, so that no test passes by
-//! accident.
+//! A feature of nbdkit that Evenkeel does not have (script plugins, filters) is an error, so that no test passes by accident.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,9 +18,9 @@ use anyhow::{Context, Result, bail, ensure};
 use super::server::{Kind, Setup};
 use crate::base::process::Running;
 
-/// Size of a volume for which a test names none: nbdkit's own default has no bytes, and Evenkeel has no such volume.
+/// Size of a volume if a test gives none: nbdkit's default is zero bytes, and Evenkeel has no such volume.
 const SIZE: u64 = 1 << 20;
-/// A socket of systemd's protocol arrives in this variable.
+/// Environment variable for a socket passed by systemd's protocol.
 const ACTIVATION: &str = "LISTEN_FDS";
 
 /// How the lab calls it; the rest is nbdkit's command line.
@@ -38,15 +37,15 @@ pub(crate) struct Options {
     words: Vec<String>,
 }
 
-/// The requests of nbdkit's command line.
+/// The requests in a command line of nbdkit.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted {
-    /// Serve one client on standard input and output.
+    /// True to serve one client on standard input and output.
     single: bool,
     read_only: bool,
     tls: bool,
     exit_with_parent: bool,
-    /// Print a version and end.
+    /// True to print a version and end.
     version: bool,
     certificates: Option<PathBuf>,
     unix: Option<PathBuf>,
@@ -107,7 +106,7 @@ impl Wanted {
     }
 }
 
-/// A size as nbdkit reads it.
+/// Parses a size in nbdkit's syntax.
 fn bytes(text: &str) -> Result<u64> {
     let (number, unit) = match text.trim_end_matches(['m', 'M']) {
         number if number.len() < text.len() => (number, 1 << 20),
@@ -116,7 +115,7 @@ fn bytes(text: &str) -> Result<u64> {
     Ok(number.parse::<u64>().with_context(|| format!("{text} is no size"))? * unit)
 }
 
-/// Does what nbdkit would.
+/// Does what the command line asks nbdkit to do.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let Options { binary, dir, kind, words } = options;
     let wanted = Wanted::read(words)?;
@@ -166,7 +165,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// Carries bytes between the client's socket, which is standard input and output, and the server.
+/// Relays bytes between the client's socket, which is standard input and output, and the server.
 fn relay(socket: &Path) -> Result<()> {
     // SAFETY: nothing else in this program uses the descriptor.
     let client = unsafe { UnixStream::from_raw_fd(0) };
@@ -182,7 +181,7 @@ fn relay(socket: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the server's end: the test ends it with this program.
+/// Waits until the server ends; the test ends it together with this program.
 fn wait(mut server: Running) -> Result<()> {
     while server.ended()?.is_none() {
         thread::sleep(Duration::from_millis(50));

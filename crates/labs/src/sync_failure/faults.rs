@@ -1,4 +1,4 @@
-//! Devices that fail, recover and vanish, and what the kernel makes of it.
+//! Devices that fail, recover and vanish, and the kernel's own behaviour with them.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -13,11 +13,10 @@ use super::{Check, GONE, OTHER, SLICES, SUBJECTS, VOLUME_SECTORS};
 use crate::base::process;
 use crate::machine::guest::tool;
 
-/// How long a disk may take to come back.
+/// Longest time until a disk is back.
 const PLUG_LIMIT: Duration = Duration::from_secs(60);
 
-/// The device under all slices but those of [`OTHER`]: a plain mapping, or one on which every read, write and
-/// flush fails.
+/// The device under all slices but those of [`OTHER`]: a plain mapping, or one on which every request fails.
 pub(super) struct Faulty;
 
 impl Faulty {
@@ -46,17 +45,17 @@ impl Faulty {
         format!("0 {} linear /dev/vda 0", Self::SECTORS)
     }
 
-    /// Every request fails from here on.
+    /// Makes every request fail from now on.
     pub(super) fn fail() -> Result<()> {
         Self::load(&format!("0 {} flakey /dev/vda 0 0 1", Self::SECTORS))
     }
 
-    /// All is well again.
+    /// Makes requests succeed again.
     pub(super) fn repair() -> Result<()> {
         Self::load(&Self::working())
     }
 
-    /// Replaces the table without writing back what is in the page cache, which would save it.
+    /// Replaces the table without writing back the page cache, which would save the data.
     fn load(table: &str) -> Result<()> {
         tool("dmsetup", &["load", "faulty", "--table", table])?;
         tool("dmsetup", &["resume", "--noudevsync", "--noflush", "--nolockfs", "faulty"])?;
@@ -64,8 +63,8 @@ impl Faulty {
     }
 }
 
-/// Writes a device's dirty pages back, as the kernel does by itself after a while, and says whether that worked.
-/// The failure remains to be reported to those that have opened the device before.
+/// Writes a device's dirty pages back, as the kernel does after some time; true if that succeeded. A failure is still
+/// reported to processes that opened the device before.
 pub(super) fn write_back(device: &Path) -> Result<bool> {
     let file = File::open(device)?;
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
@@ -73,7 +72,7 @@ pub(super) fn write_back(device: &Path) -> Result<bool> {
     Ok(unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, flags) } == 0)
 }
 
-/// Takes a disk out of the machine.
+/// Removes a disk from the machine.
 pub(super) fn unplug(device: &Path) -> Result<()> {
     let name = device.file_name().context("a disk has a name")?.to_string_lossy().into_owned();
     let virtio = std::fs::canonicalize(format!("/sys/block/{name}/device"))?;
@@ -83,7 +82,7 @@ pub(super) fn unplug(device: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts all unplugged disks back; they get their old names if no one uses those any longer.
+/// Restores all unplugged disks; they get their old names if these are free.
 pub(super) fn plug_in() -> Result<()> {
     std::fs::write("/sys/bus/pci/rescan", "1")?;
     process::until("all disks", [PLUG_LIMIT, Duration::from_millis(20)], || {
@@ -92,11 +91,11 @@ pub(super) fn plug_in() -> Result<()> {
     .map(drop)
 }
 
-/// A page that O_DIRECT can use.
+/// A page-aligned buffer, as O_DIRECT needs.
 #[repr(align(4096))]
 struct Page([u8; BLOCK]);
 
-/// The kernel's answer about a lost write when no program remembers for it.
+/// The kernel's own answers about a lost write, without a server that remembers it.
 pub(super) struct Kernel {
     file: File,
     device: PathBuf,
@@ -131,7 +130,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// After a failed sync a good one, although what went through the page cache is not on the device.
+    /// Checks that after a failed sync the next one succeeds, although data of the page cache is not on the device.
     pub(super) fn when_repaired(&self) -> Result<Check> {
         let mut check = Check::default();
         let first = self.failing.as_ref().context("a first sync")?;

@@ -1,4 +1,4 @@
-//! The side of the lab inside the machine.
+//! The part of the lab in the virtual machine.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::{CHECKS, CONTROLS, Check, FAULTY, RESTART, SUBJECTS, stale};
 use crate::base::servers::{self, Address, Server, Setup, Storage};
 use crate::machine::guest::work_dir;
 
-/// nbdkit passes on what the kernel says: the same questions must find it out.
+/// Checks that nbdkit, which passes on the kernel's answers, is found to forget a failure by the same questions.
 fn forgetful(flushing: &Flushing) -> Check {
     let mut check = Check::default();
     check.expect(flushing.failing.first().is_some_and(|a| *a != 0), "its first FLUSH did not fail");
@@ -19,7 +19,7 @@ fn forgetful(flushing: &Flushing) -> Check {
     check
 }
 
-/// All servers at once, because they share the moments at which the device fails and recovers.
+/// Takes all servers through the phases together, because they share the device that fails and recovers.
 pub(crate) fn run(binary: &Path) -> Result<()> {
     let mut slices: Vec<String> = SUBJECTS.iter().flat_map(|s| FAULTY.map(|v| s.slice(v))).collect();
     slices.extend(["kernel-buffered", "kernel-direct", "nbdkit", "file"].map(str::to_owned));

@@ -24,9 +24,9 @@ use crate::check::steps;
 use crate::machine::vm::Machine;
 
 const LIMIT: Duration = Duration::from_secs(400);
-/// Size of a volume.
+/// Size of a volume, in sectors.
 const VOLUME_SECTORS: u64 = 8 << 11;
-/// `/dev/vda` has room for this many volumes.
+/// Number of volumes for which `/dev/vda` has room.
 const SLICES: u64 = 40;
 /// Checks that every server must pass.
 const CHECKS: [&str; 6] = [
@@ -37,13 +37,13 @@ const CHECKS: [&str; 6] = [
     "vanished_device_hurts_no_other",
     "restart_serves_what_was_flushed",
 ];
-/// The check of a volume that is a file.
+/// The check of a subject whose volume is a file.
 const RESTART: &str = "what_is_read_after_a_restart_stays";
-/// Negative controls.
+/// Negative controls: checks that show that the lab detects a failure.
 const CONTROLS: [&str; 3] =
     ["kernel_forgets_a_failed_sync_buffered", "kernel_forgets_a_failed_sync_direct", "a_server_that_forgets_is_caught"];
 
-/// How a server reaches its devices.
+/// A server, and how it accesses its devices.
 #[derive(Debug, Clone, Copy)]
 struct Subject {
     engine: &'static str,
@@ -64,11 +64,11 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Volumes on the device that fails and works again.
+/// Names of the volumes on the device that fails and works again.
 const FAULTY: [&str; 4] = ["flush", "fua", "background", "plain"];
-/// The volume on a device of its own that vanishes.
+/// Name of the volume on a device that vanishes.
 const GONE: &str = "gone";
-/// The volume on a device that never fails.
+/// Name of the volume on a device that never fails.
 const OTHER: &str = "other";
 
 impl Subject {
@@ -88,7 +88,7 @@ impl Subject {
         format!("{self}-{volume}")
     }
 
-    /// Different for every subject and volume, so that no device can be taken for another.
+    /// Generation of the data, different for every subject and volume, so that devices cannot be confused.
     fn generation(self, volume: &str) -> u64 {
         let number = FAULTY.iter().chain(&[GONE, OTHER]).position(|v| *v == volume).unwrap_or(9);
         100 * (self.index + 1) + 10 * number as u64
@@ -110,7 +110,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<()> {
     steps::report(lab, guest, LIMIT, SUBJECTS.len() * CHECKS.len() + 1 + CONTROLS.len())
 }
 
-/// The observations of one check.
+/// Observations of one check.
 #[derive(Debug, Default)]
 struct Check {
     observed: u32,
@@ -125,7 +125,7 @@ impl Check {
         }
     }
 
-    /// An answer of the server: 0 or the protocol's number of an error.
+    /// Records an answer of the server, 0 or an error number of the protocol, and the wanted one.
     fn answer(&mut self, got: u32, wanted: u32, what: impl fmt::Display) {
         self.expect(got == wanted, format_args!("{what}: answered with {got}, should be {wanted}"));
     }

@@ -10,25 +10,25 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::base::client::{Client, Command, Refused};
 use crate::check::pattern::{self, Content, SECTOR};
 
-/// How long a server may take to start on an emulated processor.
+/// Longest time until a server on an emulated processor answers.
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 /// Unit of the lab's writes in bytes: a page, which the page cache takes without reading it first.
 pub(super) const BLOCK: usize = 4096;
 /// Protocol number of an I/O error.
 pub(super) const EIO: u32 = 5;
 
-/// Written and flushed while all was well.
+/// Number of the first block that is written and flushed before the failure.
 pub(super) const KEPT: u64 = 0;
-/// Written, acknowledged, and not flushed when the device fails.
+/// Number of the first block that is written and acknowledged, but not flushed, before the failure.
 pub(super) const LOST: u64 = 16;
-/// The blocks that the load writes to.
+/// Numbers of the blocks that the load writes.
 const LOAD: std::ops::Range<u64> = 64..320;
-/// Never touched before, and far from what read-ahead brings in.
+/// Number of a block that is not used before, and far from blocks that read-ahead loads.
 pub(super) const UNTOUCHED: u64 = 1024;
-/// Blocks written at [`KEPT`] and at [`LOST`].
+/// Number of blocks written at [`KEPT`] and at [`LOST`].
 pub(super) const BLOCKS: u64 = 16;
 
-/// 0, or the number of the error that the server answered with. An error if the connection is lost.
+/// The server's answer: 0, or the error's number. An error if the connection is lost.
 pub(super) fn answer(result: Result<()>) -> Result<u32> {
     match result {
         Ok(()) => Ok(0),
@@ -52,7 +52,7 @@ pub(super) fn write(client: &mut Client, number: u64, generation: u64, fua: bool
     answer(client.receive().map(drop))
 }
 
-/// A write of one sector, for which the page cache has to read first.
+/// Writes one sector of block `number`, for which the page cache must read the block first.
 pub(super) fn write_sector(client: &mut Client, number: u64, generation: u64) -> Result<u32> {
     let at = number * BLOCK as u64;
     client.send(Command::Write, false, number, at, SECTOR as u32, &block(number, generation)[..SECTOR])?;
@@ -68,7 +68,7 @@ pub(super) fn flush(client: &mut Client) -> Result<u32> {
     answer(client.receive().map(drop))
 }
 
-/// The content of a block: one generation in all sectors, or not.
+/// The content of block `number`: corrupt unless all its sectors have one generation.
 pub(super) fn content(client: &mut Client, number: u64) -> Result<Content> {
     let mut data = vec![0; BLOCK];
     client.read(number * BLOCK as u64, &mut data)?;
@@ -78,7 +78,7 @@ pub(super) fn content(client: &mut Client, number: u64) -> Result<Content> {
     Ok(if sectors.all(|s| s == one) { one } else { Content::Corrupt })
 }
 
-/// Writes [`KEPT`] and makes it durable.
+/// Writes the blocks at [`KEPT`] and flushes them.
 pub(super) fn keep(client: &mut Client, generation: u64) -> Result<()> {
     for number in KEPT..KEPT + BLOCKS {
         ensure!(write(client, number, generation, false)? == 0, "a write to a good device failed");
@@ -87,7 +87,7 @@ pub(super) fn keep(client: &mut Client, generation: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes [`LOST`], gets the answer that it is written, and does not make it durable.
+/// Writes the blocks at [`LOST`] without flushing them.
 pub(super) fn lose(client: &mut Client, generation: u64) -> Result<()> {
     for number in LOST..LOST + BLOCKS {
         ensure!(write(client, number, generation + 1, false)? == 0, "a write was refused");
@@ -95,7 +95,7 @@ pub(super) fn lose(client: &mut Client, generation: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes on a connection of its own until told to stop.
+/// A thread that writes on a connection of its own until it is stopped.
 pub(super) struct Load {
     stop: Arc<AtomicBool>,
     refused: Arc<AtomicU64>,
@@ -124,14 +124,14 @@ impl Load {
         Ok(Self { stop, refused, thread })
     }
 
-    /// Returns when the load has met the failure, or has ended.
+    /// Waits until a write of the load has failed, or the load has ended.
     pub(super) fn wait_until_refused(&self) {
         while self.refused.load(Ordering::Relaxed) == 0 && !self.thread.is_finished() {
             thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// How many writes were refused, and the answer to one more.
+    /// Stops the load; the number of failed writes, and the answer to one more write.
     pub(super) fn finish(self) -> Result<(u64, u32)> {
         self.stop.store(true, Ordering::Relaxed);
         let last = self.thread.join().map_err(|_| anyhow::anyhow!("the load panicked"))?.context("the load")?;
@@ -139,14 +139,14 @@ impl Load {
     }
 }
 
-/// Acknowledged writes are lost and several connections flush; the same for every kind of server.
+/// Acknowledged writes that are lost, and several connections that flush; the same steps for every kind of server.
 pub(super) struct Flushing {
     address: String,
     export: String,
     generation: u64,
     pub(super) clients: Vec<Client>,
     pub(super) load: Option<Load>,
-    /// Answers to FLUSH while the device fails, and when it works again.
+    /// Answers to FLUSH while the device fails; below, when it works again.
     pub(super) failing: Vec<u32>,
     pub(super) repaired: Vec<u32>,
 }
@@ -160,12 +160,12 @@ impl Flushing {
         Ok(Self { address, export, generation, clients, load, failing: vec![], repaired: vec![] })
     }
 
-    /// Writes what no flush has covered yet.
+    /// Writes blocks that no flush covers.
     pub(super) fn lose(&mut self) -> Result<()> {
         lose(&mut self.clients[0], self.generation)
     }
 
-    /// The one that wrote, another one, and one that comes later.
+    /// Flushes on three connections: the one that wrote, another one, and a new one.
     pub(super) fn while_failing(&mut self) -> Result<()> {
         for client in &mut self.clients {
             self.failing.push(flush(client)?);
@@ -176,7 +176,7 @@ impl Flushing {
         Ok(())
     }
 
-    /// The same three and one more, each twice.
+    /// Flushes twice on each of these connections, and on a new one.
     pub(super) fn when_repaired(&mut self) -> Result<(u64, u32)> {
         self.clients.push(connect(&self.address, &self.export)?);
         for client in &mut self.clients {

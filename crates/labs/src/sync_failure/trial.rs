@@ -19,9 +19,9 @@ use crate::base::servers;
 use crate::check::pattern::Content;
 use crate::machine::guest::work_dir;
 
-/// How long a graceful stop, or an answer of the status page, may take.
+/// Longest time of a graceful stop, or of an answer of the status API.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Connections that flush at the same moment.
+/// Number of connections that flush at the same moment.
 pub(super) const CROWD: usize = 8;
 
 /// A server with its volumes on all devices.
@@ -35,7 +35,7 @@ pub(super) struct Trial {
     live: Option<Live>,
 }
 
-/// Connections of a trial.
+/// The running server and connections of a trial.
 struct Live {
     flushing: Flushing,
     fua: Vec<Client>,
@@ -92,7 +92,7 @@ impl Trial {
         &mut self.checks[index]
     }
 
-    /// The error of a volume as `/api/v1/state` shows it.
+    /// The error of a volume in `/api/v1/state`.
     fn shown_error(&self, volume: &str) -> Result<Option<String>> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port()))?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -111,7 +111,7 @@ impl Trial {
         Ok(self.running.as_mut().context("a server")?.ended()?.is_none())
     }
 
-    /// All is well: writes what is to be kept, and what is to be lost.
+    /// Before the failure: writes the data to be kept, and the data to be lost.
     pub(super) fn begin(&mut self) -> Result<()> {
         self.start()?;
         let (address, subject) = (self.address.clone(), self.subject);
@@ -139,14 +139,14 @@ impl Trial {
         Ok(())
     }
 
-    /// Writes what is to be lost: around the page cache while the device can take it, through the cache when
-    /// the device has failed already, so that the kernel cannot have saved it by writing back early.
+    /// Writes the data to be lost: past the page cache while the device works, through the cache when it has failed
+    /// already, so that the kernel cannot have saved the data by early write-back.
     fn lose(live: &mut Live, subject: Subject) -> Result<()> {
         live.flushing.lose()?;
         lose(&mut live.background[0], subject.generation("background"))
     }
 
-    /// The device fails.
+    /// Checks while the device fails.
     pub(super) fn while_failing(&mut self) -> Result<()> {
         let subject = self.subject;
         let mut live = self.live.take().context("connections")?;
@@ -181,7 +181,7 @@ impl Trial {
         Ok(())
     }
 
-    /// The device works again.
+    /// Checks after the device works again.
     pub(super) fn when_repaired(&mut self) -> Result<()> {
         let (subject, address) = (self.subject, self.address.clone());
         let mut live = self.live.take().context("connections")?;
@@ -242,7 +242,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Everything works on the volume that no failure concerns.
+    /// Checks that everything works on the volume without a failure.
     fn use_other(&mut self, client: &mut Client, when: &str) -> Result<()> {
         let mut answers = vec![write(client, LOST, 1, false)?, write(client, LOST + 1, 1, true)?, flush(client)?];
         let mut late = connect(&self.address, OTHER)?;
@@ -258,7 +258,7 @@ impl Trial {
         Ok(())
     }
 
-    /// The device of one volume goes away.
+    /// Checks when the device of one volume vanishes.
     pub(super) fn vanish(&mut self) -> Result<()> {
         let (subject, address) = (self.subject, self.address.clone());
         let mut live = self.live.take().context("connections")?;
@@ -281,7 +281,7 @@ impl Trial {
         self.use_other(&mut live.other, "beside a vanished device")
     }
 
-    /// Stops; connections have ended before.
+    /// Stops the server, after the connections have ended.
     pub(super) fn stop(&mut self) -> Result<()> {
         let alive = self.alive()?;
         let running = self.running.take().context("a server")?;
@@ -297,7 +297,7 @@ impl Trial {
         Ok(())
     }
 
-    /// A new server on good devices.
+    /// Checks a new server on working devices.
     pub(super) fn restarted(&mut self) -> Result<()> {
         self.start()?;
         let subject = self.subject;
@@ -330,7 +330,7 @@ impl Trial {
         Ok(())
     }
 
-    /// Runs a phase. One that breaks off fails all checks of this server, and what follows is left out.
+    /// Runs a phase. A phase that breaks off fails all checks of this server, and later phases are left out.
     pub(super) fn phase(&mut self, name: &str, body: impl FnOnce(&mut Self) -> Result<()>) {
         if self.checks.iter().any(|c| c.wrong.iter().any(|w| w.starts_with(BROKEN_OFF))) {
             return;
@@ -346,5 +346,5 @@ impl Trial {
     }
 }
 
-/// Begins the reason of a phase that could not be carried out.
+/// Start of the reason why a phase could not be completed.
 const BROKEN_OFF: &str = "broken off";

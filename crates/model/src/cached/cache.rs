@@ -1,4 +1,4 @@
-//! Which blocks are on the fast device: least recently used goes first.
+//! The blocks that are on the fast device, with replacement of the least recently used one.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -13,20 +13,20 @@ struct Slot {
     block: u64,
     newer: u32,
     older: u32,
-    /// True if the slow device does not have what is here.
+    /// True if the slow device does not have the block's present content.
     dirty: bool,
 }
 
-/// Blocks in order of last use.
+/// The blocks on the fast device, in order of last use.
 #[derive(Clone, Debug)]
 pub(super) struct Cache {
     slots: Vec<Slot>,
     capacity: usize,
-    /// Open addressing, linear probing: slot numbers by hash of their block; at most half full.
+    /// Hash table with open addressing and linear probing: slot numbers by hash of their block; at most half full.
     index: Vec<u32>,
     newest: u32,
     oldest: u32,
-    /// Slots in the order in which they became dirty; some are clean again or hold another block.
+    /// Slots, with their blocks, in the order in which they became dirty; some are clean again or hold another block now.
     dirtied: VecDeque<(u32, u64)>,
     dirty: usize,
 }
@@ -45,7 +45,7 @@ impl Cache {
         }
     }
 
-    /// Where `block` is, if it is here, as its place in the index; a place where it could be otherwise.
+    /// `Ok`: the place in the index of `block`, which is in the cache. `Err`: the free place where `block` would go.
     fn place(&self, block: u64) -> Result<usize, usize> {
         let mask = self.index.len() - 1;
         let mut place = home(block, mask);
@@ -58,7 +58,7 @@ impl Cache {
         }
     }
 
-    /// Uses a block; answers whether it is here.
+    /// Marks a block as used, and as dirty by a `write`. True if the block is in the cache.
     pub(super) fn touch(&mut self, block: u64, write: bool) -> bool {
         let Ok(place) = self.place(block) else { return false };
         let slot = self.index[place];
@@ -72,7 +72,7 @@ impl Cache {
         true
     }
 
-    /// Takes in a block that is not here; answers whether the one that had to go was dirty.
+    /// Inserts a block that is not in the cache. True if the block that it replaced was dirty.
     pub(super) fn insert(&mut self, block: u64, write: bool) -> bool {
         let mut was_dirty = false;
         let slot = if self.slots.len() < self.capacity {
@@ -100,12 +100,12 @@ impl Cache {
         was_dirty
     }
 
-    /// Blocks that the slow device does not have.
+    /// Number of dirty blocks, whose content the slow device does not have.
     pub(super) const fn dirty(&self) -> usize {
         self.dirty
     }
 
-    /// Writes back the block that has been dirty for longest; answers whether there was one.
+    /// Marks the block that became dirty first as clean. True if there was a dirty block.
     pub(super) fn clean_one(&mut self) -> bool {
         while let Some((slot, block)) = self.dirtied.pop_front() {
             let slot = &mut self.slots[slot as usize];
@@ -159,7 +159,7 @@ impl Cache {
         }
     }
 
-    /// Empties a place of the index, and moves up what would no longer be found.
+    /// Empties a place of the index, and moves later entries so that they are still found.
     fn remove(&mut self, place: usize) {
         let mask = self.index.len() - 1;
         let (mut hole, mut next) = (place, (place + 1) & mask);
@@ -176,7 +176,7 @@ impl Cache {
     }
 }
 
-/// Where a block is looked for first.
+/// The place in the index where the search for a block begins.
 fn home(block: u64, mask: usize) -> usize {
     (block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask
 }

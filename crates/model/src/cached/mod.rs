@@ -1,14 +1,14 @@
-//! A fast device that caches a slow one, and what the kernel's throttle makes of it.
+//! A fast device that caches a slow one, and the kernel's throttle above them.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `cache` | which blocks are on the fast device |
+//! | `cache` | the blocks that are on the fast device |
 //! | [`throttle`] | `io.max` in slices of 100 ms |
 //!
-//! Both devices serve one request after the other at their rate, first come, first served, and are done a fixed time
-//! later. A hit goes to the fast one. A read that misses goes to the slow one and leaves the fast one alone; with
-//! [`Promotion::Always`] its block is kept from then on. A write goes to the fast one; if the block that has to make room
-//! is dirty, it waits until that has been written to the slow one. Facts and their sources: `docs/algorithms/models.md`.
+//! Each device serves one request after the other at its rate, first come, first served; a request completes a fixed latency
+//! after it has been served. A hit goes to the fast device. A read that misses goes to the slow device only; with
+//! [`Promotion::Always`] its block is cached from then on. A write goes to the fast device; if the block that it replaces is
+//! dirty, it waits until that block is written to the slow device. Facts and their sources: `docs/algorithms/models.md`.
 
 mod cache;
 mod params;
@@ -26,33 +26,33 @@ pub use params::{CachedParams, Promotion};
 use crate::Io;
 use cache::Cache;
 
-/// Blocks whose misses are remembered, as a multiple of those that are held.
+/// Blocks whose misses are remembered, as a multiple of the blocks that the fast device holds.
 const GHOSTS: usize = 4;
 
-/// A request that is done, and what it moved on the slow device.
+/// A completed request, with the bytes that it moved on the slow device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// The request.
+    /// The caller's id of the request.
     pub id: u64,
-    /// Bytes that were read from the slow device for it.
+    /// Bytes read from the slow device for the request.
     pub slow_read: u64,
-    /// Bytes that were written to the slow device for it: its own, or of blocks that it pushed out.
+    /// Bytes written to the slow device for the request: its own, or of dirty blocks that it replaced.
     pub slow_written: u64,
 }
 
-/// One of the two devices.
+/// One of the two devices, fast or slow.
 #[derive(Clone, Debug, Default)]
 struct Side {
     free_at: Instant,
-    /// Time with a request under way, up to the end of the last one.
+    /// Total time with requests in flight, up to `busy_until`.
     busy: Duration,
     busy_until: Instant,
-    /// The requests under way, in the order in which they will be done.
+    /// Requests in flight, in order of completion.
     under_way: VecDeque<(Instant, Done)>,
 }
 
 impl Side {
-    /// Moves `bytes` when everything before is moved, and is done `latency` later; answers when.
+    /// Moves `bytes` after everything queued before, and completes `latency` later; the instant of completion.
     fn serve(&mut self, now: Instant, bytes: u64, bytes_per_s: u64, latency: Duration) -> Instant {
         let time = bytes.saturating_mul(1_000_000_000) / bytes_per_s.max(1);
         self.free_at = self.free_at.max(now) + Duration::from_nanos(time);
@@ -79,18 +79,18 @@ impl Side {
 pub struct Cached {
     params: CachedParams,
     cache: Cache,
-    /// Blocks that missed lately, with how often; by hash, the newest wins.
+    /// Blocks that missed lately, each with its number of misses; a hash table in which a new block replaces an old one.
     ghosts: Vec<(u64, u8)>,
     fast: Side,
     slow: Side,
     slow_read: u64,
     slow_written: u64,
-    /// When the next block may be written back.
+    /// When the next dirty block may be written back.
     write_back_at: Instant,
 }
 
 impl Cached {
-    /// An idle device whose fast part is empty.
+    /// An idle device whose cache is empty.
     pub fn new(params: CachedParams) -> Self {
         let blocks = usize::try_from(params.blocks()).unwrap_or(1);
         let ghosts = match params.promotion {
@@ -109,21 +109,21 @@ impl Cached {
         }
     }
 
-    /// Bytes read from and written to the slow device so far, write-back and what is queued included, and for how long until
-    /// `now` it had something to do.
+    /// Bytes read from and written to the slow device so far, write-back and queued requests included, and its busy
+    /// time until `now`.
     pub fn slow_device(&self, now: Instant) -> (u64, u64, Duration) {
         let ahead = self.slow.busy_until.since(now);
         (self.slow_read, self.slow_written, Duration::from_nanos(self.slow.busy.as_nanos() - ahead.as_nanos()))
     }
 
-    /// Changes the parameters but sizes and promotion, for what comes from now on.
+    /// Changes the parameters, except sizes and promotion, for later requests.
     pub fn set_params(&mut self, now: Instant, params: CachedParams) {
         self.write_back(now);
         let CachedParams { fast_bytes, block_bytes, promotion, .. } = self.params;
         self.params = CachedParams { fast_bytes, block_bytes, promotion, ..params };
     }
 
-    /// Nothing is served for `length` from `now`.
+    /// Stalls both devices: they serve nothing for `length` from `now`.
     pub fn stall(&mut self, now: Instant, length: Duration) {
         self.write_back(now);
         for side in [&mut self.fast, &mut self.slow] {
@@ -135,7 +135,7 @@ impl Cached {
         }
     }
 
-    /// Takes a request. `id` comes back from [`Self::poll`] and is not looked into.
+    /// Takes a request. [`Self::poll`] returns `id` when it has completed.
     pub fn submit(&mut self, now: Instant, id: u64, io: Io) {
         self.write_back(now);
         let mut done = Done { id, slow_read: 0, slow_written: 0 };
@@ -185,12 +185,12 @@ impl Cached {
         }
     }
 
-    /// When to poll next; `Instant::FAR_FUTURE` when nothing is under way.
+    /// When to poll next; `Instant::FAR_FUTURE` when nothing is in flight.
     pub fn next_event(&self) -> Instant {
         self.fast.next().min(self.slow.next())
     }
 
-    /// The next request that is done by `now`, in order of completion; call until `None`.
+    /// The next request that completed by `now`, in order of completion; call until `None`.
     pub fn poll(&mut self, now: Instant) -> Option<Done> {
         let side = if self.fast.next() <= self.slow.next() { &mut self.fast } else { &mut self.slow };
         if side.next() > now {
@@ -199,7 +199,7 @@ impl Cached {
         side.under_way.pop_front().map(|(_, done)| done)
     }
 
-    /// True if a block that misses is kept from now on.
+    /// Counts a miss of `block`. True if the block is cached from now on.
     fn takes_in(&mut self, block: u64) -> bool {
         let Promotion::Reused { misses } = self.params.promotion else { return true };
         let place = (block.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % self.ghosts.len();
@@ -211,7 +211,7 @@ impl Cached {
         ghost.1 > misses
     }
 
-    /// Writes back what time has allowed since the last call.
+    /// Writes back the dirty blocks for which there was time since the last call.
     fn write_back(&mut self, now: Instant) {
         let CachedParams {
             write_back_bytes_per_s: rate, dirty_above, block_bytes, slow_bytes_per_s, slow_latency, ..

@@ -4,24 +4,24 @@ use evenkeel_control::Duration;
 
 use crate::params::{InvalidParams, check};
 
-/// Which blocks the fast device takes in.
+/// Which blocks the fast device caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(from = "u8", into = "u8"))]
 pub enum Promotion {
-    /// Every block that is asked for (Flashcache, bcache). A write goes to the fast device and pushes out the block that was
-    /// not used for longest.
+    /// Every block that is read or written (Flashcache, bcache). A write goes to the fast device and replaces the least
+    /// recently used block.
     #[default]
     Always,
-    /// A block that has missed this often lately (1 to 255), as dm-cache's smq policy in effect; until then both reads and
+    /// A block that has missed this often lately, in effect as with dm-cache's smq policy; until then both reads and
     /// writes of it go to the slow device.
     Reused {
-        /// Misses before it is taken in.
+        /// Misses before a block is cached, 1 to 255.
         misses: u8,
     },
 }
 
-/// From the misses before a block is taken in, 0 for [`Promotion::Always`].
+/// Converts the number of misses before a block is cached; 0 means [`Promotion::Always`].
 impl From<u8> for Promotion {
     fn from(misses: u8) -> Self {
         if misses == 0 { Self::Always } else { Self::Reused { misses } }
@@ -37,32 +37,32 @@ impl From<Promotion> for u8 {
     }
 }
 
-/// The parameters of a [`Cached`](super::Cached); everything but sizes can change while it runs.
+/// The parameters of a [`Cached`](super::Cached); all but sizes and promotion can change while it runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct CachedParams {
-    /// Size of the fast device; at least one block, at most a million.
+    /// Size of the fast device, in bytes; at least one block, at most a million blocks.
     #[cfg_attr(feature = "serde", serde(rename = "fast_size", with = "evenkeel_control::text::AsBytes"))]
     pub fast_bytes: u64,
-    /// The bytes that are kept or not kept together (512 B to 16 MiB).
+    /// Size of a block, the unit of caching, in bytes (512 B to 16 MiB).
     #[cfg_attr(feature = "serde", serde(rename = "block", with = "evenkeel_control::text::AsBytes"))]
     pub block_bytes: u32,
-    /// Payload that the fast device moves, in bytes per second.
+    /// Rate at which the fast device moves payload, in bytes per second.
     #[cfg_attr(feature = "serde", serde(rename = "fast_bandwidth", with = "evenkeel_control::text::AsBytes"))]
     pub fast_bytes_per_s: u64,
-    /// Time of a request on the fast device on top of that; requests overlap here.
+    /// Latency of a request on the fast device, added to the time for its payload; latencies of requests overlap.
     pub fast_latency: Duration,
-    /// Payload that the slow device moves, in bytes per second.
+    /// Rate at which the slow device moves payload, in bytes per second.
     #[cfg_attr(feature = "serde", serde(rename = "slow_bandwidth", with = "evenkeel_control::text::AsBytes"))]
     pub slow_bytes_per_s: u64,
-    /// Time of a request on the slow device on top of that; requests overlap here.
+    /// Latency of a request on the slow device, added to the time for its payload; latencies of requests overlap.
     pub slow_latency: Duration,
-    /// Which blocks the fast device takes in.
+    /// Which blocks the fast device caches.
     #[cfg_attr(feature = "serde", serde(rename = "promote_after"))]
     pub promotion: Promotion,
-    /// Part of the fast device that may hold what the slow one does not have, 0 to 1; more is written back.
+    /// Part of the fast device that may be dirty, 0 to 1; above it, dirty blocks are written back.
     pub dirty_above: f64,
-    /// How fast it is written back, in bytes per second; 0 = only when a block is pushed out.
+    /// Rate of the write-back, in bytes per second; 0 = a dirty block is only written when it is replaced.
     #[cfg_attr(feature = "serde", serde(rename = "write_back", with = "evenkeel_control::text::AsBytes"))]
     pub write_back_bytes_per_s: u64,
 }
@@ -73,10 +73,10 @@ impl crate::preset::Preset for CachedParams {
 }
 
 impl CachedParams {
-    /// The device of the SAAT paper: 100 MB of persistent memory over a SATA drive under Flashcache.
+    /// The device of the SAAT paper: 100 MB of persistent memory that caches a SATA drive under Flashcache.
     ///
-    /// The paper gives sizes only. The slow device's rate was chosen so that a group under its guarantee as a limit loses as
-    /// much as in the paper: see `docs/algorithms/models.md`.
+    /// The paper gives sizes only. The slow device's rate was chosen so that a plain limit at the guarantee misses it
+    /// by as much as in the paper: see `docs/algorithms/models.md`.
     pub const fn paper() -> Self {
         Self {
             fast_bytes: 100_000_000,
@@ -91,7 +91,7 @@ impl CachedParams {
         }
     }
 
-    /// The device of the lab: dm-cache with smq, 64 MB of memory over a null block device of 10 MB/s.
+    /// The device of the lab: dm-cache with smq, 64 MB of memory that caches a null block device of 10 MB/s.
     pub const fn lab() -> Self {
         Self {
             fast_bytes: 64 << 20,
@@ -106,10 +106,10 @@ impl CachedParams {
         }
     }
 
-    /// Checks that the parameters make sense together.
+    /// Checks that the parameters are in range and fit together.
     ///
     /// # Errors
-    /// The first parameter that does not, and what would be right.
+    /// The first parameter that is wrong, with its rule.
     pub fn validate(&self) -> Result<(), InvalidParams> {
         let rate = 1_000..=1_000_000_000_000;
         let latency = |latency: Duration| latency <= Duration::from_secs(10);
@@ -126,7 +126,7 @@ impl CachedParams {
         ])
     }
 
-    /// Blocks that the fast device holds.
+    /// Number of blocks that the fast device holds.
     pub const fn blocks(&self) -> u64 {
         // Not validated yet when it is asked.
         let block = if self.block_bytes == 0 { 1 } else { self.block_bytes as u64 };

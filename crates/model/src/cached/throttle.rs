@@ -1,21 +1,21 @@
-//! The kernel's `io.max`: time in slices; the rest of a slice is gone.
+//! The kernel's `io.max`: time is cut into slices, and an unused part of a slice is lost.
 //!
-//! Linux 6.12, `block/blk-throttle.c`, one direction of one group. Within a slice of 100 ms as much may go as the limit
-//! gives up to the slice's *end*; what does not fit waits for it. While requests keep coming the slice is extended, but at
-//! every dispatch whole slices that lie behind are cut off together with what they allowed: who could not use them has
-//! lost it, and may at most catch up with the part of the slice that has begun. A new limit begins a new slice; if
-//! requests were waiting, what they had waited for is carried over.
+//! Linux 6.12, `block/blk-throttle.c`, one direction of one group. Within a slice of 100 ms as many bytes may be
+//! dispatched as the limit allows up to the slice's *end*; a request that does not fit waits for it. While requests
+//! keep coming the slice is extended, but every dispatch cuts off whole slices that have passed, together with their
+//! allowance. A group that could not use them has lost them; it may at most catch up within the slice that has begun. A
+//! new limit begins a new slice; if requests were waiting, the allowance for which they had waited is carried over.
 //!
-//! That is why a burst of misses shorter than a slice costs nothing and a longer one does.
+//! That is why a burst of misses shorter than a slice costs no throughput and a longer one does.
 //!
-//! **Left out**: the kernel counts in ticks of 1 to 10 ms, and its timer may be late by one; groups above this one.
+//! **Left out**: the kernel counts in ticks of 1 to 10 ms, and its timer may be late by one tick; parent groups.
 
 use evenkeel_control::{Duration, Instant};
 
 /// Length of a slice in the kernel.
 pub const SLICE: Duration = Duration::from_millis(100);
 
-/// Limits of one direction; `None` is no limit.
+/// Limits of one direction of a group; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes per second, 1 or more.
@@ -24,16 +24,16 @@ pub struct Limits {
     pub requests_per_s: Option<u64>,
 }
 
-/// The use of the present slice, in one unit.
+/// The use of the present slice, in one unit: bytes or requests.
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
     spent: u64,
-    /// Carried over from before the limit changed; below zero what went too early.
+    /// Allowance carried over from before the limit changed; negative if more was dispatched than allowed.
     carried: i64,
 }
 
 impl Account {
-    /// How long `size` more has to wait after `elapsed` of the slice.
+    /// How long a request of `size` must wait, when `elapsed` of the slice has passed.
     fn wait(&self, rate: u64, elapsed: Duration, size: u64) -> Duration {
         let slice = SLICE.as_nanos();
         let rounded = elapsed.as_nanos().max(1).next_multiple_of(slice);
@@ -48,7 +48,7 @@ impl Account {
         Duration::from_nanos(needed.saturating_add(rounded - elapsed.as_nanos()))
     }
 
-    /// Cuts off `whole` nanoseconds of past slices.
+    /// Removes the use and the allowance of past slices, `whole` nanoseconds long.
     fn trim(&mut self, rate: u64, whole: u64) {
         let past = allowed(rate, whole).saturating_add(core::mem::take(&mut self.carried));
         self.spent = self.spent.saturating_sub(past.max(0).unsigned_abs());
@@ -60,12 +60,12 @@ impl Account {
     }
 }
 
-/// The allowance of `rate` in `nanos`.
+/// The allowance of `rate` (per second) in `nanos` nanoseconds.
 fn allowed(rate: u64, nanos: u64) -> i64 {
     i64::try_from(u128::from(rate) * u128::from(nanos) / 1_000_000_000).unwrap_or(i64::MAX)
 }
 
-/// The throttle of one direction of one group.
+/// The throttle of one direction of one cgroup.
 #[derive(Clone, Debug)]
 pub struct Throttle {
     limits: Limits,
@@ -76,7 +76,7 @@ pub struct Throttle {
 }
 
 impl Throttle {
-    /// A throttle with these limits in which nothing has happened.
+    /// A throttle with these limits and no use so far.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -92,8 +92,8 @@ impl Throttle {
         self.limits
     }
 
-    /// Sets limits as a write to `io.max` does; `waiting` says whether requests wait here now. The same limits written
-    /// again begin a new slice too.
+    /// Sets limits as a write to `io.max` does. `waiting`: requests are queued in the throttle now. A write of the same
+    /// limits begins a new slice, too.
     pub fn set_limits(&mut self, now: Instant, limits: Limits, waiting: bool) {
         if waiting {
             let elapsed = now.since(self.begin);
@@ -109,8 +109,8 @@ impl Throttle {
         (self.begin, self.end) = (now, now + SLICE);
     }
 
-    /// When the request at the head of the queue, of `bytes`, may go: `now` or later. `first` says that nothing waited
-    /// before it.
+    /// When the request at the head of the queue, of `bytes`, may be dispatched: `now` or later. `first`: nothing was
+    /// queued before it.
     pub fn ready_at(&mut self, now: Instant, bytes: u32, first: bool) -> Instant {
         if now > self.end && first {
             (self.bytes, self.requests) = (Account::default(), Account::default());
@@ -128,7 +128,7 @@ impl Throttle {
         now + wait
     }
 
-    /// A request of `bytes` goes.
+    /// Counts the dispatch of a request of `bytes`.
     pub fn dispatch(&mut self, now: Instant, bytes: u32) {
         self.bytes.spent = self.bytes.spent.saturating_add(u64::from(bytes));
         self.requests.spent = self.requests.spent.saturating_add(1);

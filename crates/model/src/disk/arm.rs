@@ -1,4 +1,4 @@
-//! The arm: what it does, and what it does next.
+//! The arm of a disk: its present motion, and the choice of the next one.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -9,8 +9,8 @@ use super::cache::Content;
 use super::geometry::{Pass, Track};
 use super::{Disk, Scheduling, Task};
 
-/// How often the oldest command is passed over before it gets the arm, as a multiple of the queue depth: without a
-/// bound, one at the edge could wait for ever.
+/// Times that the oldest command may be passed over before it gets the arm, as a multiple of the queue depth. Without a
+/// bound, a command at the edge could wait for ever.
 const PASSED_OVER_MAX: u32 = 8;
 
 /// A command that needs the arm.
@@ -19,39 +19,39 @@ pub(super) struct Job {
     pub(super) id: u64,
     pub(super) blocks: Range<u64>,
     pub(super) write: bool,
-    /// From when on the head can be used for it.
+    /// When the electronics are ready to read or write for the command.
     pub(super) ready: Instant,
 }
 
-/// The arm, and what waits for it.
+/// The arm, with the commands that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Arm {
     motion: Option<Motion>,
-    /// Where the head is if nothing moves it, and the block it would pass next.
+    /// Track of the head while no motion is in progress, and the block that follows the last motion.
     track: Track,
     position: u64,
-    /// In order of arrival.
+    /// Waiting commands, in order of arrival.
     jobs: Vec<Job>,
-    /// How often the first of them was passed over.
+    /// Times that the first of `jobs` was passed over.
     passed_over: u32,
     ahead: Option<Ahead>,
 }
 
-/// Where to read ahead when there is nothing else to do.
+/// Where to read ahead when the arm has nothing else to do.
 #[derive(Clone, Copy, Debug)]
 struct Ahead {
     block: u64,
-    /// True if the last read was not the first of a row, so that it is worth it even if others have to wait.
+    /// True if the last read continued an earlier one, so that reading ahead is worth its time even while commands wait.
     in_a_row: bool,
 }
 
-/// Blocks on their way under the head.
+/// A motion: a run of blocks that passes under the head.
 #[derive(Debug)]
 struct Motion {
     purpose: Purpose,
-    /// The first of them.
+    /// The first block of the run.
     block: u64,
-    /// From when on the interface has something to send.
+    /// When the interface can begin to send data of the run.
     data: Instant,
     pass: Pass,
 }
@@ -59,32 +59,32 @@ struct Motion {
 #[derive(Debug)]
 enum Purpose {
     Command(Job),
-    /// To write a segment back.
+    /// Writes back the cache segment with this id.
     WriteBack(u64),
-    /// To read ahead into a segment; others wait for a firm one.
+    /// Reads ahead into the segment with this id. A `firm` motion is finished even if commands arrive.
     Ahead {
         segment: u64,
         firm: bool,
     },
 }
 
-/// Something the arm could do next.
+/// A possible next motion of the arm.
 struct Candidate {
     target: Target,
     blocks: Range<u64>,
-    /// When the first of these blocks begins to pass under the head.
+    /// When the first of `blocks` begins to pass under the head.
     first: Instant,
     data: Instant,
 }
 
 enum Target {
-    /// Place among the commands.
+    /// A command, by its index in `jobs`.
     Command(usize),
     Segment(u64),
 }
 
 impl Arm {
-    /// When it is through with what it does.
+    /// When the present motion ends.
     pub(super) fn end(&self) -> Instant {
         self.motion.as_ref().map_or(Instant::FAR_FUTURE, |motion| motion.pass.end)
     }
@@ -93,7 +93,7 @@ impl Arm {
         self.jobs.push(job);
     }
 
-    /// The motion that reads ahead, and its segment.
+    /// The motion in progress if it reads ahead, with its segment.
     fn reading_ahead(&mut self) -> Option<(u64, &mut Motion)> {
         let motion = self.motion.as_mut()?;
         match motion.purpose {
@@ -104,7 +104,7 @@ impl Arm {
 }
 
 impl Disk {
-    /// Chooses what the arm does next, if it is free or only reading ahead.
+    /// Chooses the next motion, if the arm is free or only reads ahead.
     pub(super) fn drive(&mut self, at: Instant) {
         match self.arm.motion.as_ref().map(|motion| &motion.purpose) {
             Some(&Purpose::Ahead { segment, firm: false }) => {
@@ -146,7 +146,7 @@ impl Disk {
         }
     }
 
-    /// Brings the cache and the place of the head up to date with the reading ahead.
+    /// Records in cache and arm how far reading ahead has come by `at`.
     pub(super) fn note_read_ahead(&mut self, at: Instant) {
         let Some((segment, motion)) = self.arm.reading_ahead() else { return };
         let passed = self.geometry.pass(motion.pass.first, motion.block, motion.pass.blocks, false, at);
@@ -168,13 +168,13 @@ impl Disk {
         }
     }
 
-    /// True if the head is reading ahead for who reads from `block` on.
+    /// True if the arm reads ahead into the segment that a read from `block` on continues.
     pub(super) fn is_reading_ahead_at(&mut self, block: u64) -> bool {
         let reaching = self.cache.find_reaching(block).map(|segment| segment.id);
         self.arm.reading_ahead().is_some_and(|(segment, _)| reaching == Some(segment))
     }
 
-    /// Stops reading ahead where `blocks` were just written.
+    /// Stops reading ahead if `blocks`, which were just written, are on its way.
     pub(super) fn keep_out_of_read_ahead(&mut self, at: Instant, blocks: &Range<u64>) {
         let Some((_, motion)) = self.arm.reading_ahead() else { return };
         if blocks.start < motion.block + motion.pass.blocks && motion.block < blocks.end {
@@ -182,7 +182,7 @@ impl Disk {
         }
     }
 
-    /// Notes that the blocks of `segment` up to `end` were handed out, which makes room to read on.
+    /// Records that the blocks of `segment` up to `end` were sent to the host; reading ahead may go on by as much.
     pub(super) fn hand_out(&mut self, segment: u64, end: u64) {
         self.cache.hand_out(segment, end);
         let limit = self.read_ahead_limit(end);
@@ -203,7 +203,7 @@ impl Disk {
         (handed_out + u64::from(self.params().cache.read_ahead_blocks)).min(self.params().blocks())
     }
 
-    /// True if the unwritten data of the cache must not wait until there is nothing else to do.
+    /// True if a write or a flush waits for dirty data of the cache to be written back.
     fn must_write_back(&self) -> bool {
         !(self.no_room.is_empty() && self.flushes.is_empty()) && self.cache.dirty().next().is_some()
     }
@@ -239,7 +239,7 @@ impl Disk {
         Some(Motion { purpose, block: blocks.start, data, pass })
     }
 
-    /// Makes a place for what follows a read, which also remembers that there was one.
+    /// Opens a segment for reading ahead from `block` on, which also marks where a sequential read would continue.
     fn open_segment(&mut self, block: u64) {
         let params = self.params().cache;
         if params.read_ahead_blocks > 0 {
@@ -247,7 +247,8 @@ impl Disk {
         }
     }
 
-    /// Reads on as far as the cache allows, or a firm piece of it if others wait and it is worth it.
+    /// The motion that reads ahead as far as the cache allows; if commands wait, a firm shorter one, if the reads are
+    /// sequential.
     fn read_ahead(&mut self, at: Instant, Ahead { block, in_a_row }: Ahead) -> Option<Motion> {
         let segment = self.cache.find_reaching(block)?;
         let (segment, from, handed_out) = (segment.id, segment.blocks.end, segment.blocks.start);
@@ -269,7 +270,7 @@ impl Disk {
         Some(Motion { purpose: Purpose::Ahead { segment, firm }, block: from, data: first, pass })
     }
 
-    /// The command or the write-back that goes next. O(commands + segments).
+    /// The command or the dirty segment that the arm serves next. O(commands + segments).
     fn choose(&self, at: Instant) -> Option<Candidate> {
         let jobs = &self.arm.jobs;
         if let Some(oldest) = jobs.first()

@@ -1,4 +1,4 @@
-//! The segments of the memory inside: runs of neighbouring blocks, read ahead or written.
+//! The segments of the disk's memory: runs of neighbouring blocks, read ahead or written.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -8,13 +8,13 @@ use super::params::Cache as Params;
 /// The content of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
-    /// Blocks read ahead and not handed out yet.
+    /// Blocks that were read ahead and not sent to the host yet.
     Ahead,
-    /// Written blocks that are on the platter too.
+    /// Written blocks that are on the platter, too.
     Clean,
-    /// Written blocks that are nowhere else.
+    /// Written blocks that are not on the platter yet.
     Dirty,
-    /// Written blocks on their way to the platter.
+    /// Written blocks that are being written to the platter.
     Writing,
 }
 
@@ -23,11 +23,11 @@ pub(super) struct Segment {
     pub(super) id: u64,
     pub(super) blocks: Range<u64>,
     pub(super) content: Content,
-    /// When it was last of use, in uses of the cache.
+    /// Value of the cache's use counter at the last use of the segment.
     used: u64,
 }
 
-/// The segments; those that could be filled again give way in order of last use. O(segments) an operation.
+/// The segments of the cache. Segments without unwritten data are replaced in order of last use. O(segments) an operation.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     segments: Vec<Segment>,
@@ -48,12 +48,12 @@ impl Cache {
         self.segments.iter().filter(|segment| segment.content == Content::Dirty)
     }
 
-    /// True if data with an id below `id` is not on the platter yet.
+    /// True if a segment with an id below `id` holds unwritten data.
     pub(super) fn unwritten_before(&self, id: u64) -> bool {
         self.segments.iter().any(|segment| segment.is_unwritten() && segment.id < id)
     }
 
-    /// An id above those of all segments so far.
+    /// The next segment's id, above those of all segments so far.
     pub(super) fn next_id(&self) -> u64 {
         self.ids
     }
@@ -63,13 +63,13 @@ impl Cache {
         self.segments.iter().find(|segment| segment.blocks.start <= blocks.start && blocks.end <= segment.blocks.end)
     }
 
-    /// The segment read ahead that reaches to `block`.
+    /// The read-ahead segment that holds `block` or ends right before it.
     pub(super) fn find_reaching(&self, block: u64) -> Option<&Segment> {
         let reaches = |segment: &&Segment| segment.blocks.start <= block && block <= segment.blocks.end;
         self.segments.iter().filter(|segment| segment.content == Content::Ahead).find(reaches)
     }
 
-    /// Notes that the blocks up to `end` were handed out; what was read ahead and handed out is not kept.
+    /// Records that the blocks of segment `id` up to `end` were sent to the host; a read-ahead segment drops them.
     pub(super) fn hand_out(&mut self, id: u64, end: u64) {
         self.uses += 1;
         let used = self.uses;
@@ -81,7 +81,7 @@ impl Cache {
         }
     }
 
-    /// Notes that the disk has read up to `end`.
+    /// Records that blocks of segment `id` up to `end` were read from the platter.
     pub(super) fn fill(&mut self, id: u64, end: u64) {
         if let Some(segment) = self.segment_mut(id) {
             segment.blocks.end = segment.blocks.end.max(end);
@@ -94,7 +94,7 @@ impl Cache {
         }
     }
 
-    /// A segment for reading ahead from `block` on; `None` if none can be had.
+    /// A new segment for reading ahead from `block` on; `None` if the cache is full of unwritten data.
     pub(super) fn open(&mut self, block: u64, params: &Params) -> Option<u64> {
         self.make_room(1, params).then(|| self.add(block..block, Content::Ahead))
     }
@@ -104,7 +104,7 @@ impl Cache {
         self.segments.iter().any(|segment| segment.content != Content::Ahead && segment.is_continued_by(blocks))
     }
 
-    /// Takes in a write; `false` if there is no room before something was written to the platter.
+    /// Stores a write. False if the cache has no room until unwritten data is on the platter.
     pub(super) fn write(&mut self, blocks: Range<u64>, params: &Params) -> bool {
         self.uses += 1;
         let (used, most) = (self.uses, u64::from(params.segment_blocks));
@@ -129,7 +129,7 @@ impl Cache {
         room
     }
 
-    /// Drops what was read or written before and is out of date now.
+    /// Drops these blocks from segments without unwritten data, as they are out of date.
     pub(super) fn forget(&mut self, blocks: &Range<u64>) {
         for segment in self.segments.iter_mut().filter(|segment| !segment.is_unwritten()) {
             let old = &mut segment.blocks;
@@ -148,7 +148,8 @@ impl Cache {
         id
     }
 
-    /// Frees so many units, least recently used first; frees nothing if that is not enough.
+    /// Frees room for `needed` segments, the least recently used ones first. False, without freeing any, if unwritten
+    /// data leaves too little room.
     fn make_room(&mut self, needed: u64, params: &Params) -> bool {
         let size = |segment: &Segment| units(&segment.blocks, params);
         let most = u64::from(params.segments);
@@ -169,7 +170,7 @@ impl Cache {
 }
 
 impl Segment {
-    /// True if `blocks` begin inside this segment or where it ends.
+    /// True if `blocks` begin inside the segment or right behind it.
     fn is_continued_by(&self, blocks: &Range<u64>) -> bool {
         (self.blocks.start..=self.blocks.end).contains(&blocks.start)
     }
@@ -179,7 +180,7 @@ impl Segment {
     }
 }
 
-/// Segments that `blocks` take; a run longer than a segment takes several.
+/// Number of segments that `blocks` take; a run longer than a segment takes several.
 pub(super) fn units(blocks: &Range<u64>, params: &Params) -> u64 {
     (blocks.end - blocks.start).div_ceil(u64::from(params.segment_blocks.max(1))).max(1)
 }

@@ -1,7 +1,7 @@
-//! Where a block is, and when the head passes it.
+//! Positions of blocks, and when they pass under the head.
 //!
-//! All times are whole nanoseconds within a revolution, rounded the same way wherever they are computed, so that the end
-//! of one block is exactly the beginning of the next and a sequential request never misses it by a rounding error.
+//! All times are whole nanoseconds within a revolution, rounded the same way wherever they are computed. So the end of
+//! one block is exactly the beginning of the next, and a sequential request never misses it by a rounding error.
 
 use alloc::vec::Vec;
 
@@ -9,45 +9,45 @@ use evenkeel_control::{Duration, Instant};
 
 use super::params::{DiskParams, Zone};
 
-/// Where the head is, or must be.
+/// A track: position of the head, or of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Track {
     pub(super) cylinder: u32,
     pub(super) surface: u32,
 }
 
-/// Where a block is.
+/// Position of a block.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     track: Track,
-    /// Sector from the index mark, skew included.
+    /// Sectors from the index mark to the block, skew included.
     slot: u64,
     slots: u64,
-    /// Blocks from here to the end of the track, this one included.
+    /// Blocks from this one, included, to the end of the track.
     left: u64,
 }
 
 /// A run of neighbouring blocks that passes under the head.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pass {
-    /// When the first block begins.
+    /// When the first block begins to pass.
     pub(super) first: Instant,
-    /// When the last block ends.
+    /// When the last block has passed.
     pub(super) end: Instant,
-    /// Blocks that have passed.
+    /// Number of blocks that have passed.
     pub(super) blocks: u64,
-    /// Where the head is then.
+    /// Track of the head after the last block.
     pub(super) track: Track,
 }
 
-/// The platters: their layout, and how they turn.
+/// The platters: layout and rotation.
 #[derive(Debug)]
 pub(super) struct Geometry {
     params: DiskParams,
-    /// One for each zone: its first block, the data blocks of its cylinders.
+    /// By zone: its first block, data blocks of a cylinder, and its parameters.
     zones: Vec<(u64, u64, Zone)>,
     revolution_ns: u64,
-    /// How far the platters were turned at time zero.
+    /// Rotation of the platters at time zero, in nanoseconds of a revolution.
     phase_ns: u64,
 }
 
@@ -85,14 +85,14 @@ impl Geometry {
         }
     }
 
-    /// When the head that is on `from` at `at` begins to pass `block`, once the electronics are ready too.
+    /// When `block` begins to pass under the head, which is on `from` at `at`; not before the electronics are `ready`.
     pub(super) fn reach(&self, at: Instant, from: Track, block: u64, write: bool, ready: Instant) -> Instant {
         let place = self.place(block);
         let arrived = at + self.move_time(from, place.track, write);
         self.next_pass(arrived.max(ready), &place)
     }
 
-    /// The pass over `blocks` from `block` on, whose first begins at `first`; no further than `until`.
+    /// The pass over `blocks` blocks from `block` on, which begins at `first`; it is cut off at `until`.
     pub(super) fn pass(&self, first: Instant, block: u64, blocks: u64, write: bool, until: Instant) -> Pass {
         let mut place = self.place(block);
         let mut pass = Pass { first, end: first, blocks: 0, track: place.track };
@@ -116,7 +116,7 @@ impl Geometry {
         pass
     }
 
-    /// Time for the head to settle on another track, or to prepare for writing on this one.
+    /// Time to move the head from one track to another and to settle; zero for the same track.
     fn move_time(&self, from: Track, to: Track, write: bool) -> Duration {
         let distance = from.cylinder.abs_diff(to.cylinder);
         let travel = match (distance, from.surface == to.surface) {
@@ -135,12 +135,12 @@ impl Geometry {
         at + Duration::from_nanos(wait_ns % self.revolution_ns)
     }
 
-    /// Time from the index mark to the beginning of `slot`; slots count on beyond one revolution.
+    /// Nanoseconds from the index mark to the beginning of `slot`, which may lie beyond one revolution.
     fn slot_ns(&self, place: &Place, slot: u64) -> u64 {
         slot * self.revolution_ns / place.slots
     }
 
-    /// How many slots from the index mark have ended at `ns`: the inverse of [`Self::slot_ns`].
+    /// Number of slots from the index mark that have ended after `ns` nanoseconds: the inverse of [`Self::slot_ns`].
     fn slots_within(&self, place: &Place, ns: u64) -> u64 {
         let slots = ((u128::from(ns) + 1) * u128::from(place.slots) - 1) / u128::from(self.revolution_ns);
         u64::try_from(slots).unwrap_or(u64::MAX)

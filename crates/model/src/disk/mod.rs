@@ -1,4 +1,4 @@
-//! A disk: an arm, heads, platters that turn, and the memory in front of them.
+//! A disk: an arm with heads, rotating platters, and a cache.
 //!
 //! ```text
 //!           ┌──── interface ────┐  miss   ┌───────── arm ─────────┐
@@ -10,10 +10,10 @@
 //!                    └──▶ write: in the cache, done ──┘
 //! ```
 //!
-//! The interface and the arm work at the same time. The platters turn with time itself, so where a block is depends on
-//! when it is asked for. When no command waits for it, the arm first reads on after the last read, then writes what is
-//! dirty in the cache. Everything is in whole nanoseconds; the seed chooses how the platters stand at the beginning, and
-//! nothing else is random.
+//! The interface and the arm work at the same time. The platters turn all the time, so the position of a block depends
+//! on the instant. When no command waits for the arm, it first reads ahead after the last read, then writes back dirty
+//! data of the cache. All times are whole nanoseconds; the seed determines the rotation of the platters at the start,
+//! and nothing else is random.
 
 mod arm;
 mod cache;
@@ -38,7 +38,7 @@ use crate::clock::DeviceClock;
 /// Size of a block, the unit of addresses on the platters.
 pub const BLOCK_BYTES: u64 = 512;
 
-/// A command as it came.
+/// A request of the host, in blocks.
 #[derive(Clone, Debug)]
 struct Command {
     id: u64,
@@ -46,11 +46,11 @@ struct Command {
     blocks: Range<u64>,
 }
 
-/// Something for the interface.
+/// Work for the interface.
 #[derive(Clone, Debug)]
 enum Task {
     Begin(Command),
-    /// Blocks that the head began to pass at `first`.
+    /// Sends to the host blocks that the head began to pass at `first`.
     HandOver {
         id: u64,
         blocks: u64,
@@ -58,7 +58,7 @@ enum Task {
     },
 }
 
-/// The step after the interface.
+/// The step of a command after its work at the interface.
 #[derive(Clone, Debug)]
 enum Then {
     Done(u64),
@@ -78,16 +78,16 @@ pub struct Disk {
     seen: Instant,
     clock: DeviceClock,
     inside: usize,
-    /// Commands beyond the queue depth, and the number of those within.
+    /// Commands beyond the queue depth, and the number of accepted commands.
     outside: VecDeque<Command>,
     accepted: u32,
-    /// The interface's work, until when (device time), and what waits for it.
+    /// The interface's present work: when it ends (device time) and the step after it; below, its queue.
     busy: Option<(Instant, Then)>,
     tasks: VecDeque<Task>,
     idle_since: Instant,
     arm: Arm,
     cache: Cache,
-    /// Writes that found no room, and flushes with the id all older segments of which they wait for.
+    /// Writes that wait for room in the cache; below, flushes: each with a segment id below which all data must be written.
     no_room: VecDeque<Command>,
     flushes: Vec<(u64, u64)>,
     done: VecDeque<u64>,
@@ -119,7 +119,7 @@ impl Disk {
         }
     }
 
-    /// Takes a request. `id` comes back from [`Disk::poll`] and is not looked into.
+    /// Takes a request. [`Disk::poll`] returns `id` when it has completed.
     pub fn submit(&mut self, now: Instant, id: u64, io: Io) {
         let at = self.advance(now);
         self.inside += 1;
@@ -129,7 +129,7 @@ impl Disk {
         self.run(at);
     }
 
-    /// When to poll next: nothing completes before, and something may then; `Instant::FAR_FUTURE` when nothing is under way.
+    /// When to poll next, as nothing completes before that instant; `Instant::FAR_FUTURE` when nothing is in flight.
     pub fn next_event(&self) -> Instant {
         if self.done.is_empty() { self.next_device_event() } else { self.seen }
     }
@@ -142,7 +142,7 @@ impl Disk {
         Some(id)
     }
 
-    /// Requests submitted and not yet handed back by [`Disk::poll`].
+    /// Requests submitted and not yet returned by [`Disk::poll`].
     pub fn in_flight(&self) -> usize {
         self.inside
     }
@@ -152,8 +152,8 @@ impl Disk {
         self.geometry.params()
     }
 
-    /// Changes the parameters. What the interface and the arm do at this moment ends as planned, except reading ahead,
-    /// which stops; what is cached and queued stays where it was.
+    /// Changes the parameters. The present work of interface and arm ends as planned, except reading ahead, which
+    /// stops; cached data and queued commands are kept.
     ///
     /// # Panics
     /// As [`Disk::new`].
@@ -165,7 +165,7 @@ impl Disk {
         self.run(at);
     }
 
-    /// Stops everything for `length` from `now`, on top of a stall already under way. The platters stop too.
+    /// Stalls the disk for `length` from `now`, or from the end of a stall in progress. The platters stop, too.
     pub fn stall(&mut self, now: Instant, length: Duration) {
         self.advance(now);
         self.clock.stall(self.seen, length);
@@ -178,7 +178,7 @@ impl Disk {
         first..first + count
     }
 
-    /// Lives through everything due by `now`, in order; the device time of `now`.
+    /// Handles all events due by `now`, in order; the device time at `now`.
     fn advance(&mut self, now: Instant) -> Instant {
         self.seen = self.seen.max(now);
         while self.next_device_event() <= self.seen {
@@ -199,7 +199,7 @@ impl Disk {
         self.clock.reached(interface.min(self.arm.end()))
     }
 
-    /// Gives interface and arm something to do, if there is something.
+    /// Gives work to interface and arm if they are free and there is any.
     fn run(&mut self, at: Instant) {
         if self.busy.is_none() {
             self.busy = self.tasks.pop_front().map(|task| self.begin(at, task));
@@ -284,7 +284,7 @@ impl Disk {
         }
     }
 
-    /// Takes in the writes that wait, as far as there is room.
+    /// Moves waiting writes into the cache as far as there is room.
     fn keep_writes(&mut self, at: Instant) {
         while let Some(command) = self.no_room.pop_front() {
             self.note_read_ahead(at);
@@ -310,7 +310,7 @@ impl Disk {
     }
 }
 
-/// A request without payload is metadata work, whatever it calls itself.
+/// The kind of a request; a read or write without payload counts as metadata work.
 fn kind_of(io: Io) -> Kind {
     match io.kind {
         Kind::Read | Kind::Write if io.bytes == 0 => Kind::Meta,

@@ -7,74 +7,74 @@ use evenkeel_control::Duration;
 use super::BLOCK_BYTES;
 use crate::params::{InvalidParams, check};
 
-/// The parameters of a [`Disk`](super::Disk); everything can change while it runs.
+/// The parameters of a [`Disk`](super::Disk); all of them can change while it runs.
 #[derive(Clone, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct DiskParams {
     /// Revolutions of the spindle per minute, 1 to 100,000.
     pub rpm: u32,
-    /// Recording surfaces, one head each.
+    /// Recording surfaces, with one head each.
     pub surfaces: u32,
-    /// From the outer to the inner edge, in the order of the blocks.
+    /// Zones from the outer to the inner edge, in the order of the blocks.
     pub zones: Vec<Zone>,
-    /// Blocks at the end of every cylinder that hold no data.
+    /// Blocks without data at the end of every cylinder.
     pub spare_blocks_per_cylinder: u32,
-    /// The size for a user, in bytes; at most what the zones hold.
+    /// Usable size in bytes; at most that of the zones.
     #[cfg_attr(feature = "serde", serde(rename = "capacity", with = "evenkeel_control::text::AsBytes"))]
     pub capacity_bytes: u64,
-    /// Time to move the arm by so many cylinders, rising distances; linear in between and beyond the last two.
+    /// Seek times: pairs of a distance in cylinders and a time, distances rising; linear in between and beyond the last two.
     pub seek: Vec<(u32, Duration)>,
     /// Time to switch to another head in the same cylinder.
     pub head_switch: Duration,
-    /// The arm's further time before it may write.
+    /// Additional time for the head to settle before it may write.
     pub write_settle: Duration,
-    /// From decoding a command to the first moment the head can read or write for it, even if the arm need not move.
+    /// Time from decoding a command to the earliest moment at which the head can read or write for it, even without a seek.
     pub setup: Duration,
-    /// Time of the controller for a command.
+    /// Controller time of commands.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub overhead: Overhead,
-    /// Payload that crosses the interface, in bytes per second.
+    /// Rate at which payload crosses the interface, in bytes per second.
     #[cfg_attr(feature = "serde", serde(rename = "bus_bandwidth", with = "evenkeel_control::text::AsBytes"))]
     pub bus_bandwidth_bytes_per_s: u64,
-    /// Commands inside the disk at once; those beyond wait in order of arrival.
+    /// Commands that the disk accepts at once; further ones wait in order of arrival.
     pub queue_depth: u32,
-    /// In which order the commands inside get the arm.
+    /// Order in which accepted commands get the arm.
     pub scheduling: Scheduling,
-    /// The memory inside.
+    /// The cache.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub cache: Cache,
 }
 
-/// Neighbouring cylinders with the same number of blocks on every track.
+/// A zone: neighbouring cylinders with the same number of blocks on every track.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(deny_unknown_fields))]
 pub struct Zone {
-    /// The outermost cylinder; cylinders between zones are not used.
+    /// The outermost cylinder of the zone; cylinders between zones are not used.
     pub first_cylinder: u32,
-    /// The innermost cylinder.
+    /// The innermost cylinder of the zone.
     pub last_cylinder: u32,
     /// Blocks of 512 bytes on a track.
     pub blocks_per_track: u32,
-    /// By how many blocks a track starts later than the previous one of its cylinder.
+    /// Blocks by which a track starts later than the previous track of its cylinder.
     #[cfg_attr(feature = "serde", serde(default))]
     pub track_skew_blocks: u32,
-    /// By how many blocks a cylinder starts later than the last track of the previous one.
+    /// Blocks by which a cylinder starts later than the last track of the previous cylinder.
     #[cfg_attr(feature = "serde", serde(default))]
     pub cylinder_skew_blocks: u32,
 }
 
-/// Time of the controller for a command; the transfer over the interface comes on top.
+/// Controller time of a command, without its transfer over the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Overhead {
-    /// A read that continues where the last one of its segment ended.
+    /// Overhead of a read that continues the last one of its segment.
     #[cfg_attr(feature = "serde", serde(rename = "read_sequential_overhead"))]
     pub read_sequential: Duration,
-    /// Any other read from the cache.
+    /// Overhead of any other read from the cache.
     #[cfg_attr(feature = "serde", serde(rename = "read_hit_overhead"))]
     pub read_hit: Duration,
-    /// A read that needs the arm, before the arm begins to move.
+    /// Overhead of a read that needs the arm, before the arm begins to move.
     #[cfg_attr(feature = "serde", serde(rename = "read_miss_overhead"))]
     pub read_miss: Duration,
     /// Overhead of a write that continues or repeats one in the cache.
@@ -85,33 +85,33 @@ pub struct Overhead {
     pub write: Duration,
 }
 
-/// In which order the commands inside get the arm.
+/// Order in which accepted commands get the arm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Scheduling {
     /// First come, first served.
     Fcfs,
-    /// By rising block from where the arm is, then again from the lowest.
+    /// Ascending block numbers from the arm's position, then again from the lowest.
     Elevator,
-    /// Shortest positioning time first, seek and rotation together (native command queueing).
+    /// Shortest positioning time first, seek plus rotation (native command queueing).
     #[default]
     Sptf,
 }
 
-/// The memory inside a disk.
+/// The cache of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Cache {
-    /// Parts, each with one run of neighbouring blocks that were read ahead or written; at least 2.
+    /// Number of segments, each for one run of neighbouring blocks that were read ahead or written; at least 2.
     pub segments: u32,
-    /// Blocks a segment holds.
+    /// Blocks that a segment holds.
     pub segment_blocks: u32,
-    /// How far beyond the last block handed out the disk reads while nothing else waits; 0 = not at all.
+    /// Blocks beyond the last one sent to the host that the disk reads ahead while no command waits; 0 = none.
     pub read_ahead_blocks: u32,
-    /// How far it does so even while others wait, after a read that continued another; 0 = not at all.
+    /// Blocks that the disk reads ahead even while commands wait, after a read that continued another; 0 = none.
     pub read_ahead_min_blocks: u32,
-    /// True if a write is done when its data is in the cache.
+    /// True if a write completes when its data is in the cache.
     pub write_back: bool,
 }
 
@@ -121,10 +121,10 @@ impl crate::preset::Preset for DiskParams {
 }
 
 impl DiskParams {
-    /// Seagate Cheetah 9LP of 1998: 9.1 GB, 10,045 rpm, one command at a time.
+    /// Seagate Cheetah 9LP of 1998: 9.1 GB, 10,045 rpm, queue depth 1.
     ///
-    /// Geometry, seek times, settle times and cache size are published measurements; controller overheads, set-up time
-    /// and the speed of the interface come from the trace the model is validated on (see `docs/algorithms/models.md`).
+    /// Geometry, seek times, settle times and cache size are published measurements. Controller overheads, set-up time and the
+    /// speed of the interface come from the trace with which the model is validated (see `docs/algorithms/models.md`).
     pub fn cheetah9lp() -> Self {
         // First and last cylinder, blocks per track.
         const ZONES: [(u32, u32, u32); 11] = [
@@ -223,7 +223,7 @@ impl DiskParams {
         }
     }
 
-    /// A disk as found in servers today: 8 TB, 7,200 rpm, 8.5 ms average seek, 250 to 131 MB/s, a queue of 32.
+    /// A typical disk of today's servers: 8 TB, 7,200 rpm, 8.5 ms average seek, 250 to 131 MB/s, queue depth 32.
     ///
     /// No particular product: figures of the class, with a seek time that grows with the root of the distance.
     pub fn nearline() -> Self {
@@ -282,7 +282,7 @@ impl DiskParams {
         Duration::from_nanos((60_000_000_000 + u64::from(self.rpm) / 2) / u64::from(self.rpm.max(1)))
     }
 
-    /// Time for the arm to move by `cylinders`; 0 takes none. O(log n).
+    /// Time of a seek over `cylinders`; zero for 0. O(log n).
     pub fn seek_time(&self, cylinders: u32) -> Duration {
         if cylinders == 0 {
             return Duration::ZERO;
@@ -302,33 +302,33 @@ impl DiskParams {
         low.1 + Duration::from_nanos(u64::try_from(beyond).unwrap_or(u64::MAX))
     }
 
-    /// Blocks the zones hold.
+    /// Number of blocks that the zones hold.
     pub fn zoned_blocks(&self) -> u64 {
         let blocks = self.zones.iter().map(|zone| zone.cylinders().saturating_mul(self.blocks_per_cylinder(zone)));
         blocks.fold(0, u64::saturating_add)
     }
 
-    /// Blocks a user sees.
+    /// Number of usable blocks.
     pub fn blocks(&self) -> u64 {
         self.capacity_bytes / BLOCK_BYTES
     }
 
-    /// Data blocks in a cylinder of `zone`.
+    /// Number of data blocks in a cylinder of `zone`.
     pub(super) fn blocks_per_cylinder(&self, zone: &Zone) -> u64 {
         (u64::from(self.surfaces) * u64::from(zone.blocks_per_track))
             .saturating_sub(u64::from(self.spare_blocks_per_cylinder))
     }
 
-    /// Time for `blocks` to cross the interface, rounded up.
+    /// Time for `blocks` to cross the interface, rounded up to a nanosecond.
     pub(super) fn bus_time(&self, blocks: u64) -> Duration {
         let nanos = u128::from(blocks * BLOCK_BYTES) * 1_000_000_000;
         Duration::from_nanos(nanos.div_ceil(u128::from(self.bus_bandwidth_bytes_per_s.max(1))) as u64)
     }
 
-    /// Checks that the parameters make sense together.
+    /// Checks that the parameters are in range and fit together.
     ///
     /// # Errors
-    /// The first parameter that does not, and what would be right.
+    /// The first parameter that is wrong, with its rule.
     pub fn validate(&self) -> Result<(), InvalidParams> {
         let zones_rise = self.zones.iter().all(|zone| zone.first_cylinder <= zone.last_cylinder)
             && self.zones.windows(2).all(|pair| pair[0].last_cylinder < pair[1].first_cylinder);

@@ -1,4 +1,4 @@
-//! The storage behind the target: servers side by side, one queue, first come, first served.
+//! The storage behind the target: several servers with one queue, first come, first served.
 
 use alloc::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use evenkeel_control::{Duration, Instant};
 
 use super::LinkParams;
 
-/// Requests in service and waiting; numbers are the caller's.
+/// Requests in service and in the queue; the caller numbers them.
 #[derive(Debug)]
 pub(super) struct Array {
     waiting: VecDeque<(u64, Kind)>,
@@ -20,7 +20,7 @@ impl Array {
         Self { waiting: VecDeque::new(), busy: 0 }
     }
 
-    /// Takes a request; if it is served at once, answers when that ends.
+    /// Takes a request. If a server is free: the instant at which its service ends.
     pub(super) fn submit(
         &mut self,
         now: Instant,
@@ -37,7 +37,7 @@ impl Array {
         None
     }
 
-    /// A service ended; answers which request is served next, and until when.
+    /// Ends a service. The request that is served next, and the instant at which its service ends; `None` if none waits.
     pub(super) fn end(&mut self, now: Instant, params: &LinkParams, rng: &mut SplitMix64) -> Option<(u64, Instant)> {
         let Some((request, kind)) = self.waiting.pop_front() else {
             self.busy -= 1;

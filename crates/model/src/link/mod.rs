@@ -1,4 +1,4 @@
-//! Clients of an iSCSI target over TCP, with a delay on what is sent back to them, and the storage behind.
+//! Clients of an iSCSI target over TCP, with delayed packets from the target, and the storage behind it.
 //!
 //! ```text
 //!  client ── requests, data to write ──▶ ┌────────┐ ──▶ queue ──▶ servers
@@ -6,13 +6,13 @@
 //!         ◀── delay ◀── data, responses  └────────┘ ◀── done
 //! ```
 //!
-//! A connection is a byte stream each way with a window. A window of data travels as one flight; the next goes when
-//! the flight is acknowledged. A write of several windows therefore waits for some acknowledgements, and to delay
-//! those slows the client without losing a packet. The last flight needs none, and whatever is sent back anyway carries
-//! an acknowledgement with it: with a window as large as the request, delayed acknowledgements do nothing at all.
+//! A connection is a byte stream with a window in each direction. A window of data travels as one flight; the next
+//! flight is sent when this one is acknowledged. So a write of several windows waits for some acknowledgements, and
+//! delaying them slows the client without losing a packet. The last flight needs no acknowledgement, and any payload
+//! sent back carries one: with a window as large as the request, delayed acknowledgements have no effect.
 //!
-//! Left out: losses (nothing is lost here, as nothing was in the experiments that this stands for), slow start (the
-//! connections are long-lived), segments within a flight, R2T (writes go unsolicited).
+//! Left out: losses (the experiments that this stands for had none), slow start (connections are long-lived), segments
+//! within a flight, R2T (writes are unsolicited).
 
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::vec::Vec;
@@ -31,29 +31,29 @@ mod stream;
 use array::Array;
 use stream::{Flight, Stream};
 
-/// Bytes of a request or response without data: the header of a protocol data unit.
+/// Bytes of a request or response without data: the basic header segment of an iSCSI PDU.
 const HEADER_BYTES: u64 = 48;
-/// A receiver acknowledges two full segments at once, and less after a while.
+/// Payload of a TCP segment in bytes. A receiver acknowledges two full segments at once, and less after a delay.
 const SEGMENT_BYTES: u64 = 1448;
 
-/// Which packets to a client are delayed.
+/// The packets from the target to a client that are delayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Delayed {
-    /// Acknowledgements without payload: slows clients that write more than a window at once.
+    /// Acknowledgements without payload; slows clients whose writes exceed a window.
     #[default]
     Acknowledgements,
-    /// All with payload: slows clients that read.
+    /// Packets with payload; slows clients that read.
     Payload,
-    /// Everything: slows all clients.
+    /// All packets; slows all clients.
     Everything,
 }
 
-/// A delay on what is sent to a client.
+/// A delay of packets from the target to a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttle {
-    /// How long.
+    /// Length of the delay.
     pub delay: Duration,
-    /// On what.
+    /// The packets that are delayed.
     pub on: Delayed,
 }
 
@@ -70,31 +70,31 @@ impl Throttle {
 /// The parameters of a [`Link`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkParams {
-    /// Time of a packet from one end to the other, processing included.
+    /// One-way time of a packet, processing included.
     pub latency: Duration,
-    /// The rate of arrival at the target, in bytes per second, of all clients together.
+    /// Rate of all clients together towards the target, in bytes per second.
     pub to_target_bytes_per_s: u64,
-    /// The rate of departure from the target, in bytes per second, to all clients together.
+    /// Rate of the target towards all clients together, in bytes per second.
     pub from_target_bytes_per_s: u64,
-    /// The target's receive window, in bytes: how much of a write may be under way unacknowledged.
+    /// The target's receive window in bytes: the most unacknowledged data of a write.
     pub target_window_bytes: u64,
-    /// A client's receive window, in bytes: the same for what it reads.
+    /// A client's receive window in bytes: the most unacknowledged data of a read.
     pub client_window_bytes: u64,
-    /// After this a receiver acknowledges less than two segments too.
+    /// Time after which a receiver also acknowledges less than two segments.
     pub delayed_ack: Duration,
-    /// Requests that the storage serves side by side.
+    /// Number of requests that the storage serves at the same time.
     pub servers: u32,
-    /// Service time of a read.
+    /// Mean service time of a read.
     pub read_time: Duration,
-    /// Service time of a write.
+    /// Mean service time of a write.
     pub write_time: Duration,
-    /// How service times vary.
+    /// Distribution of service times around their means.
     pub jitter: Jitter,
 }
 
 impl LinkParams {
-    /// A target on a slow pool, as measured with one client at a time and 64 KiB requests: 2.9 ms and two delays for a
-    /// write, 4.0 ms and two delays for a read.
+    /// A target on a slow pool, as measured with one client and 64 KiB requests: 2.9 ms plus two delays for a write,
+    /// 4.0 ms plus two delays for a read.
     pub const fn one_client() -> Self {
         Self {
             latency: Duration::from_micros(150),
@@ -110,8 +110,8 @@ impl LinkParams {
         }
     }
 
-    /// The same with a pool of 3 ms (3.4 ms with what a write costs besides), as measured with twelve writers from three hosts beside a reader. Many connections
-    /// left less of the receive buffer to each: five delays for a write.
+    /// The target of [`Self::one_client`] with twelve writers from three hosts beside a reader, as measured: service takes 3
+    /// ms, 3.4 ms for a write. With many connections each has less of the receive buffer: five delays for a write.
     pub const fn shared() -> Self {
         Self {
             target_window_bytes: 12 << 10,
@@ -122,10 +122,10 @@ impl LinkParams {
         }
     }
 
-    /// Checks that the parameters make sense.
+    /// Checks that the parameters are in range.
     ///
     /// # Errors
-    /// The first that does not, and what would be right.
+    /// The first parameter that is wrong, with its rule.
     pub fn validate(&self) -> Result<(), InvalidParams> {
         check(&[
             (self.to_target_bytes_per_s > 0, "to_target_bytes_per_s", "greater than 0"),
@@ -140,29 +140,29 @@ impl LinkParams {
     }
 }
 
-/// A request that has come back to its client.
+/// A request whose response has arrived at its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// Of which connection.
+    /// Number of its connection.
     pub connection: usize,
-    /// The caller's number.
+    /// The caller's id of the request.
     pub id: u64,
-    /// From submission to the last byte back.
+    /// Time from submission to the arrival of the response's last byte.
     pub response: Duration,
 }
 
-/// The target's own counters of a connection, as a kernel's disk statistics are: since the beginning.
+/// Totals that the target has counted for a connection, like a kernel's disk statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Reads that the storage completed.
     pub reads: u64,
-    /// Time they spent waiting and in service, summed.
+    /// Sum of the times that those reads spent waiting and in service.
     pub read_time: Duration,
-    /// Payload of these reads, in bytes.
+    /// Payload bytes of those reads.
     pub read_bytes: u64,
     /// Writes that the storage completed.
     pub writes: u64,
-    /// Payload of these writes, in bytes.
+    /// Payload bytes of those writes.
     pub written_bytes: u64,
 }
 
@@ -186,22 +186,22 @@ struct Request {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A flight arrives at the target.
+    /// A flight of a request arrives at the target.
     AtTarget { connection: usize, request: u64, bytes: u64, last: bool },
-    /// A flight arrives at a client, with an acknowledgement of what the target had then.
+    /// A flight arrives at a client, and acknowledges what the target had received (`acks` bytes) when it was sent.
     AtClient { connection: usize, request: u64, bytes: u64, last: bool, acks: u64 },
-    /// An acknowledgement arrives at a client.
+    /// An acknowledgement of all bytes up to `up_to` arrives at a client.
     AckAtClient { connection: usize, up_to: u64 },
-    /// An acknowledgement arrives at the target.
+    /// An acknowledgement of all bytes up to `up_to` arrives at the target.
     AckAtTarget { connection: usize, up_to: u64 },
-    /// The target acknowledges, if it has not by then.
+    /// The timer of a delayed acknowledgement ends: the target acknowledges, if it has sent no acknowledgement since.
     DelayedAck { connection: usize, acks: u64 },
-    /// The storage is done with a request.
+    /// The storage has served a request.
     Served { request: u64 },
 }
 
-/// Clients, a target and its storage. The verbs are those of the other models; delays can change at any time and hold for
-/// what is sent from then on.
+/// Clients, a target and its storage, with the methods of the other models. Delays can change at any time and apply to
+/// packets sent from then on.
 #[derive(Debug)]
 pub struct Link {
     params: LinkParams,
@@ -212,14 +212,14 @@ pub struct Link {
     array: Array,
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     pushed: u64,
-    /// Until when the wire to and from the target is busy.
+    /// When the wire towards the target is free, and the wire from it.
     to_target_free: Instant,
     from_target_free: Instant,
 }
 
 impl Link {
-    /// `connections` idle connections. The same seed and calls give the same completions. Parameters that
-    /// [`LinkParams::validate`] refuses give a link on which nothing may ever complete.
+    /// A link with idle `connections`. The same seed and calls give the same completions. With parameters that
+    /// [`LinkParams::validate`] refuses, requests may never complete.
     pub fn new(params: LinkParams, connections: usize, seed: u64) -> Self {
         Self {
             params,
@@ -235,7 +235,7 @@ impl Link {
         }
     }
 
-    /// Delays what is sent on a connection from now on.
+    /// Sets the delay of packets that are sent to the connection's client from now on.
     ///
     /// # Panics
     /// When there is no connection of this number.
@@ -243,7 +243,7 @@ impl Link {
         self.connections[connection].throttle = throttle;
     }
 
-    /// The target's counters of a connection.
+    /// The target's totals for a connection.
     ///
     /// # Panics
     /// When there is no connection of this number.
@@ -251,7 +251,7 @@ impl Link {
         self.connections[connection].counters
     }
 
-    /// A client sends a request; `id` comes back from [`Link::poll`] and is not looked into.
+    /// Submits a request of the connection's client; [`Link::poll`] returns `id` when it has completed.
     ///
     /// # Panics
     /// When there is no connection of this number.
@@ -265,12 +265,12 @@ impl Link {
         self.send_to_target(now, connection);
     }
 
-    /// When to poll next; `Instant::FAR_FUTURE` when nothing is under way.
+    /// When to poll next; `Instant::FAR_FUTURE` when nothing is in flight.
     pub fn next_event(&self) -> Instant {
         self.events.peek().map_or(Instant::FAR_FUTURE, |Reverse((at, ..))| *at)
     }
 
-    /// The next request that is back at its client by `now`, in order; call until `None`.
+    /// The next request that completed at its client by `now`, in order of completion; call until `None`.
     pub fn poll(&mut self, now: Instant) -> Option<Done> {
         while let Some(&Reverse((at, _, event))) = self.events.peek() {
             if at > now {
@@ -350,7 +350,7 @@ impl Link {
         }
     }
 
-    /// The target has received something: it acknowledges two segments at once, and less after a while.
+    /// Acknowledges received data: at once if it is two segments or more, else after a delay.
     fn acknowledge(&mut self, now: Instant, connection: usize) {
         let stream = &self.connections[connection].to_target;
         if stream.unacked >= 2 * SEGMENT_BYTES {

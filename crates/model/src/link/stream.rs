@@ -1,28 +1,28 @@
-//! One direction of a TCP connection, in flights: the data of a window at once.
+//! One direction of a TCP connection, in flights: a flight is the data that a window allows.
 
 use alloc::collections::VecDeque;
 
-/// The sender's side of a byte stream, and the receiver's count. Payload of requests, one after the other.
+/// The sender's side of a byte stream, with the receiver's counts. Requests' payloads follow each other.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
-    /// Request, and what of it has not been sent.
+    /// Requests in order, each with its bytes that are not sent yet.
     queue: VecDeque<(u64, u64)>,
-    /// Bytes sent, acknowledged and received so far.
+    /// Total bytes sent, acknowledged and received.
     sent: u64,
     acked: u64,
     received: u64,
-    /// Received and not acknowledged yet.
+    /// Bytes received and not acknowledged yet.
     pub(super) unacked: u64,
-    /// Counts the acknowledgements, so that a timer that was overtaken is known.
+    /// Number of acknowledgements, by which a timer that came too late is recognised.
     pub(super) acks: u64,
 }
 
-/// A piece of a request on its way.
+/// A part of a request in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flight {
     pub(super) request: u64,
     pub(super) bytes: u64,
-    /// True if the request is complete with it.
+    /// True if the flight completes its request.
     pub(super) last: bool,
 }
 
@@ -31,8 +31,8 @@ impl Stream {
         self.queue.push_back((request, bytes));
     }
 
-    /// The next flight that the window allows. As TCP does against silly windows, less than half of the window goes only
-    /// if it is all there is of a request.
+    /// The next flight that the window allows. As in TCP's silly window avoidance, less than half a window is only sent
+    /// if it is the rest of a request.
     pub(super) fn next(&mut self, window: u64) -> Option<Flight> {
         let (request, left) = self.queue.front_mut()?;
         let open = window.saturating_sub(self.sent - self.acked);
@@ -49,20 +49,20 @@ impl Stream {
         Some(flight)
     }
 
-    /// A flight arrived.
+    /// Counts the arrival of a flight.
     pub(super) fn receive(&mut self, bytes: u64) {
         self.received += bytes;
         self.unacked += bytes;
     }
 
-    /// The receiver acknowledges all it has; answers up to where.
+    /// Acknowledges all bytes received; the number of bytes acknowledged in total.
     pub(super) fn acknowledge(&mut self) -> u64 {
         self.unacked = 0;
         self.acks += 1;
         self.received
     }
 
-    /// The sender learns of an acknowledgement; a later one may have been faster.
+    /// The sender receives an acknowledgement; a later one may have arrived before.
     pub(super) fn acknowledged(&mut self, up_to: u64) {
         self.acked = self.acked.max(up_to);
     }

@@ -1,4 +1,4 @@
-//! Dies on channels: who reads, programs and erases when.
+//! Dies on channels: the order of their reads, programs and erases.
 
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::vec::Vec;
@@ -9,35 +9,35 @@ use evenkeel_control::{Duration, Instant};
 
 use super::params::SsdParams;
 
-/// After so many reads in a row a die that also has to write does that; else reads could delay writes for ever.
+/// Reads in a row after which a die with other work does that first; otherwise reads could delay writes for ever.
 const READS_IN_A_ROW: u32 = 16;
 
-/// A die's work besides reading.
+/// Work of a die other than reads for the host.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Chore {
-    /// Programs data of the host, into fast cells or not.
+    /// Programs data of the host, `fast` with one bit a cell.
     Program { fast: bool },
-    /// Reads what is valid and programs it elsewhere.
+    /// Garbage collection: reads valid data and programs it elsewhere.
     Move,
     /// Erases a block.
     Erase,
 }
 
-/// Part of a request that reads one page.
+/// The read of one page for a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub(super) request: u32,
     pub(super) bytes: u32,
 }
 
-/// A work that has come to its end.
+/// The result of an event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Done {
-    /// A page has left its channel.
+    /// A page has been read and has crossed its channel.
     Read(Piece),
-    /// Data of the host is in the flash.
+    /// A program unit of the host's data is in the flash.
     Programmed,
-    /// Something that no request waits for.
+    /// An event for which no request waits.
     Nothing,
 }
 
@@ -45,7 +45,7 @@ pub(super) enum Done {
 enum Doing {
     Read(Piece),
     Chore(Chore),
-    /// Interrupts a chore so that reads get through.
+    /// Suspends a chore, so that reads can be served.
     Suspend,
 }
 
@@ -56,25 +56,26 @@ struct Die {
     doing: Option<(Instant, Doing)>,
     suspended: Option<(Duration, Chore)>,
     reads_in_a_row: u32,
-    /// Bytes programmed since the last erase.
+    /// Bytes programmed since the die's last erase.
     programmed: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Die(u32),
-    /// A page has been read and is through the channel.
+    /// A page has been read and has crossed the channel.
     Page {
         request: u32,
         bytes: u32,
     },
 }
 
-/// All dies and channels.
+/// All dies and channels of a drive.
 pub(super) struct Flash {
     dies: Vec<Die>,
     channels_free_at: Vec<Instant>,
-    /// In order of time, and of scheduling among simultaneous ones. An entry of a die that now does something else counts for nothing.
+    /// Events by time, simultaneous ones in the order in which they were scheduled. An entry for a die is void if the
+    /// die does other work now.
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
     scheduled: u64,
     next_die: usize,
@@ -102,12 +103,12 @@ impl Flash {
         self.events.peek().map_or(Instant::FAR_FUTURE, |&Reverse((at, ..))| at)
     }
 
-    /// True if nothing is under way.
+    /// True if no event is scheduled.
     pub(super) fn is_idle(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// Reads part of a page that is on the die with number `place` modulo all of them.
+    /// Reads part of the page number `place`, which is on die `place` modulo the number of dies.
     pub(super) fn read(&mut self, at: Instant, place: u64, piece: Piece, params: &SsdParams, rng: &mut SplitMix64) {
         let index = (place % self.dies.len() as u64) as usize;
         let die = &mut self.dies[index];
@@ -126,7 +127,7 @@ impl Flash {
         }
     }
 
-    /// Gives the next die in turn something to do besides reading.
+    /// Gives a chore to the next die in turn, and an erase whenever a block of the die is full.
     pub(super) fn chore(&mut self, at: Instant, chore: Chore, params: &SsdParams, rng: &mut SplitMix64) {
         let index = self.next_die;
         self.next_die = (index + 1) % self.dies.len();
@@ -142,7 +143,7 @@ impl Flash {
         }
     }
 
-    /// Lives through the earliest event.
+    /// Handles the earliest event; its result.
     pub(super) fn step(&mut self, params: &SsdParams, rng: &mut SplitMix64) -> Done {
         let Some(Reverse((at, _, event))) = self.events.pop() else { return Done::Nothing };
         let index = match event {
@@ -167,7 +168,7 @@ impl Flash {
         done
     }
 
-    /// Begins what the die does next: reads first, up to a number in a row.
+    /// Begins the die's next work: a read, or after too many reads in a row a chore.
     fn start(&mut self, at: Instant, index: usize, params: &SsdParams, rng: &mut SplitMix64) {
         let die = &mut self.dies[index];
         let chores = die.suspended.is_some() || !die.chores.is_empty();
@@ -203,7 +204,7 @@ impl Flash {
         self.begin(index, ends, Doing::Chore(chore));
     }
 
-    /// Moves bytes over the die's channel, first come, first served; when they are through.
+    /// Moves `bytes` over the die's channel, first come, first served; the instant at which they have crossed it.
     fn send(&mut self, at: Instant, die: usize, bytes: u32, params: &SsdParams) -> Instant {
         let channels = self.channels_free_at.len();
         let free_at = &mut self.channels_free_at[die % channels];

@@ -9,10 +9,10 @@
 //!                              garbage collection, erases ─▶ channel ─▶ die
 //! ```
 //!
-//! A die does one thing at a time; reads go before programs and erases, up to a number in a row, and may interrupt them
-//! (`suspend_latency`). Writes are done in memory, so they are quick until the buffer is full, and from then on as slow as
-//! the flash: one bit a cell until the fast region is full, then as it comes, and with garbage collection as soon as little
-//! is free. What a write costs in moves follows from where garbage is (see `space.rs`).
+//! A die does one thing at a time. Reads go before programs and erases, up to a number in a row, and may suspend them
+//! (`suspend_latency`). A write completes when it is in the buffer, so writes are quick until the buffer is full, and then as
+//! slow as the flash: one bit a cell until the fast region is full, then several bits a cell, with garbage collection as soon
+//! as little space is free. How much a write makes collection move follows from the distribution of garbage (see `space.rs`).
 //!
 //! A stall stops the device's own clock, as in [`store`](crate::store).
 
@@ -35,18 +35,18 @@ use crate::Io;
 use crate::clock::DeviceClock;
 pub use crate::params::InvalidParams;
 
-/// A command inside the drive.
+/// A request of the host, accepted or waiting.
 #[derive(Clone, Copy, Debug)]
 struct Request {
     id: u64,
     io: Io,
-    /// Pages still to come.
+    /// Pages that have not been sent to the host yet.
     pieces: u32,
-    /// True if one of them has gone over the link.
+    /// True if a page has been sent, or is being sent, over the link.
     answering: bool,
 }
 
-/// Items on their way through something that keeps their order, with when they are through (device time).
+/// Requests in a stage that keeps their order, each with the instant (device time) at which it leaves the stage.
 struct Line(VecDeque<(Instant, u32)>);
 
 impl Line {
@@ -61,7 +61,7 @@ impl Line {
     }
 }
 
-/// Where the next event comes from, along the path of a request.
+/// Stages, as numbers of `lines`, in the order in which a request passes them.
 const LINES: usize = 5;
 const READS: usize = 0;
 const OTHERS: usize = 1;
@@ -69,17 +69,17 @@ const ARRIVING: usize = 2;
 const LEAVING: usize = 3;
 const ENDING: usize = 4;
 
-/// The drive's work on what was written.
+/// Bytes written to a drive, and bytes that garbage collection moved for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wear {
-    /// Bytes the host wrote, rounded up to 4 KiB each.
+    /// Bytes that the host wrote; each write is rounded up to 4 KiB.
     pub written_bytes: u64,
     /// Bytes that garbage collection moved.
     pub moved_bytes: u64,
 }
 
 impl Wear {
-    /// Bytes programmed for each byte that the host wrote; 1 before it wrote anything. Moving data out of fast cells is not counted.
+    /// Bytes programmed per byte that the host wrote; 1 before the first write. Data moved out of fast cells does not count.
     pub fn write_amplification(&self) -> f64 {
         1.0 + self.moved_bytes as f64 / self.written_bytes.max(1) as f64
     }
@@ -95,25 +95,25 @@ pub struct Ssd {
     clock: DeviceClock,
     requests: Vec<Request>,
     vacant: Vec<u32>,
-    /// In front of the drive, because it works on as much as it can.
+    /// Requests beyond the queue depth, in order of arrival.
     waiting: VecDeque<u32>,
     working_on: u32,
     controller_free_at: Instant,
-    /// Host to drive and back; one if it is not duplex.
+    /// When the link is free, by direction: drive to host, host to drive. Without duplex only the first is used.
     links_free_at: [Instant; 2],
     lines: [Line; LINES],
-    /// Writes that wait for room in the buffer.
+    /// Writes that wait for room in the buffer, in order.
     unbuffered: VecDeque<u32>,
-    /// Flushes, by how many program units have to be in the flash.
+    /// Flushes, each with the number of programs that must be done before it completes.
     flushes: VecDeque<(u64, u32)>,
     flash: Flash,
     space: Space,
-    /// Bytes in the buffer or on their way there; of these, bytes that do not fill a program unit yet.
+    /// Bytes in the buffer or on the link to it; below, the part of them that does not fill a program unit yet.
     buffered: u64,
     open: u64,
     programs_begun: u64,
     programs_done: u64,
-    /// Moved bytes that do not fill a program unit yet.
+    /// Bytes that collection moves and that do not fill a program unit yet.
     moving: u64,
     slc_used: u64,
     last_work: Instant,
@@ -154,7 +154,7 @@ impl Ssd {
         }
     }
 
-    /// Takes a request. `id` comes back from [`Ssd::poll`] and is not looked into.
+    /// Takes a request. [`Ssd::poll`] returns `id` when it has completed.
     ///
     /// [`Kind::Meta`] with a size is a trim of that many bytes.
     pub fn submit(&mut self, now: Instant, id: u64, io: Io) {
@@ -173,7 +173,7 @@ impl Ssd {
         self.take_in(at);
     }
 
-    /// When to poll next: nothing completes before, and something may then; `Instant::FAR_FUTURE` when nothing is under way.
+    /// When to poll next, as nothing completes before that instant; `Instant::FAR_FUTURE` when nothing is in flight.
     pub fn next_event(&self) -> Instant {
         if self.done.is_empty() { self.next_device_event() } else { self.seen }
     }
@@ -186,7 +186,7 @@ impl Ssd {
         Some(id)
     }
 
-    /// Requests submitted and not yet handed back by [`Ssd::poll`].
+    /// Requests submitted and not yet returned by [`Ssd::poll`].
     pub fn in_flight(&self) -> usize {
         self.inside
     }
@@ -196,12 +196,12 @@ impl Ssd {
         &self.params
     }
 
-    /// The work on writes since the start.
+    /// Bytes written and moved since the start.
     pub fn wear(&self) -> Wear {
         self.wear
     }
 
-    /// Changes the parameters, but for the geometry. What is under way ends as planned.
+    /// Changes the parameters, except the geometry. Work in progress ends as planned.
     pub fn set_params(&mut self, now: Instant, params: SsdParams) {
         let at = self.advance(now);
         self.params = SsdParams { geometry: self.params.geometry, ..params };
@@ -209,13 +209,13 @@ impl Ssd {
         self.buffer_waiting(at);
     }
 
-    /// Stops everything for `length` from `now`, on top of a stall already under way.
+    /// Stalls the drive for `length` from `now`, or from the end of a stall in progress.
     pub fn stall(&mut self, now: Instant, length: Duration) {
         self.advance(now);
         self.clock.stall(self.seen, length);
     }
 
-    /// Lives through everything due by `now`, in order; the device time of `now`.
+    /// Handles all events due by `now`, in order; the device time at `now`.
     fn advance(&mut self, now: Instant) -> Instant {
         self.seen = self.seen.max(now);
         while self.next_device_event() <= self.seen {
@@ -255,7 +255,7 @@ impl Ssd {
         }
     }
 
-    /// Lets commands in, as many as the drive works on at once.
+    /// Accepts waiting requests up to the queue depth.
     fn take_in(&mut self, at: Instant) {
         while self.working_on < self.params.queue_depth {
             let Some(slot) = self.waiting.pop_front() else { return };
@@ -279,7 +279,7 @@ impl Ssd {
         }
     }
 
-    /// A page is out of the flash and goes over the link, the first of a request with what each command takes there.
+    /// Sends a page that has been read over the link; a request's first page also takes the link's time for a command.
     fn page_read(&mut self, at: Instant, piece: Piece) {
         let request = &mut self.requests[piece.request as usize];
         let first = !core::mem::replace(&mut request.answering, true);
@@ -296,7 +296,7 @@ impl Ssd {
         }
     }
 
-    /// When `bytes` are through the link in the given direction.
+    /// Sends `bytes` over the link in `direction` (0: to the host, 1: from it); the instant at which they have crossed it.
     fn over_link(&mut self, at: Instant, direction: usize, bytes: u64, command: Duration) -> Instant {
         let free_at = &mut self.links_free_at[if self.params.link_duplex { direction } else { 0 }];
         *free_at = at.max(*free_at) + command + self.params.link_time(bytes);
@@ -325,7 +325,7 @@ impl Ssd {
         }
     }
 
-    /// Lets writes over the link, as far as the buffer has room; one in any case if nothing will make room.
+    /// Sends waiting writes over the link as far as the buffer has room; at least one if the buffer holds no full program unit.
     fn buffer_waiting(&mut self, at: Instant) {
         while let Some(&slot) = self.unbuffered.front() {
             let bytes = units_of(self.requests[slot as usize].io.bytes) * UNIT_BYTES;
@@ -340,7 +340,7 @@ impl Ssd {
         }
     }
 
-    /// The data of a write is in the buffer: it is done, and full program units go to the flash.
+    /// The data of a write is in the buffer: the write completes, and full program units go to the flash.
     fn arrived(&mut self, at: Instant, slot: u32) {
         let Io { offset, bytes, .. } = self.requests[slot as usize].io;
         let units = units_of(bytes);
@@ -361,7 +361,7 @@ impl Ssd {
         self.buffer_waiting(at);
     }
 
-    /// Sends `bytes` of the open program unit to the flash.
+    /// Sends the open program unit, which holds `bytes`, to the flash.
     fn program(&mut self, at: Instant, bytes: u64) {
         let program = u64::from(self.params.geometry.program_bytes);
         let fast = self.slc_used + program <= self.params.slc_bytes;
@@ -391,7 +391,7 @@ impl Ssd {
         }
     }
 
-    /// Nothing is left to do for a command but to say so.
+    /// All work for a request is done; it completes after the firmware's latency.
     fn end(&mut self, at: Instant, slot: u32) {
         self.lines[ENDING].push(at + self.params.write_latency, slot);
     }
@@ -403,7 +403,7 @@ impl Ssd {
         self.take_in(at);
     }
 
-    /// Makes up for what the drive did while it had nothing to do: moved data out of its fast cells.
+    /// Accounts for the time since the last work, in which an idle drive moved data out of its fast cells.
     fn recover(&mut self, at: Instant) {
         if self.working_on > 0 || !self.flash.is_idle() {
             return;
@@ -415,7 +415,7 @@ impl Ssd {
     }
 }
 
-/// Entries of the drive's table that so many bytes take.
+/// Number of table entries that `bytes` take.
 fn units_of(bytes: u32) -> u64 {
     u64::from(bytes).div_ceil(UNIT_BYTES)
 }

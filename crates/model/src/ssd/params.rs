@@ -11,27 +11,27 @@ use crate::params::{InvalidParams, check, faster_rate, faster_time};
 pub struct Geometry {
     /// Buses between controller and flash.
     pub channels: u32,
-    /// Units that read, program and erase on their own, over all channels.
+    /// Dies of all channels together; each reads, programs and erases independently.
     pub dies: u32,
-    /// Data one read of a die brings; consecutive pages of the address space are on consecutive dies.
+    /// Bytes that one read of a die returns; consecutive pages of the address space are on consecutive dies.
     #[cfg_attr(feature = "serde", serde(rename = "page", with = "evenkeel_control::text::AsBytes"))]
     pub page_bytes: u32,
-    /// Data one program of a die writes (its planes together).
+    /// Bytes that one program of a die writes (all its planes together).
     #[cfg_attr(feature = "serde", serde(rename = "program", with = "evenkeel_control::text::AsBytes"))]
     pub program_bytes: u32,
-    /// Data a die erases at once.
+    /// Bytes that one erase of a die frees.
     #[cfg_attr(feature = "serde", serde(rename = "block", with = "evenkeel_control::text::AsBytes"))]
     pub block_bytes: u64,
-    /// Size of the address space; offsets beyond it start again at 0.
+    /// Size of the address space in bytes; larger offsets wrap around.
     #[cfg_attr(feature = "serde", serde(rename = "capacity", with = "evenkeel_control::text::AsBytes"))]
     pub capacity_bytes: u64,
-    /// Flash beyond the capacity that garbage collection can count on, in per cent of the capacity, 1 to 100. Less than
-    /// the raw surplus: bad blocks, parity and tables take their part.
+    /// Flash beyond the capacity that garbage collection can use, in per cent of the capacity, 1 to 100. It is less
+    /// than the raw surplus, as bad blocks, parity and tables take a part.
     pub spare_percent: f64,
     /// Share of the address space that holds data at the start, 0 to 1.
     pub used: f64,
-    /// True if that data was overwritten at random for long: garbage is everywhere and collection goes on from the
-    /// first write. If not, what is unused is erased.
+    /// True if the initial data was overwritten at random for long: garbage is everywhere, and collection runs from the
+    /// first write. False: unused flash is erased.
     pub aged: bool,
 }
 
@@ -39,49 +39,49 @@ pub struct Geometry {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SsdParams {
-    /// The part that cannot change.
+    /// Sizes, which cannot change while it runs.
     #[cfg_attr(feature = "serde", serde(flatten))]
     pub geometry: Geometry,
-    /// Commands the drive works on at once; further ones wait in front of it, in order.
+    /// Commands that the drive accepts at once; further ones wait in order of arrival.
     pub queue_depth: u32,
-    /// Time the controller needs for each command, one after the other; its inverse bounds the IOPS.
+    /// Time of the controller for each command, one after the other; its inverse bounds the IOPS.
     pub command_time: Duration,
-    /// Time a read spends in the firmware on top of it; commands overlap here.
+    /// Firmware latency of a read, after `command_time`; latencies of commands overlap.
     pub read_latency: Duration,
-    /// The same for everything else.
+    /// Firmware latency of any other command, after its work; latencies of commands overlap.
     pub write_latency: Duration,
-    /// Payload the host link moves, in bytes per second.
+    /// Rate at which the host link moves payload, in bytes per second.
     #[cfg_attr(feature = "serde", serde(rename = "link_bandwidth", with = "evenkeel_control::text::AsBytes"))]
     pub link_bandwidth_bytes_per_s: u64,
-    /// Time the link is held by each command on top of its payload.
+    /// Time for which each command occupies the link, on top of its payload.
     pub link_command_time: Duration,
     /// True if the link moves both ways at once, each at full speed.
     pub link_duplex: bool,
-    /// Payload each channel moves, in bytes per second.
+    /// Rate at which each channel moves payload, in bytes per second.
     #[cfg_attr(feature = "serde", serde(rename = "channel_bandwidth", with = "evenkeel_control::text::AsBytes"))]
     pub channel_bandwidth_bytes_per_s: u64,
     /// Time a die takes to read a page.
     pub page_read_time: Duration,
-    /// Time a die takes to program.
+    /// Time a die takes to program one unit.
     pub program_time: Duration,
     /// Time a die takes to erase a block.
     pub erase_time: Duration,
-    /// Time until a read gets through to a die that programs or erases, which goes on afterwards; zero = the read waits
-    /// until the die is done.
+    /// Time until a read gets through to a die that programs or erases; the die resumes that work afterwards. Zero: the
+    /// read waits until the die is done.
     pub suspend_latency: Duration,
-    /// Memory for written data on its way to the flash; a write is done when it is there.
+    /// Size of the buffer for written data on its way to the flash, in bytes; a write completes when it is in the buffer.
     #[cfg_attr(feature = "serde", serde(rename = "buffer", with = "evenkeel_control::text::AsBytes"))]
     pub buffer_bytes: u64,
-    /// True if a flush has to wait until the buffer is in the flash (no capacitors).
+    /// True if a flush waits until the buffer is in the flash, as without capacitors.
     pub buffer_volatile: bool,
-    /// Data that fits into cells written with one bit each, which is quick, until it is moved on; 0 = none.
+    /// Size of the fast region in bytes: cells written with one bit each, until their data is moved on; 0 = none.
     #[cfg_attr(feature = "serde", serde(rename = "slc", with = "evenkeel_control::text::AsBytes"))]
     pub slc_bytes: u64,
-    /// Time a die takes to program such cells.
+    /// Time a die takes to program one unit of the fast region.
     pub slc_program_time: Duration,
-    /// How long the drive has nothing to do before it moves such data on.
+    /// Idle time after which the drive moves data out of the fast region.
     pub slc_idle: Duration,
-    /// How read, program and erase times vary.
+    /// Distribution of read, program and erase times.
     #[cfg_attr(feature = "serde", serde(with = "crate::preset::jitter"))]
     pub jitter: Jitter,
 }
@@ -94,7 +94,7 @@ impl crate::preset::Preset for SsdParams {
 impl SsdParams {
     /// A client drive of 250 GB on a SATA link, half full, with a small fast region for writes.
     ///
-    /// Shaped after the data sheet class of the Samsung 860 EVO 250 GB; the facts are in `docs/results/models.md`.
+    /// Modelled on the data sheet class of the Samsung 860 EVO 250 GB; the facts are in `docs/results/models.md`.
     pub const fn sata() -> Self {
         Self {
             geometry: Geometry {
@@ -131,7 +131,7 @@ impl SsdParams {
 
     /// A data centre drive of 1.92 TB on PCIe 3.0 x4, full and aged, with capacitors behind its buffer.
     ///
-    /// Shaped after the data sheet of the Samsung PM983 1.92 TB; the facts are in `docs/results/models.md`.
+    /// Modelled on the data sheet of the Samsung PM983 1.92 TB; the facts are in `docs/results/models.md`.
     pub const fn nvme() -> Self {
         Self {
             geometry: Geometry {
@@ -166,7 +166,7 @@ impl SsdParams {
         }
     }
 
-    /// The same drive with everything that takes time done `speed` times as fast; `speed` is greater than 0.
+    /// The drive with all its times divided by `speed` and its rates multiplied by it; `speed` is above 0.
     pub fn scaled(&self, speed: f64) -> Self {
         let (time, rate) = (faster_time(speed), faster_rate(speed));
         Self {
@@ -185,10 +185,10 @@ impl SsdParams {
         }
     }
 
-    /// Checks that the parameters make sense together.
+    /// Checks that the parameters are in range and fit together.
     ///
     /// # Errors
-    /// The first parameter that does not, and what would be right.
+    /// The first parameter that is wrong, with its rule.
     pub fn validate(&self) -> Result<(), InvalidParams> {
         let g = &self.geometry;
         let unit = UNIT_BYTES as u32;
@@ -210,24 +210,24 @@ impl SsdParams {
         ])
     }
 
-    /// How long the link moves so much payload. Rounded up, so that its rate is never exceeded.
+    /// Time for which the link moves `bytes` of payload, rounded up, so that its rate is never exceeded.
     pub(super) fn link_time(&self, bytes: u64) -> Duration {
         transfer(bytes, self.link_bandwidth_bytes_per_s)
     }
 
-    /// The same for a channel.
+    /// Time for which a channel moves `bytes` of payload, rounded up, so that its rate is never exceeded.
     pub(super) fn channel_time(&self, bytes: u64) -> Duration {
         transfer(bytes, self.channel_bandwidth_bytes_per_s)
     }
 
-    /// Bytes per second at which the drive moves data out of its fast cells when it has nothing else to do.
+    /// Rate at which an idle drive moves data out of its fast region, in bytes per second.
     pub(super) fn fold_bytes_per_s(&self) -> f64 {
         let each = self.page_read_time + self.program_time;
         f64::from(self.geometry.dies) * f64::from(self.geometry.program_bytes) / each.as_secs_f64().max(1e-9)
     }
 }
 
-/// The unit that the drive keeps track of: one entry of its table.
+/// Bytes of a unit, for each of which the drive's table has an entry.
 pub(super) const UNIT_BYTES: u64 = 4 << 10;
 
 fn transfer(bytes: u64, bytes_per_s: u64) -> Duration {

@@ -1,11 +1,11 @@
-//! Where the flash holds data and where garbage, without a table of every page.
+//! Valid data and garbage in the flash, without a table of every page.
 //!
 //! The flash is [`GROUPS`] groups of equal size (and the spare ones), filled one after the other; the address space is
-//! [`REGIONS`] regions. What is counted is how many valid units of each region each group holds. A write makes old data
-//! of its region garbage: the oldest if it goes on where the last write to the region ended, some at random otherwise.
-//! So sequential passes leave groups that are all garbage and cost nothing to collect, random writes leave a little
-//! garbage everywhere, and regions that are written often differ from those that are not. Write amplification follows:
-//! collecting the group with the fewest valid units moves v / (1 − v) units for each that is gained, v its valid share.
+//! [`REGIONS`] regions. The model counts the valid units of each region in each group. A write makes old data of its
+//! region garbage: the oldest if it continues the last write to the region, random units otherwise. So sequential
+//! passes leave groups that are all garbage and cost nothing to collect, random writes leave a little garbage
+//! everywhere, and regions that are written often differ from others. Write amplification follows: to collect the group
+//! with the fewest valid units moves v / (1 − v) units for each unit gained, v being its valid share.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,25 +14,25 @@ use evenkeel_control::rng::SplitMix64;
 
 use super::params::{Geometry, UNIT_BYTES};
 
-/// Groups that make up the capacity; enough for the victim's valid share to be smooth.
+/// Number of groups that make up the capacity; enough for the victim's valid share to change smoothly.
 const GROUPS: usize = 512;
-/// Parts of the address space that are distinguished.
+/// Number of regions of the address space that are distinguished.
 const REGIONS: usize = 64;
-/// Groups beyond capacity and spare: two being filled and two that collection keeps free.
+/// Groups beyond capacity and spare: two that are being filled and two that collection keeps free.
 const RESERVE: usize = 4;
-/// Collection begins when less than so many groups' worth is free, and gains as much as is written at half of that.
+/// Free groups below which collection runs; at half as many it gains as much space as is written.
 const LOW: f64 = 8.0;
 
-/// Valid units of one region in each group, with prefix sums (Fenwick 1994).
+/// Valid units of one region in each group, with a Fenwick tree of their prefix sums (Fenwick 1994).
 struct Region {
     units: Vec<u32>,
     tree: Vec<u32>,
     valid: u32,
-    /// Where the last write ended, in units from the start of the region.
+    /// End of the last write, in units from the start of the region.
     next: u64,
-    /// Units written by the sequential pass under way.
+    /// Units written so far by the present sequential pass.
     pass: u32,
-    /// The group that a pass last made garbage of, and its age.
+    /// The oldest group with data of the region when last sought, and its age.
     oldest: (usize, u64),
 }
 
@@ -68,7 +68,7 @@ impl Region {
         }
     }
 
-    /// The group of the valid unit with this rank.
+    /// The group that holds the valid unit number `rank` of the region, in order of groups.
     fn find(&self, mut rank: u32) -> usize {
         let (mut node, mut step) = (0, self.tree.len().next_power_of_two() / 2);
         while step > 0 {
@@ -85,26 +85,26 @@ impl Region {
 #[derive(Clone, Copy, Default)]
 struct Group {
     valid: u32,
-    /// When it was begun, by count.
+    /// Sequence number of the group's last opening.
     age: u64,
 }
 
-/// A group under collection.
+/// The group that collection empties.
 struct Victim {
     group: usize,
     valid_at_start: u32,
     region: usize,
 }
 
-/// A group being filled.
+/// A group that is being filled.
 struct Open {
     group: usize,
     room: u32,
 }
 
-/// The flash's space.
+/// Groups and regions of the flash.
 pub(super) struct Space {
-    /// Units in a group.
+    /// Units of a group.
     size: u32,
     region_units: u64,
     regions: Vec<Region>,
@@ -115,7 +115,7 @@ pub(super) struct Space {
     moved: Open,
     victim: Option<Victim>,
     begun: u64,
-    /// Moves owed and not yet made.
+    /// Moves that collection owes, in units; less than one after each write.
     credit: f64,
 }
 
@@ -144,10 +144,10 @@ impl Space {
         space
     }
 
-    /// Puts the data of the start into groups: dense, or as random writes leave it.
+    /// Fills groups with the initial data: densely, or as random writes leave it.
     ///
-    /// Valid shares of groups in order of age are then e^(−k·age), with k such that their mean is the share of valid data
-    /// (Desnoyers, SYSTOR 2012, for first in first out); the oldest group has e^−k.
+    /// In the second case valid shares of groups in order of age are e^(−k·age), with k such that their mean is the
+    /// share of valid data (Desnoyers, SYSTOR 2012, for first in first out); the oldest group has e^−k.
     fn fill(&mut self, geometry: &Geometry, units: u64) {
         let data = (units as f64 * geometry.used) as u64;
         let filled =
@@ -176,7 +176,7 @@ impl Space {
         }
     }
 
-    /// Writes `count` units from `unit` on; how many units collection moves for that.
+    /// Writes `count` units from `unit` on; the number of units that collection moves for that.
     pub(super) fn write(&mut self, unit: u64, count: u64, rng: &mut SplitMix64) -> u64 {
         let mut moves = 0;
         self.each_region(unit, count, |space, region, start, count| {
@@ -192,7 +192,7 @@ impl Space {
         moves
     }
 
-    /// Makes `count` units from `unit` on garbage, as far as they hold data, evenly over their region's groups.
+    /// Makes `count` units from `unit` on garbage, as far as they hold data, evenly over the groups of their regions.
     pub(super) fn trim(&mut self, unit: u64, count: u64) {
         self.each_region(unit, count, |space, region, _, count| {
             let whole = space.region_units;
@@ -209,7 +209,7 @@ impl Space {
         });
     }
 
-    /// Collects as much as `written` more units call for; the units it moved.
+    /// Collects as much as the write of `written` more units requires; the number of units moved.
     fn moves_for(&mut self, written: u32) -> u64 {
         let low = LOW * f64::from(self.size);
         let free = self.free_units();
@@ -224,7 +224,7 @@ impl Space {
         self.collect(due as u64)
     }
 
-    /// Calls `work(region, start in it, count)` for each region that the units touch.
+    /// Calls `work(region, start within it, count)` for each region that the units touch.
     fn each_region(&mut self, unit: u64, count: u64, mut work: impl FnMut(&mut Self, usize, u64, u32)) {
         let (mut unit, mut left) = (unit % (self.region_units * REGIONS as u64), count);
         while left > 0 {
@@ -272,7 +272,7 @@ impl Space {
         self.make_room(region, count);
     }
 
-    /// Discards what would make a region hold more than its size.
+    /// Discards valid units of a region, so that it has room for `count` more.
     fn make_room(&mut self, region: usize, count: u32) {
         while u64::from(self.regions[region].valid) + u64::from(count) > self.region_units {
             let group = self.regions[region].find(0);
@@ -280,7 +280,7 @@ impl Space {
         }
     }
 
-    /// The oldest group that holds data of the region; there is one.
+    /// The oldest group that holds data of the region; there must be one.
     fn oldest(&mut self, region: usize) -> usize {
         let known = &self.regions[region];
         let (group, age) = known.oldest;
@@ -298,7 +298,7 @@ impl Space {
         self.groups[group].valid -= count;
     }
 
-    /// Puts new units of a region into the group that the host (or collection) fills.
+    /// Puts new units of a region into the group that the host's writes (or collection) fill.
     fn append(&mut self, region: usize, mut count: u32, host: bool) {
         while count > 0 {
             let open = if host { &mut self.host } else { &mut self.moved };
@@ -318,7 +318,7 @@ impl Space {
         }
     }
 
-    /// Moves up to `due` valid units out of victims; how many it moved.
+    /// Moves up to `due` valid units out of victims; the number moved.
     fn collect(&mut self, due: u64) -> u64 {
         let mut moved = 0;
         while moved < due {
@@ -333,7 +333,7 @@ impl Space {
         moved
     }
 
-    /// Goes on to the victim's next region that has something in it, and frees the victim when none has.
+    /// Proceeds to the victim's next region with valid units; frees the victim if there is none.
     fn finish_victim(&mut self) {
         let Some(victim) = &mut self.victim else { return };
         while victim.region < REGIONS && self.regions[victim.region].units[victim.group] == 0 {
@@ -345,7 +345,7 @@ impl Space {
         }
     }
 
-    /// The group under collection: the one with the fewest valid units, if any has garbage at all.
+    /// The group under collection, or a new one: the group with the fewest valid units, if it has any garbage.
     fn victim(&mut self) -> Option<&Victim> {
         // Each turn either finds a victim with something in it or frees one with nothing.
         while self.victim.is_none() {
@@ -364,7 +364,7 @@ impl Space {
         self.victim.as_ref()
     }
 
-    /// Erased units, counting what the victim has gained so far.
+    /// Erased units; space that the present victim has gained so far counts, too.
     fn free_units(&self) -> f64 {
         let open = f64::from(self.host.room) + f64::from(self.moved.room);
         let gained = self.victim.as_ref().map_or(0.0, |victim| {
@@ -374,7 +374,7 @@ impl Space {
         (self.free.len() as f64 + gained) * f64::from(self.size) + open
     }
 
-    /// Begins to fill a group: a free one; if there is none, the emptiest, around what it holds.
+    /// Begins to fill a group: a free one, or if there is none, the garbage of the group with the fewest valid units.
     fn open(&mut self) -> Open {
         let group = self.free.pop().or_else(|| self.emptiest()).unwrap_or(0);
         self.closed[group] = false;
@@ -388,7 +388,7 @@ impl Space {
     }
 }
 
-/// The k with (1 − e^−k) / k = `mean`, by halving.
+/// The k with (1 − e^−k) / k = `mean`, by bisection.
 fn decay_of_mean(mean: f64) -> f64 {
     let (mut low, mut high) = (0.0, 700.0);
     for _ in 0..60 {

@@ -7,8 +7,8 @@
 //!  connection 1 ──▶┬── queue ──▶ worker 1          a connection stays until it is moved
 //! ```
 //!
-//! A message takes its worker a fixed time and a time for each byte, whichever way it goes. Messages of a worker are
-//! served in the order in which they came; those of a connection keep their order when it moves.
+//! A message takes its worker a fixed time and a time for each byte, whether received or sent. Messages of a worker are
+//! served in order of arrival; the messages of a connection keep their order when it moves.
 //!
 //! Left out: batches (a worker that finds several messages pays the fixed time for each), the kernel's share on other
 //! cores, priorities.
@@ -23,36 +23,36 @@ mod params;
 
 pub use params::{Side, WorkerParams};
 
-/// A message that its worker is done with: it has arrived, or is on its way.
+/// A message that its worker has finished: a received one, or one that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// When.
+    /// When the worker finished it.
     pub at: Instant,
-    /// On which connection.
+    /// Its connection.
     pub connection: u32,
-    /// The caller's number.
+    /// The caller's id of the message.
     pub id: u64,
-    /// Which way it went.
+    /// Its direction.
     pub side: Side,
 }
 
-/// The work for a connection since the beginning.
+/// Totals of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Messages received.
     pub received: u64,
-    /// Their bytes.
+    /// Bytes of the received messages.
     pub received_bytes: u64,
     /// Messages sent.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes of the sent messages.
     pub sent_bytes: u64,
-    /// Time that workers spent on it, moves included.
+    /// Time that workers spent on the connection, the cost of moves included.
     pub busy: Duration,
 }
 
 impl Counters {
-    /// The work since they were `before`.
+    /// The work done since the counters had the values `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -65,14 +65,14 @@ impl Counters {
     }
 }
 
-/// The work of a worker since the beginning.
+/// Totals of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Worked {
     /// Messages received and sent.
     pub messages: u64,
-    /// Time spent on them.
+    /// Time spent on messages.
     pub busy: Duration,
-    /// Messages that each of them found waiting when its service began, itself included, summed up.
+    /// Sum, over all messages, of the number of messages queued when a message's service began, itself included.
     pub among: u64,
 }
 
@@ -87,15 +87,15 @@ struct Message {
 #[derive(Debug)]
 struct Connection {
     worker: u32,
-    /// When its new worker gets it, with the messages that wait for that.
+    /// When its new worker gets it, with the messages in `held`; `None` unless it is being moved.
     handover: Option<Instant>,
     held: VecDeque<Message>,
-    /// The further cost of its next message.
+    /// Additional time of its next message, after a move.
     extra: Duration,
     counters: Counters,
 }
 
-/// The message under way, what it takes, and when it ends.
+/// The message that a worker serves, its service time, and when it ends.
 #[derive(Clone, Copy, Debug)]
 struct Service {
     message: Message,
@@ -116,24 +116,24 @@ struct Worker {
     worked: Worked,
 }
 
-/// Workers and their connections. When it is polled changes when completions are seen, never what they are.
+/// Workers and their connections. The times of polling change when completions are seen, never which and when they are.
 #[derive(Debug)]
 pub struct Workers {
     params: WorkerParams,
     rng: SplitMix64,
     workers: Vec<Worker>,
     connections: Vec<Connection>,
-    /// Connections on their way.
+    /// Numbers of the connections that are being moved.
     moving: Vec<u32>,
-    /// The next end of a service or a handover.
+    /// The earliest end of a service or a handover.
     next: Instant,
     done: VecDeque<Done>,
 }
 
 impl Workers {
-    /// `workers` idle workers (at least one) and a connection for each of `homes`, which names its worker. The same seed
-    /// and calls give the same completions. With parameters that [`WorkerParams::validate`] refuses, messages may take no
-    /// time at all.
+    /// `workers` idle workers (at least one), and a connection for each element of `homes`, which is its worker's
+    /// number. The same seed and calls give the same completions. With parameters that [`WorkerParams::validate`]
+    /// refuses, messages may take no time at all.
     ///
     /// # Panics
     /// When a worker in `homes` does not exist.
@@ -151,7 +151,7 @@ impl Workers {
         }
     }
 
-    /// One more connection, which `worker` serves; its number, the next after those that there are.
+    /// Adds a connection that `worker` serves; its number, one above the highest so far.
     ///
     /// # Panics
     /// When there is no worker of this number.
@@ -179,8 +179,8 @@ impl Workers {
         self.serve(now, worker);
     }
 
-    /// A connection goes to another worker, with all its messages but the one under way, which ends where it is.
-    /// O(messages of its worker).
+    /// Moves a connection to another worker, with all its messages except the one being served, which ends at the old
+    /// worker. O(messages of the old worker).
     ///
     /// # Panics
     /// When there is no such connection or worker.
@@ -213,20 +213,20 @@ impl Workers {
         self.next = self.next.min(at);
     }
 
-    /// When to poll next; `Instant::FAR_FUTURE` when nothing is under way.
+    /// When to poll next; `Instant::FAR_FUTURE` when nothing is in flight.
     #[inline]
     pub fn next_event(&self) -> Instant {
         self.done.front().map_or(self.next, |done| done.at)
     }
 
-    /// The next message that a worker is done with by `now`, in order; call until `None`. O(workers).
+    /// The next message that a worker finished by `now`, in order; call until `None`. O(workers).
     #[inline]
     pub fn poll(&mut self, now: Instant) -> Option<Done> {
         self.advance(now);
         self.done.pop_front()
     }
 
-    /// The work for a connection.
+    /// The totals of a connection.
     ///
     /// # Panics
     /// When there is no connection of this number.
@@ -234,7 +234,7 @@ impl Workers {
         self.connections[connection as usize].counters
     }
 
-    /// The worker of a connection; while it is on its way, the new one.
+    /// The worker of a connection; during a move, the new one.
     ///
     /// # Panics
     /// When there is no connection of this number.
@@ -242,7 +242,7 @@ impl Workers {
         self.connections[connection as usize].worker
     }
 
-    /// The work of a worker.
+    /// The totals of a worker.
     ///
     /// # Panics
     /// When there is no worker of this number.
@@ -250,7 +250,7 @@ impl Workers {
         self.workers[worker as usize].worked
     }
 
-    /// Messages that wait for a worker, the one under way included.
+    /// Messages queued at a worker, the one being served included.
     ///
     /// # Panics
     /// When there is no worker of this number.
@@ -259,7 +259,7 @@ impl Workers {
         worker.queue.len() + usize::from(worker.service.is_some())
     }
 
-    /// Everything that happens up to `now`.
+    /// Handles all events up to `now`.
     fn advance(&mut self, now: Instant) {
         while self.next <= now {
             let at = self.next;
@@ -275,7 +275,7 @@ impl Workers {
         }
     }
 
-    /// A worker is done with its message and takes the next.
+    /// Ends the service of a worker's message, and begins the next one.
     fn end(&mut self, worker: usize) {
         let Some(Service { message, time, ends }) = self.workers[worker].service.take() else { return };
         let worked = &mut self.workers[worker].worked;
@@ -293,7 +293,7 @@ impl Workers {
         self.serve(ends, worker);
     }
 
-    /// Begins the next message of a worker that has none under way.
+    /// Begins the service of the next queued message, unless the worker serves one.
     fn serve(&mut self, now: Instant, worker: usize) {
         if self.workers[worker].service.is_some() {
             return;
@@ -308,7 +308,7 @@ impl Workers {
         self.next = self.next.min(ends);
     }
 
-    /// Connections whose handover ends by `now` join their workers.
+    /// Gives connections whose handover ends by `now` to their new workers.
     fn arrive(&mut self, now: Instant) {
         let mut place = 0;
         while let Some(&moved) = self.moving.get(place) {

@@ -1,11 +1,11 @@
-//! The parameters of workers.
+//! Parameters of workers.
 
 use evenkeel_control::Duration;
 
 use crate::jitter::Jitter;
 use crate::params::{InvalidParams, check};
 
-/// Which way a message goes.
+/// Direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// From the peer to the worker.
@@ -14,28 +14,27 @@ pub enum Side {
     Send,
 }
 
-/// The costs of messages and moves for a worker.
+/// Costs of messages, and of moves of connections, at a worker.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerParams {
-    /// Time of a worker to receive a message without its bytes.
+    /// Time to receive a message, without the time for its bytes.
     pub receive_time: Duration,
-    /// Rate at which it takes the bytes in, in bytes per second.
+    /// Rate at which a worker receives bytes, in bytes per second.
     pub receive_bytes_per_s: u64,
-    /// Time to send a message without its bytes.
+    /// Time to send a message, without the time for its bytes.
     pub send_time: Duration,
-    /// Rate at which it gives the bytes out, in bytes per second.
+    /// Rate at which a worker sends bytes, in bytes per second.
     pub send_bytes_per_s: u64,
-    /// How the time of a message varies.
+    /// Distribution of a message's time around its nominal value.
     pub jitter: Jitter,
-    /// From the decision that a connection moves, or the end of its message under way, until the new worker has it.
+    /// Time from the decision to move a connection, or from the end of its message in service, until the new worker has it.
     pub handover: Duration,
-    /// The further time that the first message after a move takes the new worker: nothing of the connection is in its
-    /// caches.
+    /// Additional time of the first message after a move, as the new worker's caches hold nothing of the connection.
     pub move_time: Duration,
 }
 
 impl WorkerParams {
-    /// A worker of `evenkeel serve` over TCP with 20 connections and four requests outstanding on each, memory behind it:
+    /// A worker of `evenkeel serve` over TCP with 20 connections, queue depth 4 on each, and memory as the back end:
     /// 2.2 µs and 0.15 ns a byte for a request with its reply, measured (`docs/algorithms/models.md`), halved between
     /// receiving and sending. Handover, time of a move and jitter are assumed.
     pub const fn serve() -> Self {
@@ -50,8 +49,8 @@ impl WorkerParams {
         }
     }
 
-    /// The same with everything `factor` times as slow. Where delays elsewhere are stretched alike, only the scale of time
-    /// changes.
+    /// The parameters with all times multiplied by `factor` and all rates divided by it. If other delays are stretched
+    /// alike, only the scale of time changes.
     #[must_use]
     pub fn slower(&self, factor: f64) -> Self {
         let time = crate::params::faster_time(1.0 / factor);
@@ -67,10 +66,10 @@ impl WorkerParams {
         }
     }
 
-    /// Checks that the parameters make sense.
+    /// Checks that the parameters are in range.
     ///
     /// # Errors
-    /// The first that does not, and what would be right.
+    /// The first parameter that is wrong, with its rule.
     pub fn validate(&self) -> Result<(), InvalidParams> {
         check(&[
             (self.receive_time > Duration::ZERO, "receive_time", "greater than 0"),
@@ -81,7 +80,7 @@ impl WorkerParams {
         ])
     }
 
-    /// Time of a message of `bytes`, header included, before jitter.
+    /// Nominal time of a message of `bytes`, header included, before jitter.
     pub fn time(&self, side: Side, bytes: u32) -> Duration {
         let (base, rate) = match side {
             Side::Receive => (self.receive_time, self.receive_bytes_per_s),

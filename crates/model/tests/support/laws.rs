@@ -1,4 +1,4 @@
-//! What holds for every device, whatever happens to it.
+//! Laws that hold for every device and every sequence of events.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use evenkeel_model::ssd::{Ssd, SsdParams};
 use evenkeel_model::store::{Store, StoreParams};
 use proptest::prelude::*;
 
-/// A device that is driven call by call.
+/// A device with the methods that the laws call.
 pub(crate) trait Driven {
     type Params: Copy + std::fmt::Debug;
     fn begin(params: Self::Params) -> Self;
@@ -59,7 +59,7 @@ pub(crate) enum Event<P> {
     Change(P),
 }
 
-/// What may happen.
+/// A random event: a wait, a request, a stall or new parameters.
 pub(crate) fn event<P: std::fmt::Debug>(
     io: impl Strategy<Value = Io>,
     params: impl Strategy<Value = P>,
@@ -72,10 +72,10 @@ pub(crate) fn event<P: std::fmt::Debug>(
     ]
 }
 
-/// Requests with the time at which each was seen to be complete.
+/// Ids of completed requests, each with the instant at which the completion was seen.
 pub(crate) type Completions = Vec<(Instant, u64)>;
 
-/// Polls at every event until nothing is inside; completions in order.
+/// Polls at every event until nothing is in flight; completions in order.
 pub(crate) fn drain(device: &mut impl Driven) -> Completions {
     let mut completions = Vec::new();
     while device.in_flight() > 0 {
@@ -88,8 +88,8 @@ pub(crate) fn drain(device: &mut impl Driven) -> Completions {
     completions
 }
 
-/// Plays `events` and drains, polling at every event (or only when something happens); completions, and when each request
-/// was submitted.
+/// Applies `events` and drains, polling at every event (`punctual`) or only at the events of `events`; completions, and
+/// the instant of each request's submission.
 pub(crate) fn play<D: Driven>(
     params: D::Params,
     events: &[Event<D::Params>],
@@ -126,7 +126,7 @@ pub(crate) fn play<D: Driven>(
     (completions, submitted)
 }
 
-/// Every request completes once, none before it came, in order of time.
+/// Every request completes exactly once, not before its submission, in order of time.
 pub(crate) fn each_completes_once<D: Driven>(params: D::Params, events: &[Event<D::Params>]) {
     let (completions, submitted) = play::<D>(params, events, true);
     let mut ids: Vec<u64> = completions.iter().map(|&(_, id)| id).collect();
@@ -136,7 +136,7 @@ pub(crate) fn each_completes_once<D: Driven>(params: D::Params, events: &[Event<
     assert!(completions.windows(2).all(|pair| pair[0].0 <= pair[1].0));
 }
 
-/// The same calls give the same completions; looking seldom shows them later, in the same order.
+/// The same calls give the same completions; polling less often shows them later, in the same order.
 pub(crate) fn calls_and_seed_decide_alone<D: Driven>(params: D::Params, events: &[Event<D::Params>]) {
     let (often, _) = play::<D>(params, events, true);
     let (again, _) = play::<D>(params, events, true);
@@ -147,7 +147,7 @@ pub(crate) fn calls_and_seed_decide_alone<D: Driven>(params: D::Params, events: 
     assert!(often.iter().zip(&seldom).all(|(o, s)| o.0 <= s.0));
 }
 
-/// Nothing completes before the next event, and something is due as long as something is inside.
+/// Nothing completes before the next event, and there is a next event as long as requests are in flight.
 pub(crate) fn nothing_completes_before_its_event<D: Driven>(params: D::Params, ios: &[Io]) {
     let mut device = D::begin(params);
     for (id, &io) in (0..).zip(ios) {

@@ -1,11 +1,11 @@
-//! Traces of single requests to a disk with measured service times, and how far a model is from them.
+//! Traces of single requests to a disk with measured service times, and the distance of a model from them.
 
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::Io;
 use evenkeel_model::disk::{BLOCK_BYTES, Disk, DiskParams};
 
-/// A request, what it took, and how long the host waited after it.
+/// A request, its service time, and the time until the host sent the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) io: Io,
@@ -13,11 +13,11 @@ pub(crate) struct Record {
     pub(crate) gap: Duration,
 }
 
-/// Reads lines of `R` or `W`, a word to ignore, first block, blocks, measured service time in µs, gap to the next
-/// request in µs.
+/// Parses lines of `R` or `W`, a word that is ignored, first block, number of blocks, measured service time in µs, and
+/// gap to the next request in µs.
 ///
 /// # Errors
-/// The number of the first line that is something else, and what it should be.
+/// The number of the first invalid line, and what is expected there.
 pub(crate) fn parse(text: &str) -> Result<Vec<Record>, String> {
     let numbered = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     numbered
@@ -70,7 +70,7 @@ pub(crate) fn replay(params: &DiskParams, seed: u64, records: &[Record]) -> Vec<
     records.iter().map(serve).collect()
 }
 
-/// How far a model is from what was measured.
+/// Distance of a model from measured service times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Distance {
     pub(crate) measured_mean_ms: f64,
@@ -80,13 +80,13 @@ pub(crate) struct Distance {
 }
 
 impl Distance {
-    /// How much longer the model takes on average, in percent.
+    /// Mean of the model above the measured mean, in per cent.
     pub(crate) fn mean_percent(&self) -> f64 {
         (self.model_mean_ms / self.measured_mean_ms - 1.0) * 100.0
     }
 }
 
-/// Compares two samples of the same size.
+/// Compares the service times of a model with as many measured ones.
 pub(crate) fn distance(measured: &[Duration], model: &[Duration]) -> Distance {
     assert_eq!(measured.len(), model.len(), "one service time for every request");
     let sorted = |times: &[Duration]| {

@@ -18,7 +18,7 @@ pub const MAX_OPTION_REPLY: usize = 4 * MAX_STRING;
 pub const MAX_LISTED: usize = 65_536;
 /// The most bytes of names and descriptions that [`Purpose::List`] collects.
 const MAX_LIST_BYTES: usize = 16 << 20;
-/// The preferred block of a server that does not say.
+/// The preferred block size in bytes of a server that does not say.
 const DEFAULT_PREFERRED_BLOCK: u32 = 4096;
 /// The largest minimum block size that the specification allows.
 const MAX_MIN_BLOCK: u32 = 65_536;
@@ -47,7 +47,7 @@ pub struct Wanted {
     pub base_allocation: bool,
 }
 
-/// The export, and what was negotiated.
+/// The facts about the export, and what was negotiated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connected {
     /// Size of the export in bytes.
@@ -84,7 +84,7 @@ pub struct Listed {
 pub struct Refusal {
     /// The option that was refused, see [`option`].
     pub option: u32,
-    /// Why, see [`reply`].
+    /// The error that the server gave, see [`reply`].
     pub code: u32,
     /// The server's words; may be empty.
     pub message: String,
@@ -139,7 +139,7 @@ pub struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Greeting,
-    /// Replies to this option.
+    /// Replies to the option with this code.
     Option(u32),
     /// The unframed reply to `EXPORT_NAME`.
     ExportName,
@@ -190,8 +190,8 @@ impl Handshake {
         }
     }
 
-    /// Takes in what has arrived; appends what to send to `out`. The caller's buffer must
-    /// be able to hold 20 + [`MAX_OPTION_REPLY`] bytes.
+    /// Takes in bytes from the server; appends the bytes to send to `out`. The caller's buffer must be able to hold 20 +
+    /// [`MAX_OPTION_REPLY`] bytes.
     ///
     /// # Errors
     /// When the server does not speak newstyle NBD or breaks its rules.
@@ -377,7 +377,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// An error: what was nice to have is done without, what was asked for ends the handshake.
+    /// Takes an error reply: an optional feature is done without, a refusal of the purpose itself ends the handshake.
     fn refused(&mut self, asked: u32, code: u32, data: &[u8], out: &mut Vec<u8>, outcome: &mut Option<Outcome>) {
         match asked {
             option::GO if code == reply::ERR_UNSUP => self.ask(option::EXPORT_NAME, out),

@@ -13,26 +13,26 @@ use crate::wire::{
 const ERROR_PREFIX: usize = 6;
 /// The longest payload of an error chunk: code, length, message, offset.
 const MAX_ERROR: usize = ERROR_PREFIX + MAX_STRING + 8;
-/// The most bytes that [`Replies::parse`] can leave unconsumed, in bytes: an incomplete
-/// header with an error message. A receive buffer must hold more than this.
+/// The most bytes that [`Replies::parse`] can leave unconsumed: an incomplete header with an error message. A receive buffer
+/// must hold more than this.
 pub const MAX_CARRY: usize = EXTENDED_REPLY_LEN + MAX_ERROR;
 
-/// The outstanding request, against which its reply is held.
+/// The facts about an outstanding request with which its reply must agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expect {
     /// The command.
     pub command: Command,
-    /// Its offset in bytes.
+    /// The request's offset in bytes.
     pub offset: u64,
-    /// Its length in bytes.
+    /// The request's length in bytes.
     pub length: u64,
-    /// True if the one chunk of content must hold the whole range (flag `DF`).
+    /// True if one chunk must hold the content of the whole range (flag `DF`).
     pub unfragmented: bool,
 }
 
 /// Where parsed replies go. The calls of one request come in order and end with one [`Sink::done`].
 pub trait Sink {
-    /// The outstanding request with this cookie; `None` if there is none, which [`Sink::done`] must make it.
+    /// The outstanding request with this cookie; `None` if there is none. After its [`Sink::done`] there must be none.
     fn expect(&self, cookie: u64) -> Option<Expect>;
     /// `bytes` of the export at `offset` have been read. A large read comes in several pieces.
     fn data(&mut self, cookie: u64, offset: u64, bytes: &[u8]);
@@ -40,7 +40,7 @@ pub trait Sink {
     fn hole(&mut self, cookie: u64, offset: u64, length: u64);
     /// The next `length` bytes have this status in metadata context `context`.
     fn extent(&mut self, _cookie: u64, _context: u32, _length: u64, _status: u64) {}
-    /// The request is answered, and its cookie free again.
+    /// The request is answered, and its cookie is free for another one.
     fn done(&mut self, cookie: u64, result: Result<(), Errno>);
 }
 
@@ -60,13 +60,13 @@ enum State {
 enum End {
     /// More chunks of the same reply.
     More,
-    /// The reply ends; what came before still has to add up.
+    /// The reply ends; its parts still have to be checked to make up the whole.
     Reply,
-    /// The reply ends and is known to be whole: it came in one piece.
+    /// The reply ends and is known to be complete: it came in one piece.
     Whole,
 }
 
-/// A reply that came in parts, before its last one.
+/// The parts that have come of a reply whose last part has not.
 #[derive(Debug, Default)]
 struct Partial {
     covered: Coverage,
@@ -103,9 +103,9 @@ impl Replies {
         matches!(self.state, State::Header) && self.partial.is_empty()
     }
 
-    /// Parses all that `input` holds and returns how many bytes it consumed. The rest, at
-    /// most [`MAX_CARRY`] bytes, is to be presented again with what arrives after it.
-    /// Content is consumed as it comes, so that a read may be larger than the buffer.
+    /// Parses all that `input` holds and returns how many bytes it consumed. The rest, at most [`MAX_CARRY`] bytes, is to be
+    /// presented again with the bytes that arrive after it. Content is consumed as it comes, so that a read may be larger
+    /// than the buffer.
     ///
     /// # Errors
     /// When the server breaks the protocol: an unknown cookie or magic number, a chunk that
@@ -219,7 +219,7 @@ impl Replies {
         Ok(Some(8))
     }
 
-    /// Holds content against its request and what came before; true if it is the only chunk of a whole reply.
+    /// Checks content against its request and the content before; true if it is the only chunk of a complete reply.
     #[inline]
     fn content(&mut self, chunk: &Chunk, expect: &Expect, offset: u64, length: u64) -> Result<bool, Violation> {
         let end = end(offset, length)?;
@@ -427,7 +427,7 @@ fn expected<S: Sink>(sink: &S, cookie: u64) -> Result<Expect, Violation> {
     sink.expect(cookie).ok_or(Violation::new("a reply to a request that is not outstanding", cookie))
 }
 
-/// The end of content; no export reaches 2^64, whatever was asked.
+/// The offset at which content ends; an end beyond 2^64 is a violation, because no export reaches that far.
 #[inline]
 fn end(offset: u64, length: u64) -> Result<u64, Violation> {
     offset.checked_add(length).ok_or(Violation::new("content ends beyond 2^64", offset))

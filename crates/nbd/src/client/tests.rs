@@ -47,7 +47,7 @@ impl Sink for Log {
     }
 }
 
-/// A request of 16 bytes at [`AT`] is outstanding; what the parser makes of `input`.
+/// Parses `input` while a request of 16 bytes at [`AT`] is outstanding; returns the sink's log and the parser's result.
 fn parse_for(command: Command, framing: Framing, input: &[u8]) -> (Log, Result<usize, Violation>) {
     let expect = Expect { command, offset: AT, length: 16, unfragmented: false };
     parse_expecting(expect, framing, input)
@@ -203,7 +203,7 @@ fn every_rule_of_replies_is_enforced() {
     assert!(parse_for(BlockStatus, s, &twice).1.is_err());
 }
 
-/// No server has what lies there, however willing the client is to ask for it.
+/// No export reaches beyond the last offset, so no server can have that content, even if the client asks for it.
 #[test]
 fn content_beyond_the_last_offset_is_refused() {
     let expect = |offset| Expect { command: Command::Read, offset, length: 4, unfragmented: false };

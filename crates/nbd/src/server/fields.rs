@@ -2,7 +2,7 @@
 
 use crate::wire::{BASE_ALLOCATION, MAX_STRING, info};
 
-/// The information that an INFO or GO asks for, beyond what is always sent.
+/// The information that an INFO or GO option asks for, beyond what every answer has.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Wanted {
     pub(super) name: bool,
@@ -10,7 +10,7 @@ pub(super) struct Wanted {
     pub(super) block_size: bool,
 }
 
-/// Name and information requests of an INFO or GO, if well-formed.
+/// Export name and information requests of an INFO or GO option, if well-formed.
 pub(super) fn parse_describe(data: &[u8]) -> Option<(&str, Wanted)> {
     let mut fields = Fields(data);
     let name = fields.string()?;
@@ -44,7 +44,7 @@ pub(super) fn parse_contexts(data: &[u8], set: bool) -> Option<(&str, bool)> {
     fields.0.is_empty().then_some((name, selected))
 }
 
-/// A string as the specification defines it ("Conventions").
+/// Reads bytes as a string as the specification defines it ("Conventions"); `None` if they are none.
 pub(super) fn string(bytes: &[u8]) -> Option<&str> {
     if bytes.len() > MAX_STRING || bytes.contains(&0) {
         return None;

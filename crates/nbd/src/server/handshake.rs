@@ -12,8 +12,8 @@ use crate::wire::{
     OPTION_HEADER_LEN, OPTION_MAGIC, OPTION_REPLY_MAGIC, PORTABLE_MIN_BLOCK, TransmissionFlags, info, option, reply,
 };
 
-/// The longest option payload that is held in memory, in bytes: room for a name
-/// of the longest permitted length and several such queries.
+/// The longest option payload that is held in memory, in bytes: room for a name of the longest permitted length and several
+/// queries of that length.
 pub const MAX_OPTION: u32 = 16 * 1024;
 
 /// The longest option payload that is skipped and answered with an error, in
@@ -27,11 +27,11 @@ pub const MAX_OPTIONS: u32 = 4096;
 /// the description and the contexts of each, and may ask for one of the two again.
 pub const MAX_OPTIONS_PER_EXPORT: u32 = 4;
 
-/// Bytes after which a list pauses, so that what a client leaves unread stays small
-/// however many exports there are.
+/// Bytes after which the answer to LIST pauses, so that what a client leaves unread stays small however many exports there
+/// are.
 pub const LIST_PIECE: usize = 32 * 1024;
 
-/// Exports after which a list pauses, shown or not.
+/// Exports after which the answer to LIST pauses, whether or not they are shown.
 const LIST_PIECE_EXPORTS: usize = 1024;
 
 /// The facts that a client can learn about an export before it starts transmission.
@@ -39,12 +39,12 @@ const LIST_PIECE_EXPORTS: usize = 1024;
 pub struct Export<'a> {
     /// Canonical name, at most [`MAX_STRING`] bytes, without NUL.
     pub name: &'a str,
-    /// For people, at most [`MAX_STRING`] bytes; may be empty.
+    /// Description for people, at most [`MAX_STRING`] bytes; may be empty.
     pub description: &'a str,
-    /// Bytes; should be a multiple of `min_block`.
+    /// Size in bytes; should be a multiple of `min_block`.
     pub size: u64,
-    /// Its abilities. `HAS_FLAGS` is added; `SEND_DF` and `SEND_FAST_ZERO` are withheld where the specification demands
-    /// it, and what this crate does not speak (`SEND_RESIZE`, `BLOCK_STATUS_PAYLOAD`) always.
+    /// The export's abilities. `HAS_FLAGS` is added; `SEND_DF` and `SEND_FAST_ZERO` are withheld where the specification
+    /// demands it, and flags that this crate does not speak (`SEND_RESIZE`, `BLOCK_STATUS_PAYLOAD`) always.
     pub flags: TransmissionFlags,
     /// Smallest unit of access in bytes: a power of two up to 65,536.
     pub min_block: u32,
@@ -56,25 +56,25 @@ pub struct Export<'a> {
     pub access: Access,
 }
 
-/// Access of a client to an export. It is neither listed nor described to whom it is withheld from.
+/// Access of a client to an export. An export is neither listed nor described to a client without access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// It may.
+    /// The client may use the export.
     #[default]
     Open,
-    /// Not before TLS was started.
+    /// The client may use the export once TLS was started.
     TlsOnly,
-    /// It may not, whatever it does.
+    /// The client may not use the export, with or without TLS.
     Refused,
 }
 
 /// The exports that a client may see.
 pub trait Directory {
-    /// How many exports there are, those included that this client may not have.
+    /// How many exports there are, including those that are refused to this client.
     fn count(&self) -> usize;
 
-    /// Calls `f` for each export, in the order in which to list them, from the place `from` on and until `f` returns
-    /// false. The place to go on from; `None` after the last export.
+    /// Calls `f` for each export in the order of the list, from the place `from` on, until `f` returns false. Returns the
+    /// place to go on from; `None` after the last export.
     ///
     /// The first place is 0. Exports come and go between two calls, and those that stay keep their places.
     fn visit(&self, from: usize, f: &mut dyn FnMut(&Export<'_>) -> bool) -> Option<usize>;
@@ -105,10 +105,10 @@ impl Default for Offer {
 /// The use of TLS: the modes of the specification ("TLS support").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tls {
-    /// NOTLS: it cannot.
+    /// NOTLS: the server cannot start TLS.
     #[default]
     No,
-    /// SELECTIVETLS: it can, and must for exports that are [`Access::TlsOnly`].
+    /// SELECTIVETLS: the server can start TLS, and demands it for exports that are [`Access::TlsOnly`].
     Selective,
     /// FORCEDTLS: without TLS no option is answered, and no export is named.
     Forced,
@@ -119,13 +119,13 @@ pub enum Tls {
 pub struct Session {
     /// Canonical name of the export.
     pub export: String,
-    /// The flags that the client was sent.
+    /// The transmission flags that the server sent to the client.
     pub flags: TransmissionFlags,
-    /// Which headers are in use.
+    /// The headers that are in use.
     pub framing: Framing,
     /// True if BLOCK_STATUS may be used, with `base:allocation` as the only context; its ID is [`BASE_ALLOCATION_ID`].
     pub base_allocation: bool,
-    /// True if the client asked for, and so must obey, the block sizes.
+    /// True if the client asked for the block sizes, and so must obey them.
     pub block_sizes: bool,
 }
 
@@ -148,22 +148,22 @@ impl Session {
 pub struct Step {
     /// Bytes taken off the front of the input.
     pub consumed: usize,
-    /// The next step.
+    /// The caller's next step.
     pub status: Status,
 }
 
-/// The next step.
+/// The caller's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Status {
     /// Send what is in `out`, then call again: at once if input is left, else
     /// when more arrives.
     More,
-    /// Send what is in `out`, and call again once it has gone, with what is left of the input, if any: the answer goes on.
+    /// Send what is in `out`, and call again once it is sent, with the rest of the input, if any: the answer goes on.
     Unfinished,
-    /// Send what is in `out` as it is, then have TLS take the stream over, and call again with what comes out of it.
+    /// Send what is in `out` unencrypted, then have TLS take the stream over, and call again with the decrypted bytes.
     ///
-    /// Input that is left was sent before the client could know of this answer. It is not part of what TLS protects
-    /// and must not be understood as such: close the connection.
+    /// Input that is left was sent before the client could know of this answer. It was not protected by TLS and must not be
+    /// taken as if it were: close the connection.
     StartTls,
     /// Send what is in `out`; the input that is left is the first requests.
     Transmission(Session),
@@ -173,8 +173,8 @@ pub enum Status {
 
 /// The negotiation with one client.
 ///
-/// Holds at most [`MAX_OPTION`] bytes of input, and appends at most [`LIST_PIECE`] bytes and one export's answer
-/// at a time. The caller bounds time.
+/// Holds at most [`MAX_OPTION`] bytes of input, and appends at most [`LIST_PIECE`] bytes and one export's answer at a time.
+/// The caller sets a time limit.
 #[derive(Debug)]
 pub struct Handshake {
     offer: Offer,
@@ -210,7 +210,7 @@ enum Stage {
         option: u32,
         left: u32,
     },
-    /// A list was asked for, and given up to this place.
+    /// The answer to LIST is sent up to the place `next`.
     List {
         next: usize,
     },
@@ -240,12 +240,12 @@ impl Handshake {
         out.extend_from_slice(&HandshakeFlags::ALL.bits().to_be_bytes());
     }
 
-    /// Options received, the one included that is being answered.
+    /// Number of options received, including the one that is being answered.
     pub const fn options(&self) -> u32 {
         self.options
     }
 
-    /// True if the answer to the last option goes on: [`advance`](Self::advance) has something to say without input.
+    /// True if the answer to the last option goes on: [`advance`](Self::advance) has more to send without input.
     pub const fn is_unfinished(&self) -> bool {
         matches!(self.stage, Stage::List { .. })
     }
@@ -257,9 +257,8 @@ impl Handshake {
 
     /// Takes in bytes from the client, and appends the answers to `out`.
     ///
-    /// Takes all of the input, but stops after answering an option, or a part of a
-    /// list: `out` then holds that. Call again with what is left.
-    /// After the end nothing is consumed and the status is [`Status::Closed`].
+    /// Takes all of the input, but stops after answering an option, or after a part of the answer to LIST: `out` then holds
+    /// that. Call again with what is left.
     ///
     /// # Errors
     ///
@@ -280,7 +279,7 @@ impl Handshake {
         result
     }
 
-    /// One message, or as much of it as there is; `None` to go on with the next.
+    /// Takes one message, or as much of it as there is; `None` to go on with the next.
     fn step(&mut self, rest: &mut &[u8], dir: &impl Directory, out: &mut Vec<u8>) -> Result<Option<Status>, Violation> {
         let needed = match self.stage {
             Stage::ClientFlags => 4,
@@ -420,7 +419,8 @@ impl Handshake {
         Ok(Status::More)
     }
 
-    /// STARTTLS, where it is offered. What was agreed upon before could have come from another client and is forgotten.
+    /// Answers STARTTLS, where it is offered. What was agreed upon before could have come from another client and is
+    /// forgotten.
     fn start_tls(&mut self, data: &[u8], out: &mut Vec<u8>) -> Status {
         if !data.is_empty() {
             fail(out, option::STARTTLS, reply::ERR_INVALID, UNEXPECTED_DATA);
@@ -437,12 +437,12 @@ impl Handshake {
         Status::StartTls
     }
 
-    /// True if no option is answered before TLS was started.
+    /// True if no option is answered because TLS must be started first.
     fn must_start_tls(&self) -> bool {
         self.offer.tls == Tls::Forced && !self.secure
     }
 
-    /// Why an export must not be served to this client as it is connected now, if so.
+    /// The reason why an export must not be served on this connection as it is now, if there is one.
     fn withholds(&self, export: &Export<'_>) -> Option<Withheld> {
         match export.access {
             Access::Open => None,
@@ -451,7 +451,7 @@ impl Handshake {
         }
     }
 
-    /// Refuses an option that concerns such an export.
+    /// Refuses an option that concerns an export that is withheld.
     fn withhold(&self, why: Withheld, option: u32, out: &mut Vec<u8>) {
         match (why, self.offer.tls) {
             (Withheld::Refused, _) => fail(out, option, reply::ERR_POLICY, "this client may not have it"),
@@ -463,7 +463,7 @@ impl Handshake {
         }
     }
 
-    /// Lists exports from a place on: all that are left, or as many as make a piece.
+    /// Answers LIST from the place `from` on: with all exports that are left, or with as many as make a piece.
     fn list(&mut self, from: usize, dir: &impl Directory, out: &mut Vec<u8>) -> Status {
         let (before, mut visited) = (out.len(), 0);
         let next = dir.visit(from, &mut |export| {
@@ -486,7 +486,7 @@ impl Handshake {
         Status::More
     }
 
-    /// EXPORT_NAME can only succeed or close the connection.
+    /// Answers EXPORT_NAME, which can only succeed or close the connection.
     fn export_name(&self, data: &[u8], dir: &impl Directory, out: &mut Vec<u8>) -> Result<Status, Violation> {
         if self.shutting_down {
             return Err(Violation::ExportNameShutdown);
@@ -522,7 +522,7 @@ impl Handshake {
         outcome
     }
 
-    /// INFO and GO; a session only for a GO that succeeded.
+    /// Answers INFO and GO; returns a session only for a GO that succeeded.
     fn describe(&self, option: u32, data: &[u8], dir: &impl Directory, out: &mut Vec<u8>) -> Option<Session> {
         let Some((name, wanted)) = parse_describe(data) else {
             fail(out, option, reply::ERR_INVALID, MALFORMED);
@@ -582,7 +582,7 @@ impl Handshake {
         }
     }
 
-    /// LIST_META_CONTEXT and SET_META_CONTEXT.
+    /// Answers LIST_META_CONTEXT and SET_META_CONTEXT.
     fn contexts(&mut self, option: u32, data: &[u8], dir: &impl Directory, out: &mut Vec<u8>) {
         let set = option == option::SET_META_CONTEXT;
         if set {
@@ -626,10 +626,10 @@ const UNEXPECTED_DATA: &str = "the option takes no data";
 const MALFORMED: &str = "the option's data is malformed";
 const NO_SUCH_EXPORT: &str = "no such export";
 
-/// The flags that must not be offered to a client, as no request of the kind would be understood.
+/// The flags that must not be offered to a client, because this crate does not understand the requests that they permit.
 const NOT_SPOKEN: TransmissionFlags = TransmissionFlags::SEND_RESIZE.union(TransmissionFlags::BLOCK_STATUS_PAYLOAD);
 
-/// True if a client that keeps to the portable sizes could break the export's rules without knowing it.
+/// True if a client that keeps to blocks of [`PORTABLE_MIN_BLOCK`] could break the export's rules without knowing it.
 fn must_know_block_size(export: &Export<'_>) -> bool {
     export.min_block > PORTABLE_MIN_BLOCK
 }

@@ -47,11 +47,11 @@ pub enum Violation {
     ExportNameShutdown,
     /// EXPORT_NAME without TLS for an export that needs it.
     ExportNameTls,
-    /// EXPORT_NAME for an export that this client may not have.
+    /// EXPORT_NAME for an export that is refused to this client.
     ExportNameRefused,
     /// A request does not start with the magic number of the negotiated framing.
     RequestMagic(u32),
-    /// The payload of a request is so long that taking it would be a denial of service.
+    /// The payload of a request is so long that reading it off the stream would be a denial of service.
     PayloadLength(u64),
 }
 

@@ -95,7 +95,7 @@ impl Chunk {
     }
 }
 
-/// Two fields behind each other.
+/// Joins two fields, one behind the other.
 #[inline]
 fn join<const A: usize, const B: usize, const N: usize>(a: [u8; A], b: [u8; B]) -> [u8; N] {
     const { assert!(A + B == N) };
@@ -105,14 +105,14 @@ fn join<const A: usize, const B: usize, const N: usize>(a: [u8; A], b: [u8; B]) 
     joined
 }
 
-/// Error code and the length of the message, of which there is none.
+/// The payload of an error chunk: error code, and 0 as the length of a message.
 #[inline]
 fn error_head(errno: Errno) -> [u8; 6] {
     join(errno.code().to_be_bytes(), 0u16.to_be_bytes())
 }
 
-/// A READ of `length` bytes succeeded, and exactly that many follow. `length`
-/// is not zero and, as [`validate`](super::request::validate) sees to, below 2^32 - 8.
+/// The header for a READ of `length` bytes that succeeded; exactly that many bytes follow it. `length` is not zero and, as
+/// [`validate`](super::request::validate) sees to, below 2^32 - 8.
 #[inline]
 pub fn read(framing: Framing, cookie: u64, offset: u64, length: u32) -> ReplyHeader {
     match framing {
@@ -121,7 +121,7 @@ pub fn read(framing: Framing, cookie: u64, offset: u64, length: u32) -> ReplyHea
     }
 }
 
-/// A request succeeded that returns no data, or the chunks before were all of it.
+/// The reply to a request that succeeded and returns no data, or whose data was all in the chunks before.
 #[inline]
 pub fn ok(framing: Framing, cookie: u64, offset: u64) -> ReplyHeader {
     match framing {
@@ -130,7 +130,7 @@ pub fn ok(framing: Framing, cookie: u64, offset: u64) -> ReplyHeader {
     }
 }
 
-/// A request failed.
+/// The reply to a request that failed.
 #[inline]
 pub fn error(framing: Framing, cookie: u64, offset: u64, errno: Errno) -> ReplyHeader {
     match framing {
@@ -139,8 +139,8 @@ pub fn error(framing: Framing, cookie: u64, offset: u64, errno: Errno) -> ReplyH
     }
 }
 
-/// A request failed at byte `at` of the export, which lies within its range;
-/// what came before succeeded. Simple replies cannot say where.
+/// The reply to a request that failed at byte `at` of the export, which lies within its range; what came before succeeded.
+/// Simple replies cannot say where.
 #[inline]
 pub fn error_at(framing: Framing, cookie: u64, offset: u64, errno: Errno, at: u64) -> ReplyHeader {
     match framing {
@@ -152,16 +152,16 @@ pub fn error_at(framing: Framing, cookie: u64, offset: u64, errno: Errno, at: u6
     }
 }
 
-/// `length` (not zero) bytes of a READ, from byte `at` of the export, follow.
-/// Not for [`Framing::Simple`].
+/// The header of a chunk with `length` (not zero) bytes of a READ, from byte `at` of the export, which follow it. Not for
+/// [`Framing::Simple`].
 #[inline]
 pub fn data_chunk(framing: Framing, cookie: u64, offset: u64, at: u64, length: u32, done: bool) -> ReplyHeader {
     let chunk = Chunk { framing, done, kind: chunk::OFFSET_DATA, cookie, offset };
     ReplyHeader::chunk(chunk, at.to_be_bytes(), u64::from(length))
 }
 
-/// `length` (not zero) bytes of a READ, from byte `at` of the export, are zero;
-/// nothing follows. Not for [`Framing::Simple`], nor in reply to a DF read.
+/// A chunk that says that `length` (not zero) bytes of a READ, from byte `at` of the export, are zero; nothing follows it.
+/// Not for [`Framing::Simple`], nor in reply to a DF read.
 #[inline]
 pub fn hole_chunk(framing: Framing, cookie: u64, offset: u64, at: u64, length: u32, done: bool) -> ReplyHeader {
     let chunk = Chunk { framing, done, kind: chunk::OFFSET_HOLE, cookie, offset };
@@ -261,7 +261,7 @@ impl<'a> StatusChunk<'a> {
         }
     }
 
-    /// Fills in what was not known at the start.
+    /// Fills in the payload's length and the number of extents, which were not known at the start.
     fn finish(self) {
         let header_len = if self.extended { EXTENDED_REPLY_LEN } else { STRUCTURED_REPLY_LEN };
         let chunk = &mut self.out[self.start..];

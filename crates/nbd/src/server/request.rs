@@ -16,17 +16,15 @@ use crate::wire::{
     TransmissionFlags,
 };
 
-/// The longest payload that is taken off the stream, in bytes: 1 GiB.
+/// The longest payload of a request that is read off the stream, in bytes: 1 GiB.
 ///
-/// The specification wants no disconnect below 32 MiB. This is the largest request
-/// that a server may be set up for, so that a client that guesses a larger limit
-/// than there is learns from an error.
+/// The specification wants no disconnect below 32 MiB. This is the largest request that a server may be set up for, so that a
+/// client that guesses too large a limit learns it from an error.
 pub const MAX_SKIP: u64 = 1 << 30;
 
-/// Takes one request off the front of `input`: the request and its header's
-/// length (28 bytes, 32 with `extended` headers), or `None` if there is less.
-/// Nothing is checked but the magic number and the payload's length.
-/// Does not allocate; O(1).
+/// Takes one request off the front of `input`. Returns the request and its header's length (28 bytes, 32 with `extended`
+/// headers); `None` if `input` has less than a header. Nothing is checked but the magic number and the payload's length. Does
+/// not allocate; O(1).
 ///
 /// # Errors
 ///

@@ -33,7 +33,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), certificate }
     }
 
-    /// For a server or client of this common name, which is its DNS name, too.
+    /// Issues a pair for a server or client with this common name, which is its DNS name, too.
     pub fn issue(&self, name: &str) -> Pair {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -42,7 +42,7 @@ impl Authority {
         Pair { certificate, key: key.serialize_pem() }
     }
 
-    /// Writes what a server needs into a folder; the table `[server.tls]` with these keys beside.
+    /// Writes the files of a server into a folder; returns the table `[server.tls]` that names them, with `keys` added.
     pub fn serve(&self, folder: &Path, keys: &str) -> String {
         let server = self.issue("localhost");
         let write = |name: &str, content: &str| {
@@ -57,7 +57,7 @@ impl Authority {
         )
     }
 
-    /// The configuration of a client of this pair.
+    /// The configuration of a client that shows this pair.
     pub fn client(&self, pair: &Pair) -> Arc<ClientConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(self.certificate.as_bytes()).unwrap()).unwrap();
@@ -69,7 +69,7 @@ impl Authority {
     }
 }
 
-/// Past the greeting and STARTTLS.
+/// Reads the server's greeting and has it answer STARTTLS.
 pub fn start_tls(mut stream: TcpStream) -> TcpStream {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting).unwrap();

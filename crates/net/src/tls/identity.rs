@@ -8,10 +8,10 @@ use x509_cert::der::Decode;
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// More names than a certificate for a client has; the rest is not looked at.
+/// Upper bound on the names taken from a certificate; a client's has fewer.
 const MAX_NAMES: usize = 32;
 
-/// A client's certificate, which its authority stands for.
+/// The identity that a client's verified certificate proves.
 #[derive(Debug)]
 pub struct Identity {
     /// Common name of the subject, if it has one, and DNS names.
@@ -21,7 +21,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of a certificate that was verified.
+    /// The identity of a certificate that was verified.
     pub fn of(certificate: &CertificateDer<'_>) -> Self {
         let digest = ring::digest::digest(&ring::digest::SHA256, certificate);
         let mut fingerprint = [0; 32];
@@ -39,7 +39,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// The names of a certificate's subject. A certificate that cannot be understood has no names.
+/// The names of a certificate's subject; none if the certificate cannot be parsed.
 fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok(certificate) = Certificate::from_der(certificate) else { return Vec::new() };
     let certificate = certificate.tbs_certificate();

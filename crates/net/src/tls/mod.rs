@@ -1,4 +1,4 @@
-//! TLS in both roles: certificates, keys and authorities out of PEM files, and who a client is by its certificate.
+//! TLS in both roles: certificates, keys and authorities out of PEM files, and the identity of a client by its certificate.
 
 #[cfg(test)]
 mod authority;
@@ -22,9 +22,9 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, ServerConnection};
 
 pub use identity::Identity;
 
-/// More than any list of revoked certificates that a server should have to search at each handshake.
+/// Bytes of the largest file read: larger than any revocation list that a server should search at each handshake.
 const MAX_FILE: u64 = 16 << 20;
-/// A certificate that ends sooner than this is spoken of.
+/// The log warns of a certificate that expires sooner than this.
 const SOON: Duration = Duration::from_secs(14 * 86_400);
 
 const CERTIFICATE: &str = "certificate; give a PEM file with certificates (\"-----BEGIN CERTIFICATE-----\")";
@@ -32,16 +32,16 @@ const KEY: &str =
     "private key that can be used; give a PEM file with an unencrypted key (\"-----BEGIN PRIVATE KEY-----\")";
 const LIST: &str = "list; give a PEM file with revocation lists (\"-----BEGIN X509 CRL-----\")";
 
-/// A file, after the key or option that names it.
+/// A file, with the key or option that names it.
 pub type Named<'a> = (&'a str, &'a Path);
 
 /// The keys and certificates with which a server or an agent accepts TLS, read and checked.
 pub struct Acceptor {
     config: Arc<ServerConfig>,
-    /// The same for HTTP.
+    /// The configuration for HTTP.
     http: Arc<ServerConfig>,
     verifier: Option<Arc<dyn ClientCertVerifier>>,
-    /// Of all files, to find whether they have changed.
+    /// Digest of all files, to find if they have changed.
     digest: [u8; 32],
 }
 
@@ -52,7 +52,7 @@ pub struct Renewable {
 }
 
 impl Renewable {
-    /// Reads the files that are named, if any are.
+    /// Reads the files that `terms` names, if any.
     ///
     /// # Errors
     /// As of [`Acceptor::load`].
@@ -61,15 +61,15 @@ impl Renewable {
         Ok(Self { terms, newest })
     }
 
-    /// The configuration of TLS for HTTP, by the newest files.
+    /// The TLS configuration for HTTP, with the newest files.
     pub fn http(&self) -> Option<Arc<ServerConfig>> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(Acceptor::http)
     }
 
-    /// Reads the files again and answers whether they have changed.
+    /// Reads the files again; true if their content has changed.
     ///
     /// # Errors
-    /// As of [`Acceptor::load`]; everything stays as it is then.
+    /// As of [`Acceptor::load`]; everything stays as it was then.
     pub fn renew(&self) -> Result<bool, Error> {
         let read = Acceptor::load(&self.terms)?;
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,15 +89,15 @@ pub struct Error {
     pub name: String,
     /// The file.
     pub path: PathBuf,
-    /// The fault, and what to do. What is in the file is never part of it.
+    /// The fault, and what to do. The content of the file is never part of it.
     pub why: String,
 }
 
 impl Acceptor {
-    /// Reads the files that are named, if any are, and warns in the log of what will soon be of no use.
+    /// Reads the files that `terms` names, if any; warns of a certificate that expires soon and of a key that all can read.
     ///
     /// # Errors
-    /// Names the key of the file that cannot be used, and what would be right.
+    /// With the key that names the file that cannot be used, and what would be right.
     pub fn load(terms: &Terms) -> Result<Option<Self>, Error> {
         let table = terms.table;
         let read = terms.files.as_ref().map(|files| Self::read(files, table, terms.http.certificates)).transpose();
@@ -138,7 +138,7 @@ impl Acceptor {
         Ok(Self { config: Arc::new(config), http: Arc::new(http), verifier, digest })
     }
 
-    /// The configuration of TLS for HTTP.
+    /// The TLS configuration for HTTP.
     pub fn http(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.http)
     }
@@ -159,7 +159,7 @@ impl Acceptor {
         Ok(session)
     }
 
-    /// True if these settings admit a client with these certificates, which other settings admitted.
+    /// True if these settings admit a client with these certificates, which it has shown under other settings.
     pub fn admits(&self, chain: &[CertificateDer<'_>]) -> bool {
         let Some(verifier) = &self.verifier else { return true };
         let Some((first, rest)) = chain.split_first() else { return false };
@@ -170,7 +170,7 @@ impl Acceptor {
 /// The configuration of a TLS client: the authorities that it trusts, and the certificate that it shows, with its key.
 ///
 /// # Errors
-/// Names the option of the file that cannot be used, and what would be right.
+/// With the option that names the file that cannot be used, and what would be right.
 pub fn client(authorities: Named<'_>, own: Option<(Named<'_>, Named<'_>)>) -> Result<Arc<ClientConfig>, Error> {
     let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
@@ -210,7 +210,7 @@ fn fail((name, path): Named<'_>, why: String) -> Error {
     Error { name: name.to_owned(), path: path.to_owned(), why }
 }
 
-/// A certificate and a key that cannot be used together.
+/// The error of a certificate and a key that cannot be used together.
 fn unfit(certificate: Named<'_>, key: Named<'_>, error: &rustls::Error) -> Error {
     match error {
         rustls::Error::InconsistentKeys(_) => fail(key, format!("does not belong to {}", certificate.1.display())),
@@ -228,7 +228,7 @@ fn read(file: Named<'_>) -> Result<Vec<u8>, Error> {
     Ok(content)
 }
 
-/// All items of a kind, and at least one.
+/// All items of a kind in a PEM file; an error if there is none.
 fn all_in<T: PemObject>(file: Named<'_>, content: &[u8], kind: &str) -> Result<Vec<T>, Error> {
     let read: Result<Vec<T>, _> = T::pem_slice_iter(content).collect();
     match read {
@@ -274,7 +274,7 @@ fn verifier(
     })
 }
 
-/// The clients would notice otherwise.
+/// Logs a warning if a certificate has expired or will soon: else the clients would be the first to notice.
 fn warn_of_end(table: &str, path: &Path, certificate: &CertificateDer<'_>) {
     use x509_cert::der::Decode;
     let Ok(certificate) = x509_cert::Certificate::from_der(certificate) else { return };
@@ -294,7 +294,7 @@ fn warn_of_end(table: &str, path: &Path, certificate: &CertificateDer<'_>) {
     }
 }
 
-/// A key that others can read is no secret.
+/// Logs a warning if every user can use the key file: such a key is no secret.
 fn warn_of_readers(table: &str, path: &Path) {
     let Ok(metadata) = fs::metadata(path) else { return };
     let mode = metadata.permissions().mode() & 0o777;

@@ -1,31 +1,31 @@
 //! Recognition of what a file already holds, by its magic numbers.
 //!
-//! One table says where a format has its mark and what follows: an image of another format is refused, because its bytes
+//! One table has the place of each format's mark and the verdict: an image of another format is refused, because its bytes
 //! are not those of the disk in it; a file system, partition table or other superblock is reported and served. The first
 //! row that fits counts, so that rows stand from the most certain to the least.
 
 use std::io;
 
-/// The verdict on a file with such content.
+/// The verdict on a file whose content was recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Its bytes are not the disk that is meant.
+    /// The file is an image of another format: its bytes are not the disk that is meant.
     Refuse,
-    /// Clients may mean exactly this, or be about to destroy it.
+    /// Clients may mean exactly this content, or be about to destroy it.
     Report,
 }
 
 /// Where a mark is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// So many bytes from the beginning.
+    /// At this offset from the beginning, in bytes.
     Start(u64),
-    /// So many bytes before the end, and from there down to a multiple of the second number.
+    /// The first number of bytes before the end, rounded down to a multiple of the second number.
     End(u64, u64),
 }
 
 impl Place {
-    /// Offset in a file of `size` bytes, if it has one.
+    /// Offset of the mark in a file of `size` bytes, if it is large enough.
     fn offset(self, size: u64) -> Option<u64> {
         match self {
             Self::Start(offset) => Some(offset),
@@ -109,7 +109,7 @@ const TABLE: &[Magic] = &[
     report(Start(510), &[0x55, 0xaa], "an MBR partition table or boot sector"),
 ];
 
-/// The content of a file of `size` bytes, if it is known, and the verdict. `read_at` reads like `pread`.
+/// The content of a file of `size` bytes, if it is recognised, and the verdict. `read_at` reads like `pread`.
 ///
 /// # Errors
 /// Those of `read_at`.

@@ -1,6 +1,6 @@
 //! A device model from `evenkeel-model` driven in real time.
 //!
-//! The model is a state machine that takes the time; a thread per device waits for
+//! The model is a state machine that is given the time; a thread per device waits for
 //! its next event and reports to the worker that started an operation when it is done.
 
 use std::collections::HashMap;
@@ -28,10 +28,10 @@ struct Shared {
 
 struct State {
     store: Store,
-    /// The worker that waits for each operation.
+    /// The worker that waits for each operation, and the operation's token, by number of the operation.
     waiting: HashMap<u64, (Arc<Reports>, u32)>,
     next_id: u64,
-    /// When the thread will look again.
+    /// When the thread will look at the model again.
     wakes_at: Instant,
     stop: bool,
 }
@@ -54,7 +54,7 @@ impl Device {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Starts an operation; `reply_to` hears of its end under `token`.
+    /// Starts an operation; its end is reported to `reply_to` under `token`.
     pub(crate) fn submit(&self, io: Io, token: u32, reply_to: &Arc<Reports>) {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let id = state.next_id;
@@ -66,7 +66,7 @@ impl Device {
         }
     }
 
-    /// Changes the device while it runs.
+    /// Changes the parameters of the device while it runs.
     pub(crate) fn set_params(&self, params: StoreParams) {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.store.set_params(clock::now(), params);

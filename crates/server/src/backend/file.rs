@@ -20,53 +20,53 @@ use crate::error::Error;
 use crate::faults::{Call, Faults};
 use crate::places::Target;
 
-/// How long a starting server waits for a file that is locked: what a killed process had in a ring keeps its files open for
-/// some milliseconds after the process is gone, and a hanging device for longer.
+/// How long a starting server waits for a file that is locked: operations that a killed process had in io_uring keep its files
+/// open for some milliseconds after the process is gone, and on a hanging device for longer.
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-/// How often it looks.
+/// Pause between two attempts to open or lock a busy file.
 const LOCK_POLL: Duration = Duration::from_millis(20);
 
-/// How long one search for extents may take: a fragmented file has thousands, each of which is a system call.
+/// How long one search for extents may take: a fragmented file has thousands of extents, each of which costs a system call.
 const EXTENTS_TIME: Duration = Duration::from_millis(1);
 
 /// An open file or block device, locked against a second server.
 pub(crate) struct File {
     path: PathBuf,
-    /// Through the page cache. All syncs go through this descriptor: a write-back error
-    /// is reported once per open file, and must not be lost between two of them.
+    /// Descriptor for I/O through the page cache. All syncs use it: the kernel reports a write-back error once per open
+    /// file, so that a second descriptor could take the report away.
     cached: OwnedFd,
-    /// Past the page cache; `None` where the file system cannot.
+    /// Descriptor for direct I/O, past the page cache; `None` if that is not wanted, or the file system cannot.
     direct: Option<OwnedFd>,
-    /// Offset, length and address granularity of direct I/O.
+    /// Offset, length and address granularity of direct I/O, in bytes.
     direct_align: u32,
     block_device: bool,
-    /// The kind of file, whatever its name.
+    /// Identity of the file or device, whatever its name.
     target: Target,
-    /// It did not exist when it was opened.
+    /// True if opening has created the file.
     created: bool,
-    /// Evenkeel has never created it.
+    /// True for a regular file that Evenkeel has never created.
     foreign: bool,
-    /// Zeroing without a hole, and with one, means writing zeros.
+    /// True if zeroing means writing zeros: without a hole, and with one.
     writes_zeros: [AtomicBool; 2],
     overlaps: Overlaps,
     faults: Faults,
 }
 
-/// How to open.
+/// How to open a file or device.
 pub(crate) struct Open {
     /// Length of a file to create; `None` means that it must exist.
     pub(crate) create: Option<u64>,
-    /// Do not write.
+    /// Open for reading only.
     pub(crate) read_only: bool,
-    /// Past the page cache where possible.
+    /// Use direct I/O, past the page cache, where possible.
     pub(crate) direct: bool,
-    /// Insist on a block device.
+    /// Refuse anything but a block device.
     pub(crate) block: bool,
-    /// How long another process may go on holding the lock.
+    /// How long to wait while another process holds the lock.
     pub(crate) patience: Duration,
 }
 
-/// Why no volume can be on a file of this kind, if it is so. `block`: it is to be a block device.
+/// The reason why no volume can be on a file of this kind, if there is one. `block`: a block device is wanted.
 pub(crate) fn unfit(kind: std::fs::FileType, block: bool) -> Option<&'static str> {
     match kind.is_block_device() {
         false if !kind.is_file() => Some("it is neither a regular file nor a block device"),
@@ -76,7 +76,7 @@ pub(crate) fn unfit(kind: std::fs::FileType, block: bool) -> Option<&'static str
 }
 
 impl File {
-    /// Opens and locks; also returns the size in bytes.
+    /// Opens and locks a file or device; also returns its size in bytes.
     pub(crate) fn open(path: &Path, how: &Open) -> Result<(Self, u64), Error> {
         let fail = |action: &'static str| move |cause| Error::Volume { path: path.to_owned(), action, cause };
         let create = how.create.filter(|_| !how.read_only);
@@ -163,48 +163,48 @@ impl File {
         Ok((opened, size))
     }
 
-    /// Takes over what a test lets fail.
+    /// Sets the faults that a test injects.
     pub(crate) fn set_faults(&mut self, faults: Faults) {
         self.faults = faults;
     }
 
-    /// The faults of a test.
+    /// The faults that a test injects.
     #[inline]
     pub(crate) fn faults(&self) -> &Faults {
         &self.faults
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The kind of file, whatever its name.
+    /// Identity of the file or device, whatever its name.
     pub(crate) fn target(&self) -> Target {
         self.target
     }
 
-    /// True if opening has created it.
+    /// True if opening has created the file.
     pub(crate) fn is_new(&self) -> bool {
         self.created
     }
 
-    /// True if it is a regular file that Evenkeel has never created.
+    /// True for a regular file that Evenkeel has never created.
     pub(crate) fn is_foreign(&self) -> bool {
         self.foreign
     }
 
-    /// Notes whether Evenkeel has ever created it.
+    /// Sets if Evenkeel has never created the file; a block device is never foreign.
     pub(crate) fn set_foreign(&mut self, foreign: bool) {
         self.foreign = foreign && !self.block_device;
     }
 
-    /// The system's facts about it.
+    /// The system's metadata of the file.
     pub(crate) fn metadata(&self) -> io::Result<std::fs::Metadata> {
         std::fs::File::from(self.cached.try_clone()?).metadata()
     }
 
-    /// The content of the first `size` bytes, if it is known.
+    /// The content of the first `size` bytes, if it is recognised, and the verdict.
     pub(crate) fn examine(&self, size: u64) -> io::Result<Option<(&'static str, Verdict)>> {
         let read_at = |bytes: &mut [u8], offset| {
             rustix::io::retry_on_intr(|| rustix::io::pread(&self.cached, &mut *bytes, offset)).map_err(Into::into)
@@ -214,7 +214,7 @@ impl File {
         found
     }
 
-    /// The descriptor for a read or write of this range: direct if range and memory allow it.
+    /// The descriptor for a read or write of this range: the direct one if range and memory are aligned for it.
     #[inline]
     pub(crate) fn fd_for(&self, ptr: *const u8, offset: u64, len: u32) -> RawFd {
         match &self.direct {
@@ -223,14 +223,14 @@ impl File {
         }
     }
 
-    /// True if a read or write goes past the page cache.
+    /// True if a read or write of this range goes past the page cache.
     #[inline]
     pub(crate) fn is_direct(&self, ptr: *const u8, offset: u64, len: u32) -> bool {
         let aligned = (ptr as u64 | offset | u64::from(len)).is_multiple_of(u64::from(self.direct_align));
         self.direct.is_some() && aligned
     }
 
-    /// Which pages an operation touches, in which lane; `None` if it can disturb no other.
+    /// The lane of an operation, with the offset and length that it touches; `None` if it can disturb no other.
     #[inline]
     pub(crate) fn lane(&self, io: &FileIo) -> Option<(Lane, u64, u64)> {
         self.direct.as_ref()?;
@@ -278,7 +278,7 @@ impl File {
         IoResult::of(done)
     }
 
-    /// Keeps operations past the page cache and others through it apart from each other.
+    /// Keeps direct writes and operations through the page cache apart from each other.
     #[inline]
     pub(crate) fn overlaps(&self) -> &Overlaps {
         &self.overlaps
@@ -289,8 +289,8 @@ impl File {
         rustix::io::retry_on_intr(|| self.faults.check(Call::Sync).and_then(|()| fdatasync(&self.cached)))
     }
 
-    /// Lengthens a file, and returns how long it was; a block device must already be as long. The new length is durable
-    /// after a sync by the volume: one beside those would take the kernel's only report of a failed write from them.
+    /// Lengthens a file to `size` bytes and returns its former length; a block device must already be as long. The new length
+    /// is durable after a sync by the volume: a sync here could take the kernel's only report of a failed write from it.
     pub(crate) fn grow(&self, size: u64) -> io::Result<u64> {
         let actual = seek(&self.cached, SeekFrom::End(0))?;
         if self.block_device && actual < size {
@@ -303,7 +303,7 @@ impl File {
         Ok(actual)
     }
 
-    /// Takes back what [`Self::grow`] has added to a file of `before` bytes, unless it is not `grown` bytes long any more.
+    /// Undoes a [`Self::grow`] of a file that had `before` bytes, unless the file is not `grown` bytes long any more.
     pub(crate) fn shorten(&self, grown: u64, before: u64) -> io::Result<()> {
         if !self.block_device && before < grown && seek(&self.cached, SeekFrom::End(0))? == grown {
             ftruncate(&self.cached, before)?;
@@ -311,8 +311,8 @@ impl File {
         Ok(())
     }
 
-    /// True if a block device has lost what it had, as when it is unplugged: the kernel then says that there is no
-    /// space.
+    /// True if a block device has become shorter than `size` bytes, as when it is unplugged: the kernel then says that there
+    /// is no space.
     pub(crate) fn is_cut_short(&self, size: u64) -> bool {
         self.block_device && seek(&self.cached, SeekFrom::End(0)).is_ok_and(|actual| actual < size)
     }
@@ -335,10 +335,10 @@ impl File {
         seek(&self.cached, to)
     }
 
-    /// Makes a range read as zero; `may_write` if it was charged for writing zeros.
+    /// Makes a range read as zero, by a hole if `punch`. `may_write`: the request was charged for writing zeros.
     ///
     /// # Errors
-    /// `OPNOTSUPP` when only writing zeros would do, and it may not.
+    /// `OPNOTSUPP` when zeros would have to be written without `may_write`.
     pub(crate) fn zero(&self, offset: u64, len: u64, punch: bool, may_write: bool) -> rustix::io::Result<()> {
         let flags =
             if punch { FallocateFlags::PUNCH_HOLE } else { FallocateFlags::ZERO_RANGE } | FallocateFlags::KEEP_SIZE;
@@ -363,7 +363,7 @@ impl File {
         }
     }
 
-    /// True if zeroing means writing zeros, by hole or without, as far as is known: only a try shows it.
+    /// True if zeroing, with a hole (`punch`) or without, is known to mean writing zeros: only an attempt shows it.
     pub(crate) fn writes_zeros(&self, punch: bool) -> bool {
         self.writes_zeros[usize::from(punch)].load(Ordering::Relaxed)
     }
@@ -384,7 +384,7 @@ impl File {
         Ok(())
     }
 
-    /// True if [`Self::cache`] does anything: it is of no use where reads go past the page cache.
+    /// True if [`Self::cache`] does anything: reading ahead is of no use where reads go past the page cache.
     pub(crate) fn reads_ahead(&self) -> bool {
         self.direct.is_none()
     }
@@ -397,7 +397,7 @@ impl File {
         let _ = fadvise(&self.cached, offset, std::num::NonZeroU64::new(len), Advice::WillNeed);
     }
 
-    /// The allocated extents of `[offset, offset + len)`, at most `max` extents from the start, and at most what is
+    /// The extents of `[offset, offset + len)`, allocated ones and holes: at most `max` from the start, and at most those
     /// found in [`EXTENTS_TIME`].
     pub(crate) fn extents(&self, offset: u64, len: u64, max: usize) -> rustix::io::Result<Vec<Extent>> {
         let (mut at, end) = (offset, offset + len);
@@ -432,7 +432,7 @@ impl File {
     }
 }
 
-/// Opens a file once more, as `options` say; `None` where the file system cannot.
+/// Opens a file once more for direct I/O, with `options`; `None` where the file system cannot.
 ///
 /// # Errors
 /// When the path leads to another file than `target` by now.
@@ -481,7 +481,7 @@ fn zeroes_by_itself(device: &std::fs::File) -> bool {
     })
 }
 
-/// The process that holds the lock, as far as the kernel knows it.
+/// The process that holds the lock on the file, as far as the kernel knows it.
 fn holder(file: &std::fs::File) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
     let inode = file.metadata().ok()?.ino().to_string();

@@ -17,22 +17,22 @@ use memory::Memory;
 use rbd::Rbd;
 use remote::Remote;
 
-/// Where a volume's bytes are, and how long it takes to get at them.
+/// A back end: where a volume's bytes are, and how long it takes to get at them.
 pub(crate) enum Backend {
-    /// In memory, at once.
+    /// In memory, served at once.
     Memory(Memory),
     /// In a file or on a block device.
     File(File),
-    /// Where another NBD server has them.
+    /// On another NBD server.
     Remote(Remote),
     /// In an image of a Ceph cluster.
     Rbd(Rbd),
-    /// In memory, as late as a modelled device would answer.
+    /// In memory, with the delays of a modelled device.
     Emulate(Memory, Arc<Device>),
 }
 
 impl Backend {
-    /// True if operations are carried out by the worker itself, at once.
+    /// True if the worker itself carries out operations, at once.
     #[inline]
     pub(crate) fn is_memory(&self) -> bool {
         matches!(self, Self::Memory(_))

@@ -1,8 +1,8 @@
-//! An operation on a back end, what comes of it, and how its worker hears of that.
+//! An operation on a back end, its result, and the report of it to the worker.
 
 use crate::mailbox::Mailbox;
 
-/// Extents in one reply at most; a client asks again for the rest.
+/// Upper bound on the extents in one reply; a client asks again for the rest.
 pub(crate) const MAX_EXTENTS: usize = 1024;
 
 /// A run of bytes that is either allocated or a hole that reads as zero.
@@ -18,19 +18,19 @@ pub(crate) struct Extent {
 /// the buffer sits in the worker's table of operations until then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FileIo {
-    /// Into memory.
+    /// Read into memory.
     Read { ptr: *mut u8, len: u32, offset: u64 },
-    /// Out of memory; `durable` = on stable storage before it completes.
+    /// Write out of memory; `durable` = on stable storage before it completes.
     Write { ptr: *const u8, len: u32, offset: u64, durable: bool },
-    /// All writes onto stable storage that had completed when `turn` was asked for.
+    /// Put all writes onto stable storage that had completed when `turn` was asked for.
     Sync { turn: u64 },
-    /// Give a range back.
+    /// Give a range back to the file system or device.
     Trim { offset: u64, len: u64 },
-    /// Zero a range.
+    /// Make a range read as zero: by a hole if `punch`, by writing zeros only if `may_write`.
     Zero { offset: u64, len: u64, punch: bool, may_write: bool },
-    /// Read ahead.
+    /// Read a range ahead.
     Cache { offset: u64, len: u64 },
-    /// Find holes.
+    /// Find data and holes in a range, at most `max` extents.
     Extents { offset: u64, len: u64, max: usize },
 }
 
@@ -42,12 +42,12 @@ unsafe impl Send for FileIo {}
 pub(crate) enum IoResult {
     /// Bytes moved, or minus the errno.
     Code(i32),
-    /// The allocated extents.
+    /// The extents found, allocated ones and holes.
     Extents(Vec<Extent>),
 }
 
 impl IoResult {
-    /// That of a system call.
+    /// The result of a system call.
     pub(crate) fn of(done: rustix::io::Result<i32>) -> Self {
         Self::Code(done.unwrap_or_else(|errno| -errno.raw_os_error()))
     }
@@ -55,11 +55,11 @@ impl IoResult {
 
 /// A report about an operation of a worker, under its token.
 pub(crate) enum Report {
-    /// It is done.
+    /// The operation with this token is done, with this result.
     Done(u32, IoResult),
-    /// An operation whose predecessor is done: start it.
+    /// The operation with this token may start: those that it waited for are done.
     Start(u32),
 }
 
-/// Where the reports to a worker go.
+/// Mailbox for the reports to a worker.
 pub(crate) type Reports = Mailbox<Report>;

@@ -1,40 +1,40 @@
-//! Keeps what goes through the page cache from meeting what is written past it.
+//! Keeps operations through the page cache from meeting direct writes past it.
 //!
-//! A direct write drops the pages it covers from the cache before and after. It cannot drop one that a write
-//! through the cache made dirty meanwhile; the kernel then notes an I/O error for the file, and the next sync
+//! A direct write drops the pages it covers from the cache before and after. It cannot drop a page that a write
+//! through the cache made dirty in between; the kernel then notes an I/O error for the file, and the next sync
 //! fails although nothing is lost. On block devices the kernel does not drop the pages after an asynchronous direct write, so
-//! that a page read meanwhile would stay in the cache with old data. Therefore an operation through the cache and
-//! a direct write wait for each other where they touch the same page: who came first goes first, so that neither
+//! that a page read during the write would stay in the cache with old data. Therefore an operation through the cache and
+//! a direct write wait for each other where they touch the same page: the first to come goes first, so that neither
 //! waits for ever.
 //!
 //! Most clients only ever send aligned requests. Direct writes are therefore only counted at first, and listed with
-//! what they cover once something goes through the cache. The first such operation waits for all that were only counted.
+//! their pages once an operation goes through the cache. The first such operation waits for all direct writes counted so far.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::operation::{Report, Reports};
 
-/// In [`Overlaps::gate`]: direct writes are to be listed. The other bits count those that are not.
+/// Bit of [`Overlaps::gate`]: direct writes are to be listed. The other bits count the direct writes that are not listed.
 const LISTING: u64 = 1 << 63;
-/// Direct writes in a row without anything through the cache, after which they are only counted again.
+/// Direct writes in a row without an operation through the cache, after which direct writes are only counted again.
 const QUIET_AFTER: u32 = 1024;
 
-/// Which operations must not overlap with which: those of one lane with those of the other.
+/// Class of an operation: operations of one lane must not overlap with those of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// Reads, writes, or zeroes edges of pages through the page cache.
     Cached,
-    /// Writes past it.
+    /// Writes past the page cache.
     DirectWrite,
 }
 
-/// The pass that an operation gives back when it is done.
+/// The pass that an operation gets when it enters, and gives back when it is done.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Pass {
     /// A direct write that was only counted.
     Counted,
-    /// An entry of the list.
+    /// An operation on the list, with its number.
     Listed(u64),
 }
 
@@ -55,22 +55,22 @@ struct List {
 }
 
 struct Entry {
-    /// In order of arrival.
+    /// Number of the entry, in order of arrival.
     id: u64,
     lane: Lane,
     first_page: u64,
     last_page: u64,
-    /// Entries before it that it waits for; those that were only counted are one more.
+    /// Earlier entries that this one waits for, and one more if it waits for counted direct writes.
     blockers: usize,
     waits_for_counted: bool,
-    /// The worker and its operation; while it waits.
+    /// The worker, and the token of its operation, while that waits.
     waiter: Option<Waiter>,
 }
 
 type Waiter = (Arc<Reports>, u32);
 
 impl Overlaps {
-    /// Registers an operation on `len` bytes from `offset`; whether it may start now. If not, operation `token`
+    /// Registers an operation on `len` bytes from `offset`; true if it may start now. If not, operation `token`
     /// gets [`Report::Start`] when it may. O(1) for direct writes while nothing goes through the cache, else
     /// O(operations of the file).
     #[inline]
@@ -137,7 +137,7 @@ impl Overlaps {
         self.release(list, |entry| entry.id > gone.id && entry.excludes(&gone));
     }
 
-    /// Takes one blocker from each entry that `waited` for what is gone, and starts those without any.
+    /// Takes one blocker from each entry that `waited` for the operation that has ended; starts entries without blockers.
     fn release(&self, mut list: std::sync::MutexGuard<'_, List>, mut waited: impl FnMut(&mut Entry) -> bool) {
         let mut free: Vec<Waiter> = Vec::new();
         for entry in &mut list.entries {

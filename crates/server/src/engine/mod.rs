@@ -1,4 +1,4 @@
-//! How operations reach a file: reads and writes by the kernel's ring, the rest and, without a ring, all of them by threads.
+//! How operations reach a file: with io_uring, reads and writes through the ring and the rest by threads; else all by threads.
 //!
 //! Sockets do not come through here. They are read and written without blocking and
 //! waited for with epoll in both engines, so a connection owns nothing of the engine

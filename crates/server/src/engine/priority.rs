@@ -1,25 +1,25 @@
-//! The I/O priority of requests, so that the kernel's scheduler of a disk keeps what Evenkeel's has decided.
+//! The I/O priority of requests, so that the kernel's disk scheduler keeps the order that Evenkeel's has decided.
 //!
 //! A scheduler that sorts by place (mq-deadline, bfq) serves sequential requests in a row and lets others wait, up to 500 ms
-//! in mq-deadline. Within a reservation a request may not wait so long: it has the real-time class, which these serve first.
-//! Disks without a scheduler (`none`) take no notice.
+//! in mq-deadline. A request that a reservation is owed may not wait so long: it gets the real-time class, which these
+//! schedulers serve first. Disks without a scheduler (`none`) take no notice.
 
 use rustix::io::Result;
 
 use crate::error::last_errno;
 
-/// As `linux/ioprio.h` has it: the class above 13 bits of level; 4 is the middle one of eight.
+/// Position of the class in a priority (`linux/ioprio.h`), above 13 bits for the level; level 4 is the middle of eight.
 const CLASS_SHIFT: u32 = 13;
-/// No class: that of the process's scheduling.
+/// No I/O class: the kernel derives one from the scheduling of the process.
 pub(crate) const ORDINARY: u16 = 0;
 /// The priority of a thread without a class on Linux 5.15 to 5.19: best effort, the middle level.
 const USUAL: u16 = 2 << CLASS_SHIFT | 4;
-/// The real-time class.
+/// The real-time class, middle level.
 pub(crate) const URGENT: u16 = 1 << CLASS_SHIFT | 4;
-/// The subject of the calls: one thread, the calling one if its number is 0.
+/// `IOPRIO_WHO_PROCESS`: a call is about one thread, the calling one if its number is 0.
 const ONE_THREAD: libc::c_int = 1;
 
-/// True if requests may be urgent: the process has the right to it, and no class was chosen for all it does.
+/// True if requests may be [`URGENT`]: the process has the right to it, and no I/O class was chosen for the whole process.
 ///
 /// # Errors
 /// EPERM without CAP_SYS_NICE (or CAP_SYS_ADMIN) in the first user namespace, or if a filter forbids `ioprio_set`.
@@ -33,7 +33,7 @@ pub(crate) fn probe() -> Result<bool> {
     Ok(true)
 }
 
-/// The priority of what a thread asks for itself.
+/// The I/O priority that the calling thread has set for itself.
 #[derive(Default)]
 pub(crate) struct Own(u16);
 
@@ -68,7 +68,7 @@ fn set(priority: u16) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// The priority is the thread's own.
+    /// The priority belongs to the calling thread and goes back to what it was.
     #[test]
     fn a_thread_is_urgent_while_it_carries_out_what_is() {
         if probe() != Ok(true) {

@@ -1,13 +1,14 @@
-//! Searches for holes, of all volumes together: they take processor time and not the device's, and no admission throttles them.
+//! Bound on searches for holes, of all volumes together: they cost processor time, not device time, and admission does not
+//! throttle them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// One of so many processors is for searches, and one in any case.
+/// One in this many processors may be busy with searches, and at least one.
 const PROCESSORS: usize = 4;
-/// A search that has not ended by then waits for a device, and takes no processor from others: it ends within some ms otherwise.
+/// A search that has taken longer counts as waiting for a device, and no more as busy: others end within some ms.
 const WAITS_AFTER: Duration = Duration::from_millis(100);
 
 /// The searches of this process.
@@ -16,7 +17,7 @@ pub(crate) fn all() -> &'static Searches {
     ALL.get_or_init(|| Searches::new(thread::available_parallelism().map_or(1, usize::from) / PROCESSORS, WAITS_AFTER))
 }
 
-/// Lets a few of those that come search at a time, in the order in which they came.
+/// Lets at most `most` searches be busy at a time, in the order in which they came.
 pub(crate) struct Searches {
     most: usize,
     waits_after: Duration,
@@ -27,7 +28,7 @@ pub(crate) struct Searches {
 struct Queue {
     came: u64,
     waiting: VecDeque<(u64, Thread)>,
-    /// Those under way, and since when.
+    /// Searches under way: their numbers, and when each began.
     begun: Vec<(u64, Instant)>,
 }
 
@@ -54,7 +55,7 @@ impl Searches {
         }
     }
 
-    /// How many have come so far.
+    /// Searches that have asked to begin so far.
     #[cfg(test)]
     pub(crate) fn came(&self) -> u64 {
         self.queue().came
@@ -78,7 +79,7 @@ impl Queue {
         self.came
     }
 
-    /// Begins a search that has come; for how long it waits at most before it asks again, if it has to.
+    /// Begins search `number` and returns `None`, or else returns how long it should wait at most before it asks again.
     fn begin(&mut self, number: u64, most: usize, waits_after: Duration, now: Instant) -> Option<Duration> {
         if self.waiting.front().is_none_or(|(first, _)| *first != number) {
             // It is called when it is the first.
@@ -100,7 +101,7 @@ impl Queue {
         self.call();
     }
 
-    /// Lets the first of those that wait ask again.
+    /// Wakes the first waiting search, which then asks again.
     fn call(&self) {
         self.waiting.iter().take(1).for_each(|(_, thread)| thread.unpark());
     }

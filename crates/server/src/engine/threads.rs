@@ -14,47 +14,47 @@ use evenkeel_control::pool::TenantId;
 use super::priority::Own;
 use crate::backend::operation::{FileIo, IoResult, Report, Reports};
 
-/// Ordinary jobs under way for one volume: enough to keep an SSD busy with blocking calls.
+/// Ordinary jobs under way for one volume at most: enough to keep an SSD busy with blocking calls.
 const ORDINARY_JOBS: usize = 16;
-/// Threads for one volume at most. What a reservation is owed may take them all: in a queue of 30 ms that others have filled,
-/// 2,000 requests a second are 60 at a time.
+/// Threads for one volume at most. Jobs that a reservation is owed may take them all: where others have filled a device's
+/// queue so that each request takes 30 ms, 2,000 requests a second are 60 in flight.
 const MAX_THREADS: usize = 64;
-/// The kinds of jobs, in the order in which threads take them, and how many of each may be under way for one volume: syncs,
-/// one at work and one that begins when it ends; searches for holes, of which [`super::searches`] lets few go on at a time in all
-/// volumes; what a reservation is owed; the rest.
+/// How many jobs of each kind may be under way for one volume; kinds are in the order in which threads take them: syncs (one
+/// at work, and one that begins when it ends); searches for holes (further bounded over all volumes by [`super::searches`]);
+/// jobs that a reservation is owed; all other jobs.
 const KINDS: [usize; 4] = [2, 1, MAX_THREADS, ORDINARY_JOBS];
-/// The place of searches among them.
+/// Index of searches in [`KINDS`].
 const SEARCHES: usize = 1;
 /// How long a thread waits for work before it ends.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// The subject of jobs: a volume.
+/// A volume, as the threads see it.
 pub(crate) trait Blocking: Send + Sync + 'static {
     /// Carries an operation out on the calling thread.
     fn run(&self, io: FileIo) -> IoResult;
 
-    /// Fails where a test lets the start of a thread fail.
+    /// Fails if a test injects a failure to start a thread.
     fn may_start_thread(&self) -> io::Result<()>;
 
     /// Logs that no thread can be started.
     fn has_no_thread(&self, error: &io::Error);
 }
 
-/// An operation with the address its result goes to.
+/// An operation with the address that its result goes to.
 pub(crate) struct Job<V> {
     /// The operation.
     pub(crate) io: FileIo,
-    /// On what. Keeps the file open until the job is done.
+    /// The volume to operate on. Keeps the file open until the job is done.
     pub(crate) volume: Arc<V>,
-    /// For which tenant.
+    /// The tenant that the operation is for.
     pub(crate) tenant: TenantId,
     /// Entry in the worker's table of operations.
     pub(crate) token: u32,
-    /// The worker.
+    /// Mailbox of the worker that gets the result.
     pub(crate) reply_to: Arc<Reports>,
-    /// True if a reservation is owed it.
+    /// True if the tenant's reservation is owed the operation.
     pub(crate) reserved: bool,
-    /// See [`super::priority`].
+    /// I/O priority, see [`super::priority`].
     pub(crate) priority: u16,
 }
 
@@ -69,9 +69,9 @@ struct Shared<V> {
 }
 
 struct State<V> {
-    /// Jobs that wait, by kind; of the searches of each tenant the first.
+    /// Waiting jobs by kind; of the searches, only the first of each tenant.
     jobs: [VecDeque<Job<V>>; KINDS.len()],
-    /// The others. No admission throttles searches: one of another tenant would wait until all that came before have ended.
+    /// Further searches of each tenant, so that tenants take turns: no admission throttles searches.
     behind: HashMap<TenantId, VecDeque<Job<V>>>,
     under_way: [usize; KINDS.len()],
     threads: usize,
@@ -95,7 +95,7 @@ impl<V> State<V> {
         }
     }
 
-    /// How many of a kind may begin.
+    /// How many more jobs of a kind may begin.
     fn room(&self, kind: usize) -> usize {
         KINDS[kind] - self.under_way[kind]
     }
@@ -129,7 +129,7 @@ impl<V> State<V> {
 }
 
 impl<V: Blocking> Threads<V> {
-    /// Queues a job. Without any thread to do it, it comes back with EAGAIN, untouched.
+    /// Queues a job. If the volume has no thread and none can be started, EAGAIN is reported for the job.
     pub(crate) fn submit(&self, job: Job<V>) {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         let kind = job.kind();
@@ -161,7 +161,7 @@ impl<V: Blocking> Threads<V> {
 }
 
 impl<V> Job<V> {
-    /// Its kind of [`KINDS`].
+    /// Index of the job's kind in [`KINDS`].
     fn kind(&self) -> usize {
         match self.io {
             FileIo::Sync { .. } => 0,

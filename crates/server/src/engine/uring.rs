@@ -18,31 +18,31 @@ const SUBMISSIONS: u32 = 512;
 ///
 /// The kernel starts a batch when it has prepared all of it, at 2 to 3 us an operation. In one batch, 32 operations
 /// keep the device waiting for 80 us, come back together, and never overlap with what the client sends next.
-/// In fours they spread out, for a system call each.
+/// In batches of four they spread out, for a system call per batch.
 const SUBMIT_BATCH: usize = 4;
 /// Operations that may be inside the kernel at once: no more than the completion queue holds, so that it never overflows.
 const COMPLETIONS: u32 = 4096;
-/// Operations of one volume on a ring at most; further ones are for its threads. A device that hangs never gives its part back.
+/// Operations of one volume on a ring at most; its threads do the rest. A device that hangs never frees its part of the ring.
 pub(crate) const MOST_OF_VOLUME: u32 = COMPLETIONS / 4;
-/// Where an entry carries, above its token, the errno with which a test lets it fail.
+/// Shift of the errno that a test injects, in the user data of an entry; the token is below it.
 const FAILURE_SHIFT: u32 = 32;
-/// How soon the kernel is asked again to take what it has refused: memory is short at such a time.
+/// How long to wait before the kernel is asked again to take entries that it refused: memory is short at such a time.
 const ASK_AGAIN_AFTER: Duration = Duration::from_millis(10);
-/// How long it may go on refusing: as long as an operation that finds no thread is tried again.
+/// How long the kernel may refuse entries before the ring is given up. Operations that find no thread are retried as long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A ring owned by one worker thread.
 pub(crate) struct Uring {
     ring: IoUring,
-    /// Entries that found the ring full.
+    /// Entries that found the ring full and wait for room.
     backlog: VecDeque<squeue::Entry>,
-    /// Tokens of what is on the ring and was not taken by the kernel yet, in order.
+    /// Tokens of the entries on the ring that the kernel has not taken yet, in order.
     untaken: VecDeque<u32>,
     /// Operations on the ring and inside the kernel.
     inside: u32,
-    /// Set while the kernel takes nothing.
+    /// Set while the kernel refuses entries.
     refused: Option<Refused>,
-    /// The kernel has refused for too long: nothing more is handed to it, and what it has still completes.
+    /// True once the kernel has refused for too long: nothing more is handed to it, and what it has still completes.
     given_up: bool,
     faults: Faults,
 }
@@ -75,14 +75,14 @@ impl Uring {
         })
     }
 
-    /// Readable when operations have completed.
+    /// The ring's descriptor: readable when operations have completed.
     pub(crate) fn fd(&self) -> RawFd {
         self.ring.as_raw_fd()
     }
 
-    /// Queues a read or write of a [`super::priority`] under `token`; it goes out with the next [`Uring::submit`]. False for
-    /// other operations: the kernel would give them to threads anyway, and syncs have to wait for each other. False as well
-    /// while the ring is full, which it is for good where devices hang.
+    /// Queues a read or write under `token` with an I/O priority of [`super::priority`]; it goes out with the next
+    /// [`Uring::submit`] at the latest. False for other operations: the kernel would give them to threads anyway, and syncs
+    /// have to wait for each other. False as well while the ring is full, which it stays where devices hang.
     #[inline]
     pub(crate) fn push(&mut self, token: u32, io: &FileIo, file: &File, priority: u16) -> bool {
         if self.given_up || self.inside as usize + self.backlog.len() >= COMPLETIONS as usize {
@@ -198,16 +198,16 @@ impl Uring {
         }
     }
 
-    /// When to submit again what the kernel did not take.
+    /// When to submit again the entries that the kernel has not taken; far in the future without any.
     pub(crate) fn submit_at(&self, now: Instant) -> Instant {
         let waits = !self.untaken.is_empty() || (!self.backlog.is_empty() && self.inside < COMPLETIONS);
         if waits { self.refused.map_or(now, |refused| refused.again_at) } else { Instant::FAR_FUTURE }
     }
 
-    /// Gives the ring up if the kernel has taken nothing for too long: the tokens that are for threads then, once.
+    /// Gives the ring up if the kernel has taken nothing for [`PATIENCE`]; then returns, once, the tokens left for threads.
     ///
-    /// What the kernel has taken before completes as usual. What it has not stays on the ring, and as nothing is ever
-    /// submitted to it again, the kernel never looks at it.
+    /// Operations that the kernel has taken complete as usual. Entries that it has not taken stay on the ring, and as nothing
+    /// is ever submitted again, the kernel never looks at them.
     pub(crate) fn give_up(&mut self) -> impl Iterator<Item = u32> + use<> {
         let too_long = |refused: Refused| clock::now().since(refused.since) >= PATIENCE;
         let mut tokens = VecDeque::new();
@@ -222,7 +222,7 @@ impl Uring {
         tokens.into_iter()
     }
 
-    /// Reports completed operations: token, and bytes or minus the errno.
+    /// Reports completed operations to `done`: token, and bytes or minus the errno.
     #[inline]
     pub(crate) fn reap(&mut self, mut done: impl FnMut(u32, i32)) {
         for completion in self.ring.completion() {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::*;
 
-/// How long a server waits for its volumes, where one never answers,
+/// `drain_timeout` of a server one of whose volumes never answers.
 const ONE_HANGS: &str = "300ms";
-/// and where all do; reaching it is a failure.
+/// `drain_timeout` of a server whose volumes all answer; reaching it is a failure.
 const ALL_ANSWER: &str = "30s";
 
 /// A folder with a server that has files `a`, `b`, `c` of 1 MiB as volumes; both go away with the value.

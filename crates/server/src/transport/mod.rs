@@ -32,19 +32,19 @@ pub(crate) struct Peer {
     pub(crate) port: u16,
     /// User of a Unix peer.
     pub(crate) uid: Option<u32>,
-    /// How it is encrypted, once TLS stands.
+    /// Version and cipher, once TLS is established.
     pub(crate) cipher: Option<Cipher>,
-    /// Its identity, proved under TLS.
+    /// Identity that the peer has proved under TLS.
     pub(crate) identity: Option<Arc<Identity>>,
 }
 
 impl Peer {
-    /// True if it may be on another machine.
+    /// True if the peer may be on another machine.
     pub(crate) fn is_remote(&self) -> bool {
         self.uid.is_none()
     }
 
-    /// As lists name clients.
+    /// The peer in the form that access lists judge.
     pub(crate) fn caller(&self) -> Caller<'_> {
         let certificate = self.identity.as_ref().map(|identity| (&identity.names[..], &identity.fingerprint));
         Caller { address: self.address, uid: self.uid, certificate }
@@ -62,11 +62,11 @@ impl std::fmt::Display for Peer {
     }
 }
 
-/// In how many intervals TCP asks a silent peer whether it is still there, after half of the time that it has.
+/// Keepalive probes that TCP sends to a silent peer, spread over the second half of its time.
 const KEEPALIVE_PROBES: u32 = 6;
 
-/// Sets the options of a TCP socket. Those that a listening one accepts have the same without a call of their own. A peer counts as
-/// gone when it has acknowledged nothing for `patience` (seconds to hours): neither data nor, where there is none, a question.
+/// Sets the options of a TCP socket; those of a listening socket are inherited by the connections that it accepts. A peer
+/// counts as gone when it has acknowledged nothing for `patience` (seconds to hours): neither data nor keepalive probes.
 pub(crate) fn prepare(socket: BorrowedFd<'_>, patience: Duration) {
     let second = Duration::from_secs(1);
     let idle = (patience / 2).max(second);
@@ -92,12 +92,12 @@ impl Transport {
         Self { socket: Socket::new(fd), tls: None }
     }
 
-    /// The same with what a test lets fail.
+    /// The same stream with failures that a test injects.
     pub(crate) fn with(self, faults: Faults) -> Self {
         Self { socket: self.socket.with(faults), ..self }
     }
 
-    /// From here on everything is encrypted in both directions.
+    /// Begins TLS: from here on everything is encrypted in both directions.
     ///
     /// # Errors
     /// None that a checked configuration can cause.
@@ -112,38 +112,38 @@ impl Transport {
         self.tls.as_deref_mut()
     }
 
-    /// True if it is encrypted.
+    /// True if the stream is encrypted.
     #[inline]
     pub(crate) fn is_secure(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// True if something was received that no event of the socket tells of.
+    /// True if TLS holds received data of which no event of the socket tells.
     #[inline]
     pub(crate) fn has_received(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.has_received())
     }
 
-    /// True if something waits to be sent that [`Self::send`] has taken, or that TLS itself has to say.
+    /// True if TLS holds data to be sent: taken by [`Self::send`], or its own messages.
     #[inline]
     pub(crate) fn wants_send(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.wants_send())
     }
 
-    /// Sends what waits; whether all of it went.
+    /// Sends the data that TLS holds; true if all of it went.
     #[inline]
     pub(crate) fn push(&mut self) -> io::Result<bool> {
         self.tls.as_mut().map_or(Ok(true), |tls| tls.push(&self.socket))
     }
 
-    /// Acknowledges over TCP what has arrived, without the delay in which an answer might carry that: a client that sends
-    /// a message in pieces may send the next only then. Lasts until something is received or sent.
+    /// Acknowledges over TCP at once what has arrived, without waiting for an answer to carry that: a client that sends a
+    /// message in pieces may wait for it before the next piece. Lasts until something is received or sent.
     pub(crate) fn acknowledge(&self) {
         // Not so on Unix sockets, where there is nothing to acknowledge.
         let _ = sockopt::set_tcp_quickack(self.fd(), true);
     }
 
-    /// Bytes that the socket has taken and the peer has not; 0 where the system does not tell.
+    /// Bytes that the socket has taken and the peer has not acknowledged; 0 where the system does not tell.
     pub(crate) fn on_their_way(&self) -> u64 {
         let mut bytes: libc::c_int = 0;
         // SAFETY: the descriptor is open, and the call writes one integer.
@@ -151,14 +151,14 @@ impl Transport {
         if told == 0 { u64::try_from(bytes).unwrap_or(0) } else { 0 }
     }
 
-    /// Tells the peer that nothing more comes, if there is a way to before the socket is closed.
+    /// Tells the peer under TLS that nothing more comes; without TLS does nothing.
     pub(crate) fn end(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.end(&self.socket);
         }
     }
 
-    /// Ends the stream to the peer; the socket may stay.
+    /// Shuts down the sending direction; the socket stays open.
     pub(crate) fn end_sending(&self) {
         // A peer that is gone needs no word.
         let _ = rustix::net::shutdown(self.fd(), rustix::net::Shutdown::Write);
@@ -175,7 +175,7 @@ impl Transport {
         self.socket.fd()
     }
 
-    /// Receives into up to two buffers, one after the other. 0 = the peer has finished. `room` is for TLS.
+    /// Receives into up to two buffers, one after the other. 0 = the peer has finished. `room`: scratch memory for TLS.
     #[inline]
     pub(crate) fn receive(&mut self, first: &mut [u8], second: &mut [u8], room: &mut tls::Room) -> io::Result<usize> {
         if let Some(tls) = &mut self.tls {
@@ -187,8 +187,8 @@ impl Transport {
         unsafe { self.socket.receive(iov) }
     }
 
-    /// Sends what `iov` points to, without blocking and without SIGPIPE; bytes taken, which under TLS may still wait for
-    /// [`Self::push`]. `room` is for TLS.
+    /// Sends what `iov` points to, without blocking and without SIGPIPE; returns the bytes taken, which under TLS may still
+    /// wait for [`Self::push`]. `room`: scratch memory for TLS.
     ///
     /// # Safety
     /// Every element must point to readable memory of its length. Memory that others

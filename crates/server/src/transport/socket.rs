@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::faults::{Call, Faults};
 
-/// Thousands of requests without data, and little enough that a hostile client gains no time of the worker by it.
+/// Bytes discarded in a row at most: thousands of requests without data, yet too few for a hostile client to keep a worker busy.
 const DISCARDED: usize = 256 << 10;
 
 /// A socket, closed with its owner.
@@ -20,7 +20,7 @@ impl Socket {
         Self { fd, faults: Faults::NONE }
     }
 
-    /// The same with what a test lets fail.
+    /// The same socket with failures that a test injects.
     pub(crate) fn with(self, faults: Faults) -> Self {
         Self { faults, ..self }
     }
@@ -42,7 +42,7 @@ impl Socket {
         self.call(Call::Receive, readv)
     }
 
-    /// Sends what `iov` points to, without blocking and without SIGPIPE; bytes taken.
+    /// Sends what `iov` points to, without blocking and without SIGPIPE; returns the bytes taken.
     ///
     /// # Safety
     /// Every element must point to readable memory of its length. Memory that others
@@ -59,8 +59,8 @@ impl Socket {
         self.call(Call::Send, sendmsg)
     }
 
-    /// Discards up to [`DISCARDED`] bytes that the peer has sent and the server will not read; 0 = the peer has finished. A TCP
-    /// socket that is closed with unread bytes is reset, and the peer loses the answers on their way.
+    /// Discards up to [`DISCARDED`] bytes that the peer has sent and the server will not read; 0 = the peer has finished. If a
+    /// TCP socket were closed with unread bytes, it would be reset, and the peer would lose the answers on their way.
     pub(crate) fn discard(&self) -> io::Result<usize> {
         let mut unread = [0_u8; 16 << 10];
         for _ in 1..DISCARDED / unread.len() {
@@ -95,7 +95,7 @@ impl Socket {
     }
 }
 
-/// The part of an error that the caller is to know: nothing if the call is to be repeated.
+/// The error to report to the caller; `None` if the call is to be repeated. Want of kernel memory becomes `WouldBlock`.
 #[cold]
 fn lasting(error: io::Error) -> Option<io::Error> {
     match error.raw_os_error() {

@@ -14,12 +14,12 @@ use super::socket::Socket;
 const BATCH: usize = 64 << 10;
 /// Bytes received with one system call, at least.
 const LEAST: usize = 4 << 10;
-/// Times in a row that a socket is read without a byte for the caller coming out of it, as in a handshake.
+/// Reads of a socket in a row at most that yield no byte for the caller, as in a handshake.
 const FRUITLESS: usize = 4;
-/// Bytes that are decrypted in a row though they carry no data.
+/// Bytes that one call decrypts at most if they carry no data.
 const IDLE: usize = 8 << 10;
 
-/// Room for the bytes of one step, shared by all streams of a worker. Takes no memory before it is used.
+/// Scratch memory for one step, shared by all streams of a worker. Takes no memory before it is used.
 #[derive(Default)]
 pub(crate) struct Room(Vec<u8>);
 
@@ -30,7 +30,7 @@ impl Room {
     }
 }
 
-/// Places for received bytes, one after the other.
+/// Buffers for received bytes, filled one after the other.
 struct Places<'a> {
     first: &'a mut [u8],
     second: &'a mut [u8],
@@ -50,7 +50,7 @@ impl Places<'_> {
     }
 }
 
-/// How a connection is encrypted.
+/// Version and cipher of an encrypted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cipher {
     version: ProtocolVersion,
@@ -70,15 +70,15 @@ impl fmt::Display for Cipher {
 
 /// One connection's TLS.
 ///
-/// Holds at most one record of each direction in parts, what was received with one system call, and [`BATCH`] bytes
-/// that were encrypted and not yet sent.
+/// Holds at most: one partial record of each direction, the bytes received with one system call, and [`BATCH`] bytes that
+/// were encrypted and not yet sent.
 pub(crate) struct Stream {
     session: ServerConnection,
     /// The settings that admitted the client.
     acceptor: Arc<Acceptor>,
-    /// Received and not yet decrypted, because there was no place for it.
+    /// Bytes received and not yet decrypted, because there was no room for them.
     unread: Vec<u8>,
-    /// Decrypted and not yet taken.
+    /// Bytes decrypted and not yet taken by the caller.
     decrypted: usize,
     /// The peer has said that nothing more comes.
     ended: bool,
@@ -120,12 +120,12 @@ impl Stream {
         acceptor.admits(self.session.peer_certificates().unwrap_or_default())
     }
 
-    /// True if something was received that no event of the socket reports.
+    /// True if the stream holds received data of which no event of the socket tells.
     pub(crate) fn has_received(&self) -> bool {
         self.decrypted > 0 || !self.unread.is_empty()
     }
 
-    /// True if something waits to be sent.
+    /// True if the stream holds encrypted data to be sent.
     pub(crate) fn wants_send(&self) -> bool {
         self.session.wants_write()
     }
@@ -133,7 +133,7 @@ impl Stream {
     /// Receives into up to two buffers, one after the other, of which one at least has room. 0 = the peer has finished.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing came for the caller; what [`reason`] explains when the peer breaks TLS or is not
+    /// `WouldBlock` when nothing came for the caller; an error that [`reason`] explains when the peer breaks TLS or is not
     /// admitted.
     pub(crate) fn receive(
         &mut self,
@@ -167,8 +167,8 @@ impl Stream {
         if places.filled > 0 { Ok(places.filled) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 
-    /// Decrypts until there is no place for more, or too little comes of it; what is left. A record may cost some microseconds
-    /// and carry nothing, such as a change of keys.
+    /// Decrypts `bytes` until the places are full, or too little data comes of it; returns the rest. A record may cost some
+    /// microseconds and carry nothing, such as a change of keys.
     fn decrypt<'a>(&mut self, mut bytes: &'a [u8], places: &mut Places<'_>) -> io::Result<&'a [u8]> {
         let (whole, before) = (bytes.len(), places.filled);
         let is_worth_it = |left: usize, filled: usize| whole - left < IDLE + 2 * (filled - before);
@@ -199,8 +199,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Encrypts what `iov` points to and sends it; bytes taken. What is taken and does not fit into the socket waits for
-    /// [`Self::push`], and nothing more is taken before it went.
+    /// Encrypts what `iov` points to and sends it; returns the bytes taken. Bytes that are taken and do not fit into the
+    /// socket wait for [`Self::push`], and nothing more is taken before they went.
     ///
     /// # Errors
     /// `WouldBlock` when nothing could be taken.
@@ -237,7 +237,7 @@ impl Stream {
         if taken > 0 { Ok(taken) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 
-    /// Sends what waits; whether all of it went.
+    /// Sends the encrypted data that waits; true if all of it went.
     pub(crate) fn push(&mut self, socket: &Socket) -> io::Result<bool> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut Sender(socket)) {

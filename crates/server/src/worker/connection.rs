@@ -24,8 +24,8 @@ use crate::transport::tls::Room;
 use crate::transport::{Peer, Transport};
 use crate::volume::Volume;
 
-/// Requests that a tenant may have on volumes in memory, some 15 MB of them, over all its connections; and what each of these
-/// may have in any case.
+/// Requests that a tenant may have outstanding on volumes in memory over all its connections (some 15 MB of requests), and
+/// the number that each of these connections may have in any case.
 const AT_ONCE_OF_TENANT: usize = 65_536;
 const AT_ONCE_LEAST: usize = 16;
 
@@ -33,9 +33,9 @@ const AT_ONCE_LEAST: usize = 16;
 pub(crate) enum Payload {
     /// Nothing.
     None,
-    /// Bytes of a memory volume that the connection holds.
+    /// Bytes of a memory volume, sent from where they are; the connection holds the volume.
     InPlace(*const u8, usize),
-    /// Bytes read.
+    /// Bytes read into a buffer.
     Buffer(Buffer),
     /// Bytes made for the occasion: handshake, block status.
     Owned(Vec<u8>),
@@ -54,7 +54,7 @@ impl Payload {
 }
 
 struct Reply {
-    /// Absent where the payload is a whole message.
+    /// `None` if the payload is a whole message.
     header: Option<ReplyHeader>,
     payload: Payload,
     charge: Charge,
@@ -79,28 +79,28 @@ impl Reply {
 #[derive(Default)]
 pub(crate) struct OutQueue {
     replies: VecDeque<Reply>,
-    /// Bytes of the first reply that are sent already.
+    /// Bytes of the first reply that are already sent.
     sent: usize,
-    /// Bytes that are not sent yet.
+    /// Bytes of all replies that are not sent yet.
     bytes: usize,
     /// Bytes of the buffer budget that the replies hold.
     charged: u64,
 }
 
-/// The part that a socket has taken.
+/// How much a socket has taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sent {
-    /// How much.
+    /// Bytes taken.
     pub(crate) bytes: u64,
-    /// True if there is more, which it may take.
+    /// True if there is more to send, which the socket may take.
     pub(crate) more: bool,
 }
 
-/// Room for the pieces of one send, kept from send to send.
+/// Memory for the list of pieces of one send, kept from send to send.
 #[derive(Default)]
 pub(crate) struct SendList {
     pieces: Vec<libc::iovec>,
-    /// For TLS, which uses it to receive, too.
+    /// Scratch memory for TLS, which uses it to receive, too.
     pub(crate) room: Room,
 }
 
@@ -120,13 +120,13 @@ impl OutQueue {
         self.replies.push_back(reply);
     }
 
-    /// Replies waiting.
+    /// Number of replies waiting.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.replies.len()
     }
 
-    /// Bytes waiting.
+    /// Bytes of replies that are not sent yet.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -208,7 +208,7 @@ impl OutQueue {
         }
     }
 
-    /// Drops everything.
+    /// Drops all replies.
     pub(crate) fn clear(&mut self, buffers: &mut BufferPool) {
         self.sent = 0;
         self.bytes = 0;
@@ -227,16 +227,16 @@ pub(crate) struct Attached {
     pub(crate) session: Session,
     /// The export. Holding it keeps its memory in place for replies.
     pub(crate) volume: Arc<Volume>,
-    /// The limits of requests.
+    /// The limits of requests to the export.
     pub(crate) limits: Limits,
     /// The tenant that pays.
     pub(crate) tenant: TenantId,
     /// Name of the tenant.
     pub(crate) tenant_name: Arc<str>,
-    /// The tenant's account, together with its other connections.
+    /// Membership in the tenant's account, which it shares with the tenant's other connections.
     pub(crate) account: Member,
-    /// True if the worker carries requests out itself, as for volumes in memory: reads need no buffers, and nothing of
-    /// what was begun is left when a client is gone.
+    /// True if the worker carries requests out itself, as for volumes in memory: reads need no buffers, and no request is
+    /// left in a device when a client is gone.
     pub(crate) at_once: bool,
 }
 
@@ -248,52 +248,52 @@ pub(crate) enum Phase {
     Attached(Box<Attached>),
 }
 
-/// The rest of a write, or of a slice of one, that has only partly arrived.
+/// A write, or a slice of one, whose payload has only partly arrived.
 pub(crate) struct Incoming {
     /// The request, with the buffer to fill.
     pub(crate) request: Request,
-    /// Its work for the device.
+    /// The request's work for the device.
     pub(crate) work: Work,
-    /// Bytes that are there.
+    /// Bytes of the payload that have arrived.
     pub(crate) filled: usize,
 }
 
-/// How long a connection lingers at most. Most answers are there within a round trip; a client that takes longer loses them only
-/// if it goes on asking, and none keeps a stop of the server waiting.
+/// How long a connection lingers at most. Most answers arrive within a round trip; a client that takes longer loses them only
+/// if it goes on asking, and no client delays a stop of the server for longer.
 const LINGERS: Duration = Duration::from_secs(2);
-/// Bytes a second below which a connection counts as stalled that holds memory which waits for the client: slower than any
-/// link one would put storage behind.
+/// Bytes a second below which a connection that holds memory for its client counts as stalled: slower than any link one would
+/// put storage behind.
 const SLOWEST: u64 = 64 << 10;
-/// Likewise of a tenant with more than its share of memory while others wait: seconds within which a client takes or sends all
-/// that the connection holds.
+/// A connection counts as stalled, too, if it needs more than this number of seconds to take or send all that it holds, while
+/// its tenant has more than its share of memory and other tenants wait.
 const MOVES_ALL_IN_S: u64 = 8;
 
-/// Since when next to nothing moves.
+/// Measures for how long a connection has moved next to no data.
 pub(crate) struct Progress {
     looked_at: Instant,
     moved: u64,
-    /// Bytes that were sent and had not arrived at the last look.
+    /// Bytes that were sent and had not arrived when progress was last looked at.
     on_their_way: u64,
-    /// True if something was to move at the last look.
+    /// True if there was data to move when progress was last looked at.
     had: bool,
     stalled_since: Option<Instant>,
 }
 
 impl Progress {
-    /// Nothing was to move so far.
+    /// No data had to move so far.
     pub(crate) fn new(now: Instant) -> Self {
         Self { looked_at: now, moved: 0, on_their_way: 0, had: false, stalled_since: None }
     }
 
-    /// Bytes have moved.
+    /// Counts bytes that have moved.
     #[inline]
     pub(crate) fn moved(&mut self, bytes: u64) {
         self.moved += bytes;
     }
 
-    /// For how long next to nothing has moved, if something was to, at this look and the last. Bytes that were sent have moved
-    /// when they have arrived: a socket that is full takes none for seconds, and then many. To be asked about once a second.
-    /// `least`: bytes a second below which that is next to nothing.
+    /// For how long next to no data has moved; zero unless there was data to move at this look and the last. Sent bytes count
+    /// when they have arrived: a full socket takes none for seconds, and then many. To be called once a second. `least`:
+    /// bytes a second below which data counts as not moving.
     fn stalled(&mut self, now: Instant, something_to_move: bool, on_their_way: u64, least: u64) -> Duration {
         let age = now.since(self.looked_at);
         let arrived = (self.moved + self.on_their_way).saturating_sub(on_their_way);
@@ -309,105 +309,105 @@ impl Progress {
 pub(crate) struct Discard {
     /// Bytes still to come.
     pub(crate) remaining: u64,
-    /// The client's name for the request.
+    /// The cookie by which the client knows the request.
     pub(crate) cookie: u64,
-    /// First byte of the request.
+    /// Offset of the request's first byte.
     pub(crate) offset: u64,
-    /// Why it was refused.
+    /// Why the write was refused.
     pub(crate) errno: Errno,
-    /// The divided write that it is the rest of, which is answered by itself.
+    /// The divided write whose rest this is, and which is answered by itself; `None` for a whole write.
     pub(crate) whole: Option<Whole>,
 }
 
-/// Why nothing is read from a connection for now.
+/// Why a connection is not read for now, if it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Paused {
     /// It is read.
     No,
-    /// It has as many requests outstanding as it may; a reply sent ends this.
+    /// It has as many requests outstanding as it may; the next reply that is sent ends the pause.
     Full,
-    /// The buffer budget has not so many bytes free; others' replies end this.
+    /// It waits for this number of bytes of buffer memory; the replies of other connections end the pause.
     Memory(u64),
-    /// It negotiates, and waits for its turn.
+    /// It negotiates and waits for its turn.
     Turn,
 }
 
-/// How a connection ends.
+/// The state of a connection's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Not yet.
+    /// It has not begun to end.
     Open,
     /// No more requests will come; outstanding ones are answered, then it closes.
     Draining,
-    /// The client has closed its end: what it asked to be changed is changed, then the connection closes. If it has closed
-    /// both, which shows when a reply is sent, what has not begun is dropped.
+    /// The client has closed its end: its changes are carried out, then the connection closes. If the client has closed both
+    /// ends, which shows when a reply is sent, requests that have not begun are dropped.
     HalfClosed,
-    /// All is done and sent, and the client has been sent the end of the stream. The socket stays, and what still comes is
+    /// All is done and sent, and the stream to the client has been ended. The socket stays, and bytes that still come are
     /// discarded, until the client has everything or has closed: TCP resets a socket that is closed while requests arrive,
-    /// and with that the client loses the answers that are on their way.
+    /// and then the client loses the answers that are on their way.
     Lingering,
 }
 
-/// One client.
+/// One client's connection.
 pub(crate) struct Connection {
-    /// Its name.
+    /// Name of the connection.
     pub(crate) key: ConnKey,
-    /// Its stream.
+    /// The byte stream to the client.
     pub(crate) transport: Transport,
     /// The other end.
     pub(crate) peer: Peer,
-    /// How far it has come.
+    /// How far the connection has come: negotiating or serving.
     pub(crate) phase: Phase,
-    /// While it negotiates.
+    /// Its negotiation, as long as that lasts.
     pub(crate) ticket: Option<Ticket>,
-    /// Counts it as one of its client's.
+    /// Counts the connection as one of its client's.
     pub(crate) place: Place,
-    /// True if it was greeted.
+    /// True if the client was greeted.
     pub(crate) greeted: bool,
-    /// True if it was refused a volume; it may ask for others.
+    /// True if the client was refused a volume; it may ask for others.
     pub(crate) refused: bool,
-    /// When it was accepted.
+    /// When the connection was accepted.
     pub(crate) since: Instant,
-    /// Received and not yet understood; short unless reading is paused.
+    /// Bytes received and not yet parsed; few unless reading is paused.
     pub(crate) leftover: Vec<u8>,
-    /// A write under way, or a slice of one.
+    /// A write, or a slice of one, whose payload is arriving.
     pub(crate) incoming: Option<Incoming>,
-    /// The divided write whose payload comes next.
+    /// The divided write to which the next payload belongs.
     pub(crate) arriving: Option<Whole>,
     /// Requests that are carried out in slices.
     pub(crate) divided: DividedRequests,
-    /// A refused write under way.
+    /// A refused write whose payload is being skipped.
     pub(crate) discard: Option<Discard>,
-    /// Replies under way.
+    /// Replies to be sent.
     pub(crate) out: OutQueue,
     /// How fast payloads come and go.
     pub(crate) progress: Progress,
     /// Requests and slices handed to the pool and not yet done.
     pub(crate) in_flight: u32,
-    /// Those of them that [change](super::request::is_change) something.
+    /// Those of the requests in flight that [change](super::request::is_change) something.
     pub(crate) changes: u32,
-    /// Bytes of the buffer budget that its requests hold, not counting replies.
+    /// Bytes of the buffer budget that the connection's requests hold, without those that replies hold.
     pub(crate) charged: u64,
-    /// Why it is not read, if so.
+    /// Why the connection is not read, if so.
     pub(crate) paused: Paused,
-    /// While it waits for buffer memory, which others could give back.
+    /// Set while the connection waits for buffer memory that others could give back.
     pub(crate) waiting: Option<Waiting>,
-    /// How it ends.
+    /// The state of its end.
     pub(crate) ending: Ending,
-    /// When its socket is closed, whatever the client has by then.
+    /// When a lingering socket is closed, whatever the client has received by then.
     lingers_until: Instant,
     /// True if no client receives replies any more: they are dropped, and epoll is not asked. What the client sent
     /// before may still wait in the socket.
     pub(crate) gone: bool,
     /// True if a disconnect request was received.
     pub(crate) said_goodbye: bool,
-    /// The events that epoll reports at present.
+    /// The events that epoll is asked to report at present.
     pub(crate) interest: u32,
-    /// Where it is listened to.
+    /// The epoll set that the connection is in.
     pub(crate) set: Set,
     /// True if it is on the list of connections with something to send.
     pub(crate) dirty: bool,
-    /// Its place among those that can be read.
+    /// Its place among the connections to be read.
     pub(crate) share: Share,
     /// Requests received.
     pub(crate) requests: u64,
@@ -415,7 +415,7 @@ pub(crate) struct Connection {
     pub(crate) received: u64,
     /// Bytes sent.
     pub(crate) sent: u64,
-    /// The cost to its worker since that was last reported.
+    /// Cost to its worker since that was last reported.
     pub(crate) toll: Toll,
 }
 
@@ -472,7 +472,8 @@ impl Connection {
         self.in_flight as usize + self.out.len()
     }
 
-    /// True if it may have no further request, of which one may have `in_flight`. What needs no buffer is bounded for all connections of a tenant together.
+    /// True if no further request may be taken. `in_flight`: the bound for one connection; requests that need no buffer are
+    /// also bounded for all connections of a tenant together.
     #[inline]
     pub(crate) fn is_full(&self, in_flight: usize) -> bool {
         let most = match &self.phase {
@@ -487,7 +488,7 @@ impl Connection {
         used >= most
     }
 
-    /// Connections of its tenant, itself included; 1 as long as it has none.
+    /// Number of connections of its tenant, itself included; 1 while it has no tenant.
     #[inline]
     pub(crate) fn connections_of_tenant(&self) -> u32 {
         match &self.phase {
@@ -496,24 +497,24 @@ impl Connection {
         }
     }
 
-    /// Bytes of the buffer budget it holds.
+    /// Bytes of the buffer budget that the connection holds.
     #[inline]
     pub(crate) fn held(&self) -> u64 {
         self.charged + self.out.charged
     }
 
-    /// Those of them that its requests in flight hold.
+    /// Bytes of the buffer budget that its requests in flight hold.
     pub(crate) fn inside(&self) -> u64 {
         let arriving = self.incoming.as_ref().map_or(0, |incoming| incoming.request.charge.bytes());
         self.charged - arriving - self.divided.held()
     }
 
-    /// True if the answer to an option goes on, and can: what was said so far is sent.
+    /// True if the answer to an option is to go on now: there is more of it, and all of it so far is sent.
     pub(crate) fn has_more_to_say(&self) -> bool {
         self.is_unfinished() && self.out.len() == 0
     }
 
-    /// True if it is in the middle of an answer, of which the client has not taken all that is there.
+    /// True in the middle of the answer to an option of which the client has not taken all so far.
     pub(crate) fn is_answering(&self) -> bool {
         self.is_unfinished() && self.out.len() > 0
     }
@@ -522,7 +523,7 @@ impl Connection {
         matches!(&self.phase, Phase::Handshake(handshake) if handshake.is_unfinished())
     }
 
-    /// True if it waits for memory that it may not take yet.
+    /// True if the connection waits for memory that it may not take yet.
     pub(crate) fn waits_for_memory(&mut self, now: Instant) -> bool {
         let held = self.held();
         let (Paused::Memory(bytes), Phase::Attached(attached)) = (self.paused, &self.phase) else { return false };
@@ -542,7 +543,7 @@ impl Connection {
         waits
     }
 
-    /// True if nothing remains to be done before it may close.
+    /// True if nothing remains to be done before the connection may close.
     pub(crate) fn is_done(&self) -> bool {
         match self.ending {
             Ending::Open => false,
@@ -552,7 +553,7 @@ impl Connection {
         }
     }
 
-    /// Ends the stream of one that is done; whether its socket has to stay until the client has what was sent.
+    /// Ends the stream of a connection that is done; true if its socket has to stay until the client has all that was sent.
     pub(crate) fn lingers(&mut self) -> bool {
         // A Unix socket has delivered what it took.
         let is_tcp = self.peer.address.is_some();
@@ -574,8 +575,8 @@ impl Connection {
         self.gone || self.out.len() == 0 && !self.transport.wants_send()
     }
 
-    /// Takes over what a new snapshot says of it; false when it must end: its volume was removed, needs TLS by now, or is
-    /// not for this client any more.
+    /// Takes over a new snapshot; false when the connection must end: its volume was removed, now needs TLS, or does not
+    /// admit this client any more.
     pub(crate) fn follow(&mut self, snapshot: &Snapshot) -> bool {
         // Who has just proved who it is and said nothing since is judged with its first word.
         let admitted = self.peer.identity.is_none() || snapshot.admits(&self.peer);
@@ -610,7 +611,7 @@ impl Connection {
         true
     }
 
-    /// The volume it is attached to.
+    /// The volume that the connection is attached to.
     pub(crate) fn volume(&self) -> Option<&Arc<Volume>> {
         match &self.phase {
             Phase::Attached(attached) => Some(&attached.volume),
@@ -618,8 +619,8 @@ impl Connection {
         }
     }
 
-    /// For how long it has kept memory waiting for its client and moved next to nothing, which is more of what it holds if it
-    /// is `in_the_way`. To be asked about once a second.
+    /// For how long the connection has kept memory for its client and moved next to no data. How slow that is depends on how
+    /// much it holds if its tenant is `in_the_way`. To be called once a second.
     pub(crate) fn stalled(&mut self, now: Instant, in_the_way: bool) -> Duration {
         let waits_for_client = self.incoming.is_some() || self.out.charged > 0;
         // A Unix socket keeps little, and counts its own overhead.
@@ -630,7 +631,7 @@ impl Connection {
         self.progress.stalled(now, waits_for_client, on_their_way, least)
     }
 
-    /// The buffer memory of its tenant.
+    /// Account of the tenant's buffer memory.
     pub(crate) fn account(&self) -> Option<&Arc<Account>> {
         match &self.phase {
             Phase::Attached(attached) => Some(&attached.account),
@@ -643,7 +644,7 @@ impl Connection {
 mod tests {
     use super::*;
 
-    /// For how long a connection has stalled after ten minutes, at the most, of which `bytes` arrive in second `n`.
+    /// The longest stall of a connection in ten minutes, in seconds, if `bytes(n)` arrive in second `n`.
     fn longest_stall(bytes: impl Fn(u64) -> u64) -> u64 {
         let mut progress = Progress::new(Instant::ZERO);
         let stalls = (1..=600).map(|second| {

@@ -1,11 +1,11 @@
 //! Large requests: divided into slices in front of the scheduler, answered as one.
 //!
-//! A slice is a request of its own to pool, back end and buffers; only its connection knows what it belongs to. The slices of
-//! a write are dispatched as they arrive, so that a write that arrives slowly holds the memory of one slice. Other requests
-//! keep a few slices under way, and the end of one brings the next. The first error is the answer, and ends the handing out. A
-//! request that must be durable ends with a flush of its own.
+//! A slice is a request of its own to pool, back end and buffers; only its connection knows which request it belongs to. The
+//! slices of a write are dispatched as they arrive, so that a write that arrives slowly holds the memory of one slice. Other
+//! requests keep a few slices under way; when one ends, the next is handed out. The first error becomes the answer, and no
+//! further slice is handed out. A request that must be durable ends with a flush of its own.
 //!
-//! Slices end at multiples of their size, so that those of aligned requests are aligned.
+//! Slices end at multiples of their size, so that the slices of aligned requests are aligned.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::buffer::BufferPool;
 use crate::snapshot::SharedPool;
 use crate::volume::{METADATA_RATIO, Volume};
 
-/// Bytes of the slices into which a request is to be divided; `None` if it stays whole.
+/// Bytes of one slice, if the request is to be divided; `None` if it stays whole.
 pub(super) fn slice_of(volume: &Volume, pool: &SharedPool, command: Command, work: &Work, length: u64) -> Option<u64> {
     let slice = match (command, work.kind) {
         // Sent from where they are: there is no device, and no buffer.
@@ -37,19 +37,19 @@ pub(super) fn slice_of(volume: &Volume, pool: &SharedPool, command: Command, wor
 }
 
 impl Worker {
-    /// Divides a request that moves no payload towards the server, and hands out its first slices.
+    /// Divides a request without payload from the client, and hands out its first slices.
     pub(super) fn divide(&mut self, connection: &mut Connection, divided: Divided) {
         let whole = connection.divided.insert(divided);
         self.hand_out_slices(connection, whole);
     }
 
-    /// Divides a write; its slices are begun as they arrive.
+    /// Divides a write; each slice is begun when its payload arrives.
     pub(super) fn divide_write(connection: &mut Connection, divided: Divided) {
         connection.arriving = Some(connection.divided.insert(divided));
     }
 
-    /// Takes memory for the next slice of the write that arrives, and the bytes that are there; how many, or `None` if the
-    /// connection has to wait for memory, or the system has none and the write fails.
+    /// Begins the next slice of an arriving write, with memory for its payload. `None` if the connection has to wait for
+    /// memory, or if the system has none and the write fails.
     pub(super) fn begin_slice(&mut self, connection: &mut Connection, whole: Whole) -> Option<(Work, Request)> {
         let Phase::Attached(attached) = &connection.phase else { return None };
         let volume = Arc::clone(&attached.volume);
@@ -73,7 +73,7 @@ impl Worker {
         Some((work, request))
     }
 
-    /// Gives up the rest of an arriving write that failed already: how much that is.
+    /// Gives up the rest of an arriving write that has failed already; returns the bytes of that rest, still to be skipped.
     pub(super) fn give_up_arriving(connection: &mut Connection, whole: Whole) -> Option<u64> {
         let divided = connection.divided.get(whole).filter(|divided| divided.failed.is_some())?;
         let left = divided.slices.left();
@@ -97,7 +97,7 @@ impl Worker {
         }
     }
 
-    /// A slice is done, or the payload of a failed write has gone by.
+    /// A slice is done, or the rest of a failed write's payload has been skipped.
     pub(super) fn slice_done(
         &mut self,
         connection: &mut Connection,
@@ -149,7 +149,7 @@ impl Worker {
         }
     }
 
-    /// Answers a divided request.
+    /// Answers a divided request, all of whose slices have ended.
     fn answer_whole(&mut self, connection: &mut Connection, divided: Divided) {
         let Divided { command, cookie, offset, slices, mut charge, mut read, failed, .. } = divided;
         let length = slices.length();
@@ -185,7 +185,7 @@ impl Worker {
     }
 }
 
-/// The next slice of a request, without memory.
+/// The next slice of a request, without a buffer, and its work for the device.
 fn slice_request(divided: &mut Divided, whole: Whole, key: ConnKey, volume: &Volume) -> (Work, Request) {
     let (offset, length, part) = divided.slices.begin();
     let flags = divided.flags.without(CommandFlags::FUA);

@@ -1,4 +1,4 @@
-//! The requests of a connection that are carried out in slices, and how far they have come.
+//! The requests of a connection that are carried out in slices, and their progress.
 
 use evenkeel_control::Instant;
 use evenkeel_control::slices::Division;
@@ -18,12 +18,12 @@ pub(crate) struct Divided {
     pub(super) offset: u64,
     pub(super) slices: Division,
     pub(super) since: Instant,
-    /// The charge that no slice under way holds: for the payload of a read, or for requests without one.
+    /// Buffer memory that no slice under way holds: for a read, its data so far and to come, else for the request itself.
     pub(super) charge: Charge,
     /// The data read so far, by offset.
     pub(super) read: Vec<(u64, Buffer)>,
     pub(super) failed: Option<Errno>,
-    /// The flush at its end is under way.
+    /// True once the flush at the request's end is under way.
     pub(super) flushing: bool,
 }
 
@@ -45,7 +45,7 @@ impl DividedRequests {
         self.0.get_mut(whole.0 as usize)?.as_deref_mut()
     }
 
-    /// Bytes of the buffer budget that no slice under way holds.
+    /// Bytes of the buffer budget that divided requests hold, without those of slices under way.
     pub(super) fn held(&self) -> u64 {
         self.0.iter().flatten().map(|divided| divided.charge.bytes()).sum()
     }
@@ -60,7 +60,7 @@ impl DividedRequests {
 }
 
 impl Divided {
-    /// The request of a header, of which nothing was done yet.
+    /// A request of which no slice has begun; `slice`: bytes of a slice.
     pub(super) fn new(request: Request, work: &Work, slice: u64, now: Instant) -> Self {
         let Request { command, flags, cookie, offset, length, charge, .. } = request;
         // Of what the device moves; where metadata changes, that is less.
@@ -79,7 +79,7 @@ impl Divided {
         }
     }
 
-    /// True if all of it is durable when its slices are.
+    /// True if the request still needs a flush to be durable: its slices are carried out without FUA.
     pub(super) fn needs_flush(&self) -> bool {
         let durable = self.flags.contains(CommandFlags::FUA)
             && matches!(self.command, Command::Write | Command::Trim | Command::WriteZeroes);

@@ -1,7 +1,7 @@
-//! Slow matters: once a second deadlines, lost operations, statistics; and as often as the placement decides, what connections
-//! have cost.
+//! Slow matters: once a second deadlines, lost operations and statistics; and, as often as the placement decides, reports of
+//! the cost of connections.
 //!
-//! A worker with thousands of connections looks after some of them in each round, so that requests do not wait for it.
+//! A worker with thousands of connections looks after some of them in each round, so that requests do not wait for long.
 
 use std::ops::Range;
 use std::sync::PoisonError;
@@ -20,41 +20,41 @@ use crate::refusals::Reason;
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 /// Connections that are looked after in one round, which takes some 100 us.
 pub(super) const IN_A_ROUND: usize = 128;
-/// How long a connection may stall, within two looks, whose tenant holds more than its share of buffer memory while other
+/// How long a connection may stall, within two looks, if its tenant holds more than its share of buffer memory while other
 /// tenants wait for some.
 const GIVES_WAY_AFTER: Duration = Duration::from_millis(900);
-/// The same while its own tenant's other connections wait.
+/// How long a connection may stall while other connections of its own tenant wait for buffer memory.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(20);
 
-/// How far a worker has come.
+/// How far a worker has come with its housekeeping.
 pub(super) struct House {
     /// How often workers report to the placement: once a second where it never moves anything, or does so more rarely.
     every: Duration,
     begun_at: Instant,
-    /// When connections were last looked after, and whether they are this time.
+    /// When connections were last looked after; and below, if they are looked after in this pass.
     looked_at: Instant,
     looks: bool,
-    /// Sum of the shares of time that the worker was busy since then, and how many.
+    /// Sum of the worker's busy fractions since connections were last looked after, and the number of them.
     busy: (f64, u32),
-    /// The slot that is next, while it is not through.
+    /// The slot to go on with; `None` between two passes.
     next: Option<usize>,
-    /// Connections as seen so far.
+    /// Connections seen so far in this pass.
     clients: Vec<Seen>,
 }
 
 impl House {
-    /// Nothing is due yet. `interval` is that of the placement.
+    /// Nothing is due yet. `interval`: how often the placement decides.
     pub(super) fn new(now: Instant, interval: Option<Duration>) -> Self {
         let every = interval.map_or(HOUSEKEEPING, |interval| interval.min(HOUSEKEEPING));
         Self { every, begun_at: now, looked_at: now, looks: false, busy: (0.0, 0), next: None, clients: Vec::new() }
     }
 
-    /// When to go on.
+    /// When to go on with the pass, or to begin the next one.
     pub(super) fn due_at(&self) -> Instant {
         if self.next.is_some() { self.begun_at } else { self.begun_at + self.every }
     }
 
-    /// Begins anew.
+    /// Begins a pass over all connections.
     fn begin(&mut self, now: Instant) {
         self.begun_at = now;
         self.looks = now >= self.looked_at + HOUSEKEEPING;
@@ -65,7 +65,7 @@ impl House {
 }
 
 impl Worker {
-    /// Begins, or goes on with the next connections.
+    /// Begins a pass, or goes on with the next connections.
     pub(super) fn keep_house(&mut self, now: Instant) {
         let first = self.house.next.unwrap_or_else(|| {
             self.house.begin(now);
@@ -102,7 +102,7 @@ impl Worker {
         }
     }
 
-    /// Closes a connection that has had its time, and takes note of any other.
+    /// Closes a connection that is over its time, and records the state of any other.
     fn look_after(&mut self, slot: usize, now: Instant) {
         let Some(connection) = &mut self.connections[slot] else { return };
         if connection.ending == Ending::Lingering {
@@ -143,7 +143,7 @@ impl Worker {
         }
     }
 
-    /// Tells the placement what connections have cost.
+    /// Reports to the placement the cost of the connections in `slots`.
     fn tell_costs(&mut self, slots: Range<usize>) {
         let here = self.index as u32;
         let mut placement = self.shared.placement();
@@ -159,7 +159,7 @@ impl Worker {
         }
     }
 
-    /// Tells the placement how busy the worker is; the first one also asks it what should move.
+    /// Reports to the placement how busy the worker is; the first worker also asks it which connections should move.
     fn tell_usage(&mut self, now: Instant) {
         let (shared, here) = (&self.shared, self.index as u32);
         let usage = self.occupation.take(now, self.meter.take_rounds());

@@ -19,9 +19,9 @@ pub(crate) enum Message {
     Move(ConnKey, usize),
     /// Pools, volumes or tenants have changed.
     Refresh,
-    /// A worker has ended that may have been the one to look at a pool next: look at all of them.
+    /// A worker has ended that may have been the next to look at a pool: look at all pools.
     Visit,
-    /// There are fewer workers from now on: give every connection away, and end when nothing of yours is left.
+    /// There are fewer workers from now on: give every connection away, and end when no work is left.
     Leave,
     /// There are more again: stay.
     Stay,

@@ -1,20 +1,20 @@
-//! The cost of connections to their worker, out of samples.
+//! The processor time that connections cost their worker, estimated from samples.
 
 use evenkeel_control::{Duration, Instant};
 
 use crate::clock;
 
-/// One round in so many is timed, and counts for all of them.
+/// One round in this number is timed, and counts for all of them.
 const ROUNDS: u64 = 8;
-/// Weight of a new round in the time that a request takes between receiving and sending.
+/// Weight of a new round in the average time that a request takes between receiving and sending.
 const WEIGHT: f64 = 1.0 / 32.0;
 
-/// The factor over the usual time from which a request has lost the processor, to others or because the worker's quota
-/// was used up; it counts for no more than this. It says nothing of the connection that it happened to.
+/// A time of more than the usual one times this factor means that the worker lost the processor, to others or because its quota
+/// was used up. It says nothing of the connection, and counts for no more than this factor.
 const LOST: u64 = 8;
-/// The most that the first time counts for, in nanoseconds: it may be one that lost the processor.
+/// Upper bound that the first time counts for, in nanoseconds: the worker may have lost the processor during it.
 const FIRST_NS: u64 = 20_000;
-/// Weight of a new time in what is usual, as a divisor.
+/// Divisor of a new time's weight in the usual time.
 const USUAL: u64 = 16;
 
 /// The cost of a connection to its worker.
@@ -22,16 +22,16 @@ const USUAL: u64 = 16;
 pub(crate) struct Toll {
     /// Time spent on receiving and sending, out of samples, in nanoseconds.
     ns: u64,
-    /// The usual time of one of them, in nanoseconds; 0 before the first.
+    /// Usual time of one receiving or sending, in nanoseconds; 0 before the first.
     usual_ns: u64,
     /// Bytes received.
     pub(crate) received: u64,
-    /// Requests received before.
+    /// Requests that had been received in all when the cost was last taken.
     pub(crate) requests: u64,
 }
 
 impl Toll {
-    /// Receiving or sending took `ns`, and counts for so many rounds.
+    /// Adds one receiving or sending that took `ns`, and counts for `rounds` rounds.
     fn add(&mut self, ns: u64, rounds: u64) {
         let most = if self.usual_ns > 0 { self.usual_ns * LOST } else { FIRST_NS };
         let ns = ns.min(most);
@@ -39,7 +39,7 @@ impl Toll {
         self.ns += ns * rounds;
     }
 
-    /// The report of the time since the last call, when `requests` have been received in all.
+    /// Takes the cost since the last call; `requests`: received in all so far.
     pub(super) fn take(&mut self, requests: u64) -> Self {
         std::mem::replace(self, Self { usual_ns: self.usual_ns, requests, ..Self::default() })
     }
@@ -50,38 +50,38 @@ impl Toll {
     }
 }
 
-/// Times one round of the worker's loop in eight, drawn by chance, so that nothing periodic escapes it.
+/// Times one round of the worker's loop in eight, drawn by chance, so that no periodic work escapes it.
 #[derive(Debug)]
 pub(super) struct Meter {
     random: u64,
     on: bool,
-    /// Requests received up to the last round.
+    /// Requests received in all up to the last round.
     requests: u64,
     ns_per_request: f64,
     rounds: Rounds,
 }
 
-/// The figures of all rounds since the last time.
+/// Sums over all rounds since they were last taken.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rounds {
     /// Requests received.
     pub(super) requests: u64,
-    /// Of each round the square of that, added up: divided by the requests it is how many lie there together, in the mean
-    /// over requests.
+    /// Sum of each round's number of requests squared. Divided by `requests`, it is the number of requests in a round, in the
+    /// mean over requests.
     pub(super) squares: u64,
-    /// Time in which there was nothing to do, looking for events included.
+    /// Time without work, in nanoseconds, including the time spent on looking for events.
     pub(super) waited_ns: u64,
-    /// The part of it spent on looking.
+    /// The part of `waited_ns` spent on looking for events.
     pub(super) looked_ns: u64,
 }
 
 impl Meter {
-    /// Nothing measured; so many requests have been received before.
+    /// Nothing measured yet; `requests` have been received before.
     pub(super) fn new(requests: u64) -> Self {
         Self { random: 0x9e37_79b9_7f4a_7c15, on: false, requests, ns_per_request: 0.0, rounds: Rounds::default() }
     }
 
-    /// Draws whether the round that begins is timed.
+    /// Decides by chance if the round that begins is timed.
     #[inline]
     pub(super) fn begin_round(&mut self) {
         self.random ^= self.random << 13;
@@ -90,7 +90,7 @@ impl Meter {
         self.on = self.random.is_multiple_of(ROUNDS);
     }
 
-    /// Begins to time something, if this round is.
+    /// Begins to time something, if this round is timed.
     #[inline]
     pub(super) fn start(&self) -> Option<Instant> {
         self.on.then(clock::now)
@@ -103,12 +103,12 @@ impl Meter {
         self.rounds.looked_ns += looked.as_nanos();
     }
 
-    /// The figures of all rounds since the last time.
+    /// Takes the sums over all rounds since the last call.
     pub(super) fn take_rounds(&mut self) -> Rounds {
         std::mem::take(&mut self.rounds)
     }
 
-    /// Counts what it took for a connection, for all rounds that are like this one.
+    /// Adds the time since `since` to a connection's cost, for this round and the untimed ones that it stands for.
     #[inline]
     pub(super) fn stop(&self, since: Option<Instant>, toll: &mut Toll) {
         if let Some(since) = since {
@@ -116,7 +116,7 @@ impl Meter {
         }
     }
 
-    /// Ends the timing of what was done for all requests of the round together; `requests` have been received so far.
+    /// Ends the timing of work that is shared by all requests of the round; `requests` have been received in all so far.
     #[inline]
     pub(super) fn share(&mut self, since: Option<Instant>, requests: u64) {
         let new = requests - std::mem::replace(&mut self.requests, requests);
@@ -129,7 +129,7 @@ impl Meter {
         }
     }
 
-    /// The share of so many requests in what was done for all together, in nanoseconds.
+    /// Time that the shared work takes for `requests` requests, in nanoseconds.
     pub(super) fn of_requests(&self, requests: u64) -> u64 {
         (requests as f64 * self.ns_per_request) as u64
     }

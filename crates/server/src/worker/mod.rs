@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Every step works on all that the previous one produced, so that locks, clock
-//! readings and system calls are paid once a batch; those that may take long have a
-//! turn, and go on in the next round. Connections are `Send` and own
+//! readings and system calls are paid once a batch; steps that may take long have a
+//! time limit, and go on in the next round. Connections are `Send` and own
 //! nothing of the worker; a request that another worker dispatched comes back to its
 //! connection by mail.
 
@@ -75,62 +75,62 @@ use crate::transport::Peer;
 
 /// Bytes received with one system call: a batch of small requests, or a good part of a large write.
 const SCRATCH: usize = 256 << 10;
-/// The same while connections keep more than a quarter of the buffer budget of what they have sent ahead.
+/// [`SCRATCH`] while unparsed bytes of connections take more than a quarter of the buffer budget.
 const SCRATCH_UNDER_PRESSURE: usize = 8 << 10;
 /// How soon a connection that waits for buffer memory is tried again.
 const MEMORY_RETRY: Duration = Duration::from_millis(2);
-/// How often a server that stops asks whether clients have what was sent.
+/// How often a stopping server checks if clients have received everything.
 const LINGER_RETRY: Duration = Duration::from_millis(20);
-/// Bytes that a connection sends before those that have more to send.
+/// A connection with at most this number of bytes to send goes before those that have more.
 const SHORT: usize = 64 << 10;
 /// Bytes that a connection sends in a row while others wait: some 100 us, where a socket may take megabytes at once.
 const IN_A_ROW: usize = 256 << 10;
-/// The same for the only connection of a worker: the answers to its reads go out together, and a pool whose requests come
+/// [`IN_A_ROW`] for the only connection of a worker: the answers to its reads go out together, and a pool whose requests come
 /// from elsewhere still waits for less than half a millisecond.
 const IN_A_ROW_ALONE: usize = 1 << 20;
-/// The log's words for the end of a connection that this side decides.
+/// Text of the log for a connection that the server itself ends.
 const CLOSING: &str = "closing a connection";
-/// A worker's state; lives on its thread.
+/// A worker's state; it stays on the worker's thread.
 pub(crate) struct Worker {
     index: usize,
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox<Message>>,
-    /// The reports of back ends on its operations, beside the mailbox.
+    /// Reports of back ends on the worker's operations, beside the mailbox.
     reports: Arc<Reports>,
     sources: Sources,
     ring: Option<Uring>,
     spin: Spin,
     listeners: Vec<Listener>,
-    /// When to listen again after running out of descriptors.
+    /// When to listen again after a pause.
     accept_at: Instant,
 
     snapshot: Arc<Snapshot>,
     epoch: u64,
     connections: Vec<Option<Box<Connection>>>,
-    /// The first slot whose connection does not follow the snapshot yet, nor do those behind it.
+    /// First slot not yet judged by the snapshot; the slots behind it are not, either.
     unjudged: usize,
     count: usize,
     pools: Vec<PoolWork>,
     /// Pools with something to do in this round.
     active: VecDeque<usize>,
     operations: Operations,
-    /// Operations of which the kernel did only a part.
+    /// Operations of which the kernel did only a part; they are to be continued.
     unfinished: Vec<u32>,
     buffers: BufferPool,
     spare: Spare,
-    /// Failures that are no volume's.
+    /// Failures that do not belong to a volume.
     failures: Failures,
 
     /// Connections with replies to send.
     dirty: Vec<u32>,
-    /// Those of them that have much to send, in turn.
+    /// Connections that have much to send, in turn.
     long: VecDeque<u32>,
-    /// Connections that may read again.
+    /// Connections that may be read again.
     resume: Vec<u32>,
     readers: Readers,
     /// Connections that wait for buffer memory, in the order in which they came.
     hungry: VecDeque<ConnKey>,
-    /// Of these, how many have been looked at in this turn and wait still, and how many are next.
+    /// Of `hungry`, how many were looked at in this pass and still wait, and how many are still to be looked at.
     passed: usize,
     unfed: usize,
     /// Connections that negotiate and wait for their turn.
@@ -147,10 +147,10 @@ pub(crate) struct Worker {
     meter: Meter,
     occupation: Occupation,
     house: House,
-    /// There are fewer workers than there were, and this is not one of them.
+    /// True if the number of workers was reduced and this one is to end.
     leaving: bool,
     draining: bool,
-    /// While it drains: when to ask next whether clients have what was sent.
+    /// While it drains: when to check next if clients have received everything.
     linger_at: Instant,
     stopped: bool,
 }
@@ -219,7 +219,7 @@ impl Worker {
         })
     }
 
-    /// Serves until told to stop.
+    /// Serves until the server stops or this worker has left.
     pub(crate) fn run(mut self, with_ring: bool) {
         prompt::keep_time();
         if with_ring {
@@ -275,8 +275,8 @@ impl Worker {
         Ok(ring)
     }
 
-    /// Waits for events, and looks for them without sleeping for as long as [`Spin`] expects them soon; how many are not of a
-    /// crowd.
+    /// Waits for events: looks for them without sleeping for as long as [`Spin`] expects them soon, then sleeps. Returns how
+    /// many are not of a crowd.
     fn wait(&mut self, events: &mut Vec<libc::epoll_event>, timeout: Duration) -> usize {
         const NOW: Duration = Duration::ZERO;
         if timeout == NOW {
@@ -311,7 +311,7 @@ impl Worker {
         others
     }
 
-    /// Asks for events; how many are not of a crowd.
+    /// Asks the kernel for events; returns how many are not of a crowd.
     fn poll(&mut self, events: &mut Vec<libc::epoll_event>, timeout: Duration) -> usize {
         match self
             .shared
@@ -335,20 +335,20 @@ impl Worker {
         0
     }
 
-    /// Counts a failure that is no volume's; if it is to be logged, how many like it were not.
+    /// Counts a failure that does not belong to a volume; `Some` if it is to be logged: how many like it went unlogged.
     fn count_failure(&mut self, what: &'static str, errno: i32) -> Option<u64> {
         self.failures.count(what, errno, clock::now())
     }
 
-    /// Logs what is done to a connection, once in 10 s for each kind of reasons: a client that is refused may come again
-    /// ten thousand times a second.
+    /// Logs what is done to a connection, at most once in 10 s for each `kind` of reason: a client that is refused may come
+    /// again ten thousand times a second.
     fn say(&mut self, what: &str, kind: &'static str, peer: &Peer, why: &dyn Display) {
         if let Some(not_logged) = self.count_failure(kind, 0) {
             tracing::info!(%peer, %why, not_logged, "{what}");
         }
     }
 
-    /// How long nothing will happen by itself.
+    /// How long the worker may sleep if no event comes.
     fn timeout(&self) -> Duration {
         let now = clock::now();
         let judged = self.unjudged == self.connections.len();
@@ -485,7 +485,7 @@ impl Worker {
         }
     }
 
-    /// Lets the next connections follow the snapshot, and closes those to volumes that it lacks.
+    /// Judges the next connections by the new snapshot, and closes those that must end.
     fn judge_some(&mut self) {
         let mut judged = 0;
         while judged < IN_A_ROUND && self.unjudged < self.connections.len() {
@@ -496,7 +496,7 @@ impl Worker {
         }
     }
 
-    /// Lets the connection in a slot follow the snapshot if it does not yet, or closes it.
+    /// Judges the connection in a slot by the new snapshot, unless that was done; closes it if it must end.
     fn judge(&mut self, slot: usize) {
         if let Some(mut connection) = self.connections[slot].take_if(|_| slot >= self.unjudged) {
             if connection.follow(&self.snapshot) {
@@ -507,8 +507,8 @@ impl Worker {
         }
     }
 
-    /// Sends what is to be sent, and lets connections read again that now may. Who has little to send goes first; the others
-    /// have [`TURN`], and those that wait for the next go on where these stopped.
+    /// Sends replies, and lets connections that now may read again. Connections with little to send go first; the others
+    /// have [`TURN`] together, and those that are not reached go on in the next round.
     fn send_replies(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
         // Many short ones take as long as a long one.
@@ -541,7 +541,7 @@ impl Worker {
         }
     }
 
-    /// Sends to one connection as much as it may send in a row; whether there is more that its socket may take.
+    /// Sends to one connection as much as it may send in a row; true if there is more that its socket may take.
     fn send_some(&mut self, slot: u32) -> bool {
         let Some(mut connection) = self.connections[slot as usize].take() else { return false };
         connection.dirty = false;
@@ -554,7 +554,7 @@ impl Worker {
         more
     }
 
-    /// Sends to one connection, which stays dirty if its socket may take more; false when it is lost.
+    /// Sends to one connection, which stays dirty if its socket may take more; false when the connection is lost.
     fn send(&mut self, connection: &mut Connection) -> bool {
         let negotiates = connection.ticket.as_ref().map(|ticket| (ticket.client(), self.waking.begin()));
         let sent = if connection.gone {
@@ -601,9 +601,9 @@ impl Worker {
         self.count == 0 && self.operations.is_empty()
     }
 
-    /// True if the server stops and nothing is left for this worker: its mailbox is closed then. Connections may be on
-    /// their way here from workers that have not heard of the stop, so the first, which gets what the others can take
-    /// no more, ends last.
+    /// True if the server stops and this worker has nothing left to do; closes its mailbox then. Connections may be on
+    /// their way here from workers that have not heard of the stop, so the first worker, which gets what the others
+    /// cannot take any more, ends last.
     fn has_drained(&self) -> bool {
         let done = self.draining && self.is_idle() && (self.index > 0 || self.shared.first_is_alone());
         done && self.mailbox.close_if_empty()
@@ -617,7 +617,7 @@ impl Worker {
         }
     }
 
-    /// The last act: nothing may be freed that the kernel or a thread still writes to.
+    /// Ends the worker. Memory that the kernel or a thread still writes to is never freed.
     fn finish(mut self) {
         if !self.operations.is_empty() {
             tracing::warn!(

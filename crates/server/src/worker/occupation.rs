@@ -1,4 +1,4 @@
-//! How busy a worker is, whatever share of a core it gets.
+//! How busy a worker is, whatever share of a processor it gets.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -12,13 +12,13 @@ use crate::clock;
 /// The kernel's counters of a thread, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
-    /// On a processor.
+    /// Time on a processor.
     cpu: u64,
-    /// Ready to run, and waiting for a processor or for more of its quota.
+    /// Time ready to run, waiting for a processor or for more of a quota.
     delayed: u64,
 }
 
-/// A worker's time, read as often as the placement decides.
+/// A worker's time, measured as often as the placement decides.
 ///
 /// CPU time alone would call a worker idle that gets a fifth of a core and uses all of it, so what counts is the time for
 /// which it did *not* wait for events.
@@ -28,29 +28,29 @@ pub(super) struct Occupation {
     schedstat: Option<File>,
     since: Instant,
     before: Counted,
-    /// CPU time of who had this place before, in nanoseconds.
+    /// CPU time of earlier workers with the same index, in nanoseconds.
     earlier_ns: u64,
 }
 
 impl Occupation {
-    /// Of a worker whose place has cost so much CPU time before.
+    /// For a worker whose index has cost `earlier_ns` of CPU time before.
     pub(super) fn after(earlier_ns: u64) -> Self {
         Self { earlier_ns, ..Self::default() }
     }
 
-    /// The calling thread is the worker's, from now on.
+    /// Begins to measure the calling thread, which is the worker's.
     pub(super) fn begin(&mut self) {
         self.schedstat = File::open("/proc/thread-self/schedstat").ok();
         self.since = clock::now();
         self.before = self.counted();
     }
 
-    /// CPU time that the worker's place had cost when it was last asked, in nanoseconds.
+    /// CPU time of all workers with this index up to the last call of [`Self::take`], in nanoseconds.
     pub(super) const fn cpu_ns(&self) -> u64 {
         self.earlier_ns + self.before.cpu
     }
 
-    /// The report of the time since the last call.
+    /// How busy the worker was since the last call.
     pub(super) fn take(&mut self, now: Instant, rounds: Rounds) -> Usage {
         let counted = self.counted();
         let wall = now.since(std::mem::replace(&mut self.since, now));
@@ -69,7 +69,8 @@ impl Occupation {
     }
 }
 
-/// Out of: time on a processor as of the last tick, time ready to run without one, times that it ran.
+/// The second number of a thread's `schedstat`: time ready to run without a processor. The first is time on a processor as of
+/// the last tick, the third the number of times that it ran.
 fn delayed(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
 }

@@ -27,32 +27,32 @@ use crate::volume::Volume;
 #[cfg(test)]
 mod tests;
 
-/// How soon an operation is tried again that the kernel had no means for at the moment.
+/// How soon an operation is tried again for which the kernel lacked resources.
 const TRY_AGAIN_AFTER: Duration = Duration::from_millis(10);
-/// How often, until it counts as failed: for 5 s.
+/// How many times such an operation is tried before it fails: for 5 s.
 const MAX_TRIES: u32 = 500;
 /// Lost operations reported by name at most; more are only counted.
 const MAX_REPORTED: usize = 64;
 
-/// One operation, from its start until it is reported done. Its buffer stays here meanwhile.
+/// One operation, from its start until it is reported done. Its buffer stays here until then.
 pub(super) struct Operation {
     pool: usize,
     volume: Arc<Volume>,
     request: Box<Request>,
     ticket: Ticket,
-    /// Where a read goes.
+    /// The buffer that a read fills.
     buffer: Option<Buffer>,
-    /// The right to the pages that the present step touches.
+    /// The right to the pages that the present step touches, see [`crate::backend::overlap`].
     pass: Option<Pass>,
-    /// Bytes dealt with so far; the kernel may move fewer than asked, and librbd zeroes long ranges in steps.
+    /// Bytes done so far; the kernel may move fewer than asked, and librbd zeroes long ranges in steps.
     moved: u64,
-    /// Some of what is to be durable was written without being so: a sync must follow.
+    /// True if some of what is to be durable was written without being so: a sync must follow.
     unsynced: bool,
-    /// The work is done and a sync for FUA is under way.
+    /// True if the work is done and a sync for FUA is under way.
     syncing: bool,
-    /// How often there were no means for it.
+    /// How many times the kernel lacked resources for it.
     tries: u32,
-    /// True if the ring has it.
+    /// True while the operation is in the ring.
     in_ring: bool,
     started: Instant,
     reported: bool,
@@ -63,10 +63,10 @@ pub(super) struct Operation {
 pub(super) struct Operations {
     entries: Vec<Option<Operation>>,
     free: Vec<u32>,
-    /// Those to be tried again, and when.
+    /// Operations to be tried again, and below when.
     again: Vec<u32>,
     again_at: Instant,
-    /// How many of each volume the ring has, by the volume's id.
+    /// Number of operations in the ring of each volume, by the volume's id.
     pub(super) in_ring: Vec<u32>,
 }
 
@@ -95,7 +95,7 @@ impl Operations {
         Some(operation)
     }
 
-    /// When some are to be tried again.
+    /// When operations are to be tried again; far in the future without any.
     pub(super) fn next_try(&self) -> Instant {
         if self.again.is_empty() { Instant::FAR_FUTURE } else { self.again_at }
     }
@@ -168,7 +168,7 @@ impl Worker {
         self.hand_out(token, io);
     }
 
-    /// Starts an operation that has waited for others, or for a ring that is given up.
+    /// Starts an operation that has waited for others, or that was queued on a ring now given up.
     pub(super) fn start(&mut self, token: u32) {
         let Some(Some(operation)) = self.operations.entries.get_mut(token as usize) else { return };
         let io = operation.next_io();
@@ -209,7 +209,7 @@ impl Worker {
         volume.threads.submit(job);
     }
 
-    /// Takes completions from the ring, and continues what the kernel did only in part.
+    /// Takes completions from the ring, and continues operations that the kernel did only in part.
     pub(super) fn reap(&mut self) {
         if let Some(mut ring) = self.ring.take() {
             ring.reap(|token, code| self.operation_done(token, IoResult::Code(code)));
@@ -220,14 +220,14 @@ impl Worker {
         }
     }
 
-    /// Tries operations again for which there were no means before.
+    /// Tries operations again for which the kernel lacked resources before.
     pub(super) fn try_again(&mut self) {
         for token in std::mem::take(&mut self.operations.again) {
             self.issue(token);
         }
     }
 
-    /// An operation is done, or part of it.
+    /// Handles the result of an operation, or of a step of it.
     pub(super) fn operation_done(&mut self, token: u32, result: IoResult) {
         self.waking.others();
         let Operations { entries, in_ring, .. } = &mut self.operations;
@@ -315,7 +315,7 @@ impl Worker {
     }
 }
 
-/// An operation that its back end seems to have lost.
+/// The record of an operation that its back end seems to have lost.
 fn overdue(volume: &str, kind: &'static str, offset: u64, bytes: u64, since: Instant, now: Instant) -> OverdueIo {
     OverdueIo {
         volume: volume.to_owned(),
@@ -342,7 +342,7 @@ enum Verdict {
     TryAgain,
     Done,
     Failed(Errno),
-    /// Zeros must be written, which costs more than was charged: back to the queue with it.
+    /// Zeros must be written, which costs more than was charged: the request goes back to the queue.
     Dearer,
 }
 
@@ -372,7 +372,7 @@ impl Operation {
         }
     }
 
-    /// The ring does not have it any more, if it had.
+    /// Notes that the ring does not have the operation any more, if it had.
     #[inline]
     fn leave_ring(&mut self, in_ring: &mut [u32]) {
         if std::mem::take(&mut self.in_ring) {
@@ -380,7 +380,7 @@ impl Operation {
         }
     }
 
-    /// The next step towards the end.
+    /// The next step of the operation.
     fn next_io(&mut self) -> FileIo {
         let request = &mut self.request;
         let (offset, len) = (request.offset, request.length);
@@ -510,7 +510,7 @@ impl Operation {
     }
 }
 
-/// How the protocol names an error of the system. Everything it has no name for is an I/O error.
+/// The protocol's error for an errno of the system; an I/O error if it has none of its own.
 fn errno_of(code: i32) -> Errno {
     match code {
         // EFBIG: past the largest file that the file system or the process's limit allows.

@@ -23,28 +23,28 @@ use crate::clock;
 use crate::snapshot::Snapshot;
 use crate::transport::Peer;
 
-/// The effort of one dispatch under a pool's lock, in reads of memory.
+/// Effort of the requests dispatched in one visit to a pool's lock, in reads of memory.
 const DISPATCH_BATCH: u64 = 256;
-/// Work on memory between two looks at the clock, in the same.
+/// Effort spent on memory between two looks at the clock, in reads of memory.
 const LOOK_AFTER: u64 = 64;
-/// How long a worker deals in a row with pools, with sockets that bring much, and with sockets that take much, while all else
-/// waits.
+/// How long a worker deals in a row with pools, with sockets that bring much, and with sockets that take much: each of the
+/// three may take this long while all else waits.
 pub(super) const TURN: Duration = Duration::from_micros(250);
-/// How long with one pool while others wait.
+/// How long a worker deals in a row with one pool while other pools wait.
 const SLICE: Duration = Duration::from_micros(100);
 
-/// A worker's business with a pool, between two visits to its lock.
+/// A worker's work for a pool, collected between two visits to the pool's lock.
 #[derive(Default)]
 pub(super) struct PoolWork {
-    /// Requests to submit.
+    /// Requests to submit to the pool.
     pub(super) incoming: Vec<(TenantId, Work, Box<Request>)>,
-    /// Requests that the pool has dispatched, and this worker has not begun with or not finished.
+    /// Requests that the pool has dispatched and this worker has not finished, or not begun.
     pub(super) ready: VecDeque<Ready>,
-    /// Requests that left the back end.
+    /// Requests that have left the back end, to be reported to the pool.
     pub(super) completed: Vec<(Ticket, Outcome)>,
-    /// When to look again if nothing happens before.
+    /// When to visit the pool if nothing happens before.
     pub(super) wake_at: Instant,
-    /// On the list of pools to visit.
+    /// True if the pool is on the list of pools to visit.
     pub(super) active: bool,
 }
 
@@ -69,7 +69,7 @@ impl Worker {
         }
     }
 
-    /// Visits a pool until nothing more can go, which is the result, or time is up.
+    /// Visits a pool until nothing more can go, and returns true; false if time is up before.
     fn visit(&mut self, index: usize, mut now: Instant, until: Instant) -> bool {
         // Taken anew for each: a resubmission may have brought a new one, with more pools.
         let snapshot = Arc::clone(&self.snapshot);
@@ -185,7 +185,7 @@ impl Worker {
         }
     }
 
-    /// Carries out what a pool has dispatched; false if time is up before all of it is done.
+    /// Carries out dispatched requests; false if time is up before all of them are done.
     fn carry_out(&mut self, snapshot: &Snapshot, index: usize, now: Instant, until: Instant) -> bool {
         let mut effort = 0;
         while let Some(ready) = self.pools[index].ready.pop_front() {
@@ -233,8 +233,8 @@ impl Worker {
         }
     }
 
-    /// A request goes into the queue once more: its tenant was removed after it came in, and its connection belongs to
-    /// another one by now, or it turned out to be more work than was charged.
+    /// Puts a request into the queue once more, because its tenant was removed after it came in, and its connection now
+    /// belongs to another tenant, or because it turned out to be more work than was charged.
     pub(super) fn resubmit(&mut self, pool: usize, work: Work, request: Box<Request>) {
         if self.shared.epoch() != self.epoch {
             self.refresh();
@@ -256,7 +256,7 @@ impl Worker {
         }
     }
 
-    /// Sends the result of a request to its connection, wherever that is.
+    /// Sends the result of a request to its connection, whichever worker serves that.
     #[inline(always)]
     pub(super) fn answer(&mut self, mut request: Box<Request>, result: Result<Output, Errno>) {
         if let Some(buffer) = request.buffer.take() {
@@ -265,7 +265,7 @@ impl Worker {
         self.deliver(request, result);
     }
 
-    /// Drops a request whose connection is gone, or whose client has closed its end and will hardly take what it reads.
+    /// Drops a request whose connection is gone, or whose client has closed its end and will hardly take the data.
     fn discard(&mut self, mut request: Box<Request>) {
         if self.shared.slots.is_alive(request.key) {
             return self.answer(request, Err(Errno::Shutdown));
@@ -339,7 +339,7 @@ impl Worker {
 }
 
 impl Worker {
-    /// Passes the end of a slice on to the request that it belongs to.
+    /// Passes the result of a slice on to the divided request that it belongs to.
     fn deliver_slice(&mut self, whole: Whole, request: Box<Request>, charge: Charge, result: Result<Output, Errno>) {
         let slot = request.key.slot as usize;
         let Some(mut connection) = self.connections[slot].take() else { return };

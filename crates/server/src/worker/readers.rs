@@ -1,9 +1,9 @@
-//! Connections that can be read, in the order of what has been read from them before.
+//! Connections that can be read, in the order of how much has been read from them before.
 //!
-//! What one read brings is bounded, but not how many connections have something at once: behind 64 of them that write as fast
-//! as they can, a small request would wait for 25 ms in each round. Those that brought little last time are read at once while
-//! none waits. The others wait in fair queues, one for each [set](super::sources) of the worker: first goes who will have had
-//! the least if it brings as much as last time. The worker reads from each set for a
+//! The bytes of one read are bounded, but not how many connections have something at once: behind 64 of them that write as fast
+//! as they can, a small request would wait for 25 ms in each round. A connection that brought little last time is read at once
+//! while none waits. The others wait in fair queues, one for each [set](super::sources) of the worker: first comes the
+//! connection that will have had the least if it brings as much as last time. The worker reads from each set for a
 //! [turn](super::pump::TURN) of each round.
 
 use std::cmp::Reverse;
@@ -14,39 +14,40 @@ use evenkeel_control::Duration;
 use super::request::ConnKey;
 use super::sources::Set;
 
-/// The cost of a read, as bytes that are copied in the same time, 1 µs: a system call.
+/// Cost of a read, 1 µs for the system call. Costs are in bytes that are copied in the same time.
 const CALL: u64 = 8 << 10;
-/// The cost of a request in it, likewise, 100 ns.
+/// Cost of each request in a read: 100 ns.
 const REQUEST: u64 = 1 << 10;
-/// The cost of a read that brings little: some 5 µs.
+/// A read that costs no more than this brings little: some 5 µs.
 const LITTLE: u64 = 32 << 10;
-/// Costs after which those that bring little wait in the queues, too: some 250 µs, a [turn](super::pump::TURN).
+/// Costs in one round after which connections that bring little wait in the queues, too: some 250 µs, a
+/// [turn](super::pump::TURN).
 const AT_ONCE: u64 = 2 << 20;
-/// Between two looks at the clock: some 10 µs.
+/// Costs between two looks at the clock: some 10 µs.
 pub(super) const LOOK_AFTER: u64 = 64 << 10;
 
-/// The place of a connection among those of its worker.
+/// The place of a connection among the connections that its worker reads.
 #[derive(Debug, Default)]
 pub(crate) struct Share {
-    /// Where it ends: the cost of its reads, each times the connections of its tenant, counted from where the queue was when it
-    /// had nothing to read.
+    /// Virtual time up to which the connection has been read: the cost of each read, times the connections of its tenant, is
+    /// added to it. It begins anew at the queue's time when the connection had nothing to read.
     until: u64,
-    /// The cost of the last read, or half of the one before if that is more.
+    /// Cost of the last read, but at least half of the value before.
     last: u64,
-    /// True if it is in the queue.
+    /// True if the connection is in the queue.
     waits: bool,
-    /// True if it has been taken from there, and the cost of that read is not counted yet.
+    /// True if the connection was taken from the queue, and the cost of that read is not counted yet.
     was_taken: bool,
 }
 
-/// One queue. Pushing and taking are O(log n).
+/// The fair queue of one set. Pushing and taking are O(log n).
 #[derive(Default)]
 struct Queue {
-    /// By their end, then as they came, with their start and the key as epoll carries it.
+    /// Waiting connections: the expected end, the number in order of arrival, the start, and the key as epoll carries it.
     waiting: BinaryHeap<Reverse<(u64, u64, u64, u64)>>,
-    /// The latest start of those that were read.
+    /// The queue's virtual time: the latest start of a connection that was read.
     now: u64,
-    /// The latest end.
+    /// The latest virtual time up to which a connection was read.
     latest: u64,
 }
 
@@ -55,9 +56,9 @@ struct Queue {
 pub(super) struct Readers {
     own: Queue,
     crowd: Queue,
-    /// Connections that came before.
+    /// Number of connections that have come so far.
     came: u64,
-    /// The cost of what was read since the last look.
+    /// Cost of the reads that [`Self::take_unseen`] has not returned yet.
     unseen: u64,
 }
 
@@ -73,18 +74,18 @@ impl Readers {
         self.own.waiting.is_empty() && self.crowd.waiting.is_empty()
     }
 
-    /// True if some of a crowd wait: more of it need not be looked for.
+    /// True if connections of the crowd wait: no more events of it need be asked for.
     pub(super) fn has_crowd(&self) -> bool {
         !self.crowd.waiting.is_empty()
     }
 
-    /// True if a connection may be read at once: it brings little and takes no other's turn, and this round has not lasted long.
+    /// True if a connection may be read at once: it brings little, none waits, and this round has not lasted long.
     #[inline]
     pub(super) fn may_go_first(&self, share: &Share) -> bool {
         self.is_empty() && share.last <= LITTLE && self.unseen < AT_ONCE
     }
 
-    /// A connection of a set can be read, of which its tenant has so many; it may wait already.
+    /// Queues a connection that can be read, unless it waits already; `tenant`: number of connections of its tenant.
     pub(super) fn push(&mut self, key: ConnKey, set: Set, share: &mut Share, tenant: u32) {
         if !std::mem::replace(&mut share.waits, true) {
             let came = self.came;
@@ -98,7 +99,7 @@ impl Readers {
         }
     }
 
-    /// The next of a set to be read, if it is still there.
+    /// Takes the next connection of a set to be read; it may have been closed.
     pub(super) fn pop(&mut self, set: Set) -> Option<ConnKey> {
         let queue = self.queue(set);
         let Reverse((_, _, start, key)) = queue.waiting.pop()?;
@@ -106,7 +107,7 @@ impl Readers {
         Some(ConnKey::from_event(key))
     }
 
-    /// All have had what they asked for: none owes anything, or is owed.
+    /// No connection waits to be read: all of them start anew from the same virtual time.
     #[inline]
     pub(super) fn settle(&mut self) {
         self.unseen = 0;
@@ -115,8 +116,8 @@ impl Readers {
         }
     }
 
-    /// A read of a connection, of which its tenant has so many, brought so many bytes, those included that had come before, and
-    /// so many requests; it took so long, if that was measured.
+    /// Counts a read of a connection. `tenant`: connections of its tenant; `bytes`: brought by the read or left over from
+    /// earlier ones; `requests`: parsed; `took`: the time of the read if that was measured, else zero.
     #[inline]
     pub(super) fn charge(
         &mut self,
@@ -137,14 +138,14 @@ impl Readers {
         queue.latest = queue.latest.max(share.until);
     }
 
-    /// The cost of what was read since the last call.
+    /// Cost of the reads since the last call.
     pub(super) fn take_unseen(&mut self) -> u64 {
         std::mem::take(&mut self.unseen)
     }
 }
 
 impl Share {
-    /// It was taken from the queue.
+    /// The connection was taken from the queue.
     pub(super) fn taken(&mut self) {
         (self.waits, self.was_taken) = (false, true);
     }
@@ -158,7 +159,7 @@ mod tests {
         ConnKey { slot, generation: 1 }
     }
 
-    /// Takes the next of a set, which brings so many bytes.
+    /// Reads the next connection of a set, which brings `bytes(slot)` bytes; returns its slot.
     fn read(readers: &mut Readers, set: Set, shares: &mut [Share], bytes: impl Fn(usize) -> u64) -> Option<usize> {
         let slot = readers.pop(set)?.slot as usize;
         shares[slot].taken();
@@ -166,7 +167,7 @@ mod tests {
         Some(slot)
     }
 
-    /// Those that write a lot share what is left by one that asks for little, which never waits for more than one of them.
+    /// Connections that write a lot share what is left by one that asks for little, which never waits for more than one read.
     #[test]
     fn who_asks_for_little_goes_first() {
         const BUSY: usize = 64;
@@ -222,7 +223,7 @@ mod tests {
         assert!((9..=11).contains(&silent), "{turns:?}");
     }
 
-    /// Who brings much is not read at once; after some reads that bring little, it is again.
+    /// A connection that brings much is not read at once; after some reads that bring little, it is again.
     #[test]
     fn who_brings_much_waits_for_its_turn() {
         let (mut readers, mut share) = (Readers::default(), Share::default());
@@ -257,7 +258,7 @@ mod tests {
         assert!((4_800..=5_200).contains(&had[0]), "{had:?}");
     }
 
-    /// What takes long counts, though nothing comes of it; and when a round has lasted for a while, all wait.
+    /// A read that takes long counts, though it brings nothing; and when a round has lasted for a while, all wait.
     #[test]
     fn a_read_that_brings_nothing_may_cost_a_lot() {
         let (mut readers, mut share) = (Readers::default(), Share::default());

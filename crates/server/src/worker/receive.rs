@@ -32,12 +32,12 @@ use crate::snapshot::Snapshot;
 use crate::transport::{Peer, tls};
 use crate::volume::Volume;
 
-/// Times a connection is read in a row while no other waits.
+/// How many times a connection is read in a row while no other waits.
 const READS_IN_A_ROW: usize = 4;
-/// Answers that a client may leave unread while it negotiates, and no more than [`LIST_PIECE`] bytes before the last.
+/// Answers that a negotiating client may leave unread; with [`LIST_PIECE`] bytes unread, no further answer is made either.
 const MAX_ANSWERS: usize = 16;
 
-/// Connections that negotiate and are served in a row, of those that have waited for their turn.
+/// Negotiating connections served in a row, of those that have waited for their turn.
 const TURNS_IN_A_ROW: u32 = 16;
 
 /// Why a connection must end now.
@@ -52,13 +52,13 @@ pub(super) enum Lost {
 struct Exports<'a> {
     snapshot: &'a Snapshot,
     peer: &'a Peer,
-    /// It has started TLS.
+    /// True if the client has started TLS.
     secure: bool,
-    /// Why it was refused what it asked for, if it was.
+    /// Why the client was refused the export that it last asked for, if it was.
     barred: Cell<Option<Barred>>,
 }
 
-/// Stands for every volume, real or not, that is asked for by a client who may have none.
+/// Stands for every volume, real or not, that is asked for by a client who may have no volume.
 const REFUSED: Export<'static> = Export {
     name: "",
     description: "",
@@ -71,7 +71,7 @@ const REFUSED: Export<'static> = Export {
 };
 
 impl Exports<'_> {
-    /// The access by lists; a client that has shown no certificate under TLS has none to show.
+    /// The access that the lists' verdict gives; a client without TLS is asked to start TLS to show a certificate.
     fn access(&self, verdict: Result<(), Barred>) -> Access {
         match verdict {
             Ok(()) => Access::Open,
@@ -80,7 +80,7 @@ impl Exports<'_> {
         }
     }
 
-    /// A volume, and whether the lists let the client open it.
+    /// A volume as an export, and the verdict of the lists on the client.
     fn export<'a>(&'a self, volume: &'a Volume) -> (Export<'a>, Result<(), Barred>) {
         let settings = self.snapshot.settings(volume);
         let verdict = self.snapshot.admits_to(settings, self.peer);
@@ -134,7 +134,7 @@ impl Directory for Exports<'_> {
 }
 
 impl Worker {
-    /// Reads from a connection and puts it back, or closes it.
+    /// Serves a connection that can be read: reads from it and keeps it, or closes it.
     pub(super) fn receive(&mut self, mut connection: Box<Connection>) {
         // What comes after a reload is not for those whom it keeps out.
         if connection.key.slot as usize >= self.unjudged && !connection.follow(&self.snapshot) {
@@ -162,7 +162,7 @@ impl Worker {
         }
     }
 
-    /// Reads from a connection, or lets it wait until those have been read that bring less.
+    /// Reads from a connection, or makes it wait until connections that bring less have been read.
     pub(super) fn receive_in_turn(&mut self, mut connection: Box<Connection>) {
         // Those that negotiate have turns of their own.
         if connection.ticket.is_some() || self.readers.may_go_first(&connection.share) {
@@ -174,8 +174,8 @@ impl Worker {
         self.connections[slot] = Some(connection);
     }
 
-    /// Reads from the connections that wait for it, for a [`TURN`] of each set; the others go on in the next round, behind what is
-    /// to be done for those that have been read.
+    /// Reads from the waiting connections, for a [`TURN`] of each set; the rest goes on in the next round, after the work for
+    /// those that have been read.
     pub(super) fn read_in_turn(&mut self) {
         if self.readers.is_empty() {
             return self.readers.settle();
@@ -199,7 +199,7 @@ impl Worker {
         }
     }
 
-    /// True if a connection that negotiates may be served now; otherwise it is called when it may.
+    /// True if a connection may be served now. A negotiating one whose turn it is not waits, and is called when it is.
     fn has_turn(&mut self, connection: &mut Connection) -> bool {
         let Some(ticket) = &mut connection.ticket else { return true };
         let wait = match ticket.turn() {
@@ -377,7 +377,7 @@ impl Worker {
         Ok(())
     }
 
-    /// `bytes` more of a write have arrived in its buffer.
+    /// Takes note that `bytes` more of a write's payload have arrived in its buffer.
     fn fill(&mut self, connection: &mut Connection, bytes: usize) {
         let Some(mut incoming) = connection.incoming.take() else { return };
         incoming.filled += bytes;
@@ -389,7 +389,7 @@ impl Worker {
         }
     }
 
-    /// The connection is read again.
+    /// Ends a pause: the connection is read again.
     fn resume_reading(&self, connection: &mut Connection) {
         connection.paused = Paused::No;
     }
@@ -417,7 +417,7 @@ impl Worker {
         true
     }
 
-    /// Understands the first `have` bytes of `scratch`; moves what it cannot use yet to the front and tells how much that is.
+    /// Parses the first `have` bytes of `scratch`; moves the unused rest to the front and returns its length.
     fn parse(&mut self, connection: &mut Connection, scratch: &mut [u8], have: usize) -> Result<usize, Lost> {
         let mut at = 0;
         loop {
@@ -486,7 +486,7 @@ impl Worker {
         Ok(step.consumed)
     }
 
-    /// Hands the stream to TLS; `quiet`: the client has sent nothing since it asked for that.
+    /// Begins TLS on the stream; `quiet`: the client has sent nothing since it asked for TLS.
     fn start_tls(&mut self, connection: &mut Connection, quiet: bool) -> Result<(), Lost> {
         if !quiet {
             return Err(self.refuse_tls(connection, "it sent unencrypted bytes behind STARTTLS"));
@@ -511,7 +511,7 @@ impl Worker {
         Lost::Violation
     }
 
-    /// Takes note of the client's certificate, once it is known.
+    /// Records the client's certificate, once TLS has verified it.
     fn identify(&mut self, connection: &mut Connection) -> Result<(), Lost> {
         if connection.peer.cipher.is_some() {
             return Ok(());
@@ -576,7 +576,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes one request, or part of one, from the front of `input`; how many bytes it used.
+    /// Takes one request, or part of one, from the front of `input`; returns how many bytes that used.
     fn take_request(&mut self, connection: &mut Connection, input: &[u8]) -> Result<usize, Lost> {
         if !self.expect_payload(connection) {
             return Ok(0);
@@ -690,7 +690,7 @@ impl Worker {
         Ok(header_len + there)
     }
 
-    /// Takes bytes out of the tenant's buffer memory, or makes the connection wait.
+    /// Takes bytes out of the tenant's buffer memory; `None` if the connection has to wait for them.
     pub(super) fn charge(&mut self, connection: &mut Connection, bytes: u64) -> Option<Charge> {
         let held = connection.held();
         let (account, volume) = (connection.account()?, connection.volume()?.id);
@@ -709,9 +709,9 @@ impl Worker {
         None
     }
 
-    /// Receives from those of the next connections that wait for memory which may have theirs now. Each takes it before the next is
-    /// looked at: to receive in vain costs a copy of all that a connection has sent ahead. Those that there is no time for come
-    /// first in the next round, and one that has had some and wants more comes last.
+    /// Receives from connections that waited for memory and may have it now. Each takes its memory before the next is looked
+    /// at: receiving in vain costs a copy of all that the connection has sent ahead. Connections that are not reached come
+    /// first in the next round; one that has received and needs more comes last.
     pub(super) fn feed(&mut self, now: Instant) {
         if self.unfed == 0 {
             (self.passed, self.unfed) = (0, self.hungry.len());
@@ -734,7 +734,7 @@ impl Worker {
         }
     }
 
-    /// Skips payload of a refused write; answers once all of it is gone.
+    /// Skips payload of a refused write, and answers once all of it is skipped; returns the bytes used.
     fn skip(&mut self, connection: &mut Connection, available: usize) -> usize {
         let Some(discard) = &mut connection.discard else { return 0 };
         let skipped = discard.remaining.min(available as u64);
@@ -753,7 +753,7 @@ impl Worker {
         skipped as usize
     }
 
-    /// Hands a complete request to its pool in this round.
+    /// Hands a complete request to its pool, in this round.
     #[inline]
     pub(super) fn enqueue(&mut self, connection: &mut Connection, work: Work, request: Request) {
         let Phase::Attached(attached) = &connection.phase else { return };
@@ -765,7 +765,7 @@ impl Worker {
         self.activate(pool);
     }
 
-    /// Looks at a pool in this round.
+    /// Puts a pool on the list of those to visit in this round.
     #[inline]
     pub(super) fn activate(&mut self, pool: usize) {
         if let Some(work) = self.pools.get_mut(pool)

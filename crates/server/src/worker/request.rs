@@ -12,19 +12,19 @@ use crate::volume::Volume;
 /// Names a connection for the life of the process: a slot and how often it was used before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnKey {
-    /// Place in every table of connections.
+    /// Index in every table of connections.
     pub(crate) slot: u32,
-    /// Tells the users of one slot apart.
+    /// Distinguishes the successive users of one slot.
     pub(crate) generation: u32,
 }
 
 impl ConnKey {
-    /// As epoll carries it.
+    /// The key as the event data of epoll.
     pub(crate) fn to_event(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
-    /// Out of what epoll carried.
+    /// The key in the event data of epoll.
     pub(crate) fn from_event(data: u64) -> Self {
         Self { slot: data as u32, generation: (data >> 32) as u32 }
     }
@@ -32,30 +32,30 @@ impl ConnKey {
 
 /// A request on its way through the pool and back to its connection. Boxed by [`Spare`], because every queue on the way moves it.
 pub(crate) struct Request {
-    /// The connection.
+    /// The connection that it came from.
     pub(crate) key: ConnKey,
-    /// Which volume.
+    /// Id of the volume.
     pub(crate) volume: u32,
-    /// The protocol's header.
+    /// The command of the protocol's header.
     pub(crate) command: Command,
-    /// Its flags.
+    /// The flags of the protocol's header.
     pub(crate) flags: CommandFlags,
-    /// The client's name for the request.
+    /// The cookie by which the client knows the request.
     pub(crate) cookie: u64,
-    /// First byte.
+    /// Offset of the first byte.
     pub(crate) offset: u64,
     /// Number of bytes.
     pub(crate) length: u64,
     /// The payload of a write.
     pub(crate) buffer: Option<Buffer>,
-    /// Its part of the buffer budget.
+    /// Buffer memory that the request holds.
     pub(crate) charge: Charge,
-    /// If it is a slice: of what.
+    /// For a slice: the divided request that it belongs to.
     pub(crate) slice: Option<Box<Slice>>,
 }
 
 impl Request {
-    /// A flush, and the frame of every other request.
+    /// A flush, which also serves as the template of every other request.
     pub(crate) fn of(key: ConnKey, volume: u32) -> Self {
         Self {
             key,
@@ -71,7 +71,7 @@ impl Request {
         }
     }
 
-    /// Its work for the device. Goes with it through the pool, in the ticket in the end.
+    /// The request's work for the device. It goes through the pool with the request, and in the end in the ticket.
     pub(crate) fn work(&self, volume: &Volume) -> Work {
         let work = volume.work(self.command, self.flags, self.length);
         Work { part: self.slice.as_ref().map_or(work.part, |slice| slice.part), ..work }
@@ -85,42 +85,42 @@ impl Request {
     }
 }
 
-/// True if a request is carried out for what it does, not for its answer.
+/// True if a request is carried out for its effect, not for its answer: anything but a read, block status or cache.
 #[inline]
 pub(crate) fn is_change(command: Command) -> bool {
     !matches!(command, Command::Read | Command::BlockStatus | Command::Cache)
 }
 
-/// The output of a request.
+/// The result of a successful request.
 pub(crate) enum Output {
-    /// Nothing but success.
+    /// No data.
     Nothing,
     /// Bytes of a memory volume, sent from where they are.
     InPlace(*const u8),
-    /// Bytes read.
+    /// Bytes read into a buffer.
     Bytes(Buffer),
-    /// The allocated extents.
+    /// The extents found, allocated ones and holes.
     Extents(Vec<Extent>),
 }
 
 // SAFETY: `Output::InPlace` points into a volume that the connection holds; the bytes are only handed to the kernel.
 unsafe impl Send for Output {}
 
-/// The place of a divided request in its connection, which its slices carry.
+/// Index of a divided request in its connection, which its slices carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Whole(pub(super) u32);
 
-/// The payload of a slice.
+/// The slice that a request is.
 pub(crate) struct Slice {
-    /// The divided request that it is a slice of.
+    /// The divided request that this is a slice of.
     pub(super) whole: Whole,
-    /// When that began.
+    /// When the divided request began.
     pub(super) since: Instant,
-    /// Which part of it this is.
+    /// Which part of the divided request this is.
     pub(super) part: Part,
 }
 
-/// Boxes of a worker for its next requests. A request comes back to the worker of its connection, and its box is used again.
+/// Boxes of a worker for its next requests. A request comes back to the worker of its connection, which uses its box again.
 #[derive(Default)]
 #[expect(clippy::vec_box, reason = "it is the boxes that are used again")]
 pub(super) struct Spare(Vec<Box<Request>>);

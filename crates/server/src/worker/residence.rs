@@ -41,7 +41,7 @@ impl Worker {
         }
     }
 
-    /// Moves a connection into another set of those that are listened to.
+    /// Moves a connection into another of the worker's epoll sets.
     pub(super) fn move_to(&self, connection: &mut Connection, set: Set) {
         if connection.set == set {
             return;
@@ -54,7 +54,7 @@ impl Worker {
         }
     }
 
-    /// The peer is gone. What it asked before a disconnect request is still carried out, otherwise dropped.
+    /// The peer is gone. Requests that came before a disconnect request are still carried out; without one they are dropped.
     pub(super) fn lose(&mut self, mut connection: Box<Connection>) {
         let first = !std::mem::replace(&mut connection.gone, true);
         if first {
@@ -138,8 +138,8 @@ impl Worker {
         self.shared.post(to, Message::Adopt(connection));
     }
 
-    /// There are fewer workers from now on: gives all connections away. What cannot move, because its client is gone,
-    /// is seen to its end.
+    /// Gives all connections away, because there are fewer workers from now on. A connection that cannot move, because its
+    /// client is gone, is served to its end.
     pub(super) fn leave(&mut self) {
         self.leaving = true;
         for slot in 0..self.connections.len() {
@@ -149,12 +149,12 @@ impl Worker {
         }
     }
 
-    /// The worker that serves a connection when this one leaves: the placement, which knows of that by now, says which.
+    /// The worker that serves a connection when this one leaves, as decided by the placement.
     fn successor(&self, key: ConnKey) -> usize {
         self.shared.placement().worker(key.slot).map_or(0, |worker| worker as usize)
     }
 
-    /// True if this worker was to leave and nothing of it is left: its mailbox is closed then.
+    /// True if this worker was to leave and has no work left; closes its mailbox then.
     pub(super) fn has_left(&mut self) -> bool {
         // A client that was lost while replies were sent may have left requests for the next round.
         let nothing_left = self.leaving && self.is_idle() && self.active.is_empty() && self.resume.is_empty();
@@ -213,7 +213,7 @@ impl Worker {
         self.keep(connection);
     }
 
-    /// Closes those that lingered until the client had everything.
+    /// Closes lingering connections whose clients have received everything.
     pub(super) fn end_lingering(&mut self) {
         for slot in 0..self.connections.len() {
             let done =

@@ -1,4 +1,4 @@
-//! A worker's report about its connections, once a second.
+//! A worker's record of its connections, once a second.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::transport::Peer;
 /// A connection that has chosen its export, as its worker saw it last.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
-    /// Its name.
+    /// Name of the connection.
     pub(crate) key: ConnKey,
     /// The other end.
     pub(crate) peer: Peer,
     /// The volume's id.
     pub(crate) volume: u32,
-    /// The volume's pool.
+    /// Index of the volume's pool.
     pub(crate) pool: usize,
-    /// The tenant that pays.
+    /// Name of the tenant that pays.
     pub(crate) tenant: Arc<str>,
-    /// When it was accepted.
+    /// When the connection was accepted.
     pub(crate) since: Instant,
-    /// When this was seen.
+    /// When this record was made.
     pub(crate) at: Instant,
     /// Requests received.
     pub(crate) requests: u64,
@@ -36,7 +36,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// `None` while it negotiates.
+    /// The record of a connection; `None` while that negotiates.
     pub(super) fn of(connection: &Connection, at: Instant) -> Option<Self> {
         let Phase::Attached(attached) = &connection.phase else { return None };
         Some(Self {

@@ -1,8 +1,8 @@
-//! A worker's sources in two sets of epoll: clients that come in crowds do not keep the others waiting.
+//! A worker's sources of events, in two epoll sets: clients that come in crowds do not keep the others waiting.
 //!
-//! The kernel reports what is ready in turn, so that one of ten thousand sockets with something to say waits for all others.
-//! Connections of tenants that have many, and those that negotiate, are therefore in a set of their own, which is one source
-//! among the others and is served little by little.
+//! The kernel reports ready sources in turn, so that one of ten thousand sockets with something to say waits for all others.
+//! Connections of tenants that have many, and connections that negotiate, are therefore in a set of their own, the crowd, which
+//! is one source among the others and is served little by little.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -10,7 +10,7 @@ use evenkeel_control::Duration;
 use rustix::event::epoll;
 use rustix::io::{Errno, Result};
 
-/// Names of what epoll reports; connections report their key, whose slot is never this great.
+/// Event data of the worker's own sources; that of a connection is its key, whose slot is never this great.
 pub(super) const MAILBOX_EVENT: u64 = u64::MAX;
 pub(super) const RING_EVENT: u64 = u64::MAX - 1;
 pub(super) const CROWD_EVENT: u64 = u64::MAX - 2;
@@ -20,14 +20,14 @@ pub(super) const READ: u32 = libc::EPOLLIN as u32;
 pub(super) const WRITE: u32 = libc::EPOLLOUT as u32;
 pub(super) const GONE: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
-/// Events taken at once.
+/// Events taken with one call, those of a crowd aside.
 pub(super) const EVENTS: usize = 256;
-/// Events of a crowd taken at once: up to a millisecond of work over TCP, for which others wait.
+/// Events of the crowd taken with one call: up to a millisecond of work over TCP, for which other connections wait.
 const CROWD_EVENTS: usize = 64;
-/// A tenant with more connections comes as a crowd: all of them at once are as much work as [`CROWD_EVENTS`].
+/// Connections of a tenant with more of them go to the crowd: all of them at once are as much work as [`CROWD_EVENTS`].
 const CROWD: u32 = 64;
 
-/// In which set of a worker a connection is.
+/// The epoll set of a worker that a connection is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Set {
     /// Served before the crowd.
@@ -37,7 +37,7 @@ pub(crate) enum Set {
 }
 
 impl Set {
-    /// Where the connections of a tenant go that has so many.
+    /// The set for a connection of a tenant that has `connections` connections.
     pub(crate) fn of(connections: u32) -> Self {
         if connections > CROWD { Self::Crowd } else { Self::Own }
     }
@@ -47,11 +47,13 @@ impl Set {
 pub(super) struct Sources {
     own: OwnedFd,
     crowd: OwnedFd,
-    /// The kernel waits to the millisecond only.
+    /// True if the kernel can only wait for whole milliseconds.
     coarse: bool,
 }
 
 impl Sources {
+    /// Two empty epoll sets, the crowd as a source in the own set.
+    ///
     /// # Errors
     /// Those of the system, for want of memory or descriptors.
     pub(super) fn new() -> Result<Self> {
@@ -68,7 +70,7 @@ impl Sources {
         }
     }
 
-    /// From now on `interest` in `fd` is reported as `data`.
+    /// Adds `fd` to `set`: `interest` in it is reported as `data` from now on.
     ///
     /// # Errors
     /// Those of the system, for want of memory or of watches (fs.epoll.max_user_watches).
@@ -76,7 +78,7 @@ impl Sources {
         epoll::add(self.set(set), fd, epoll::EventData::new_u64(data), epoll::EventFlags::from_bits_retain(interest))
     }
 
-    /// Another `interest` in `fd`, which is in `set`.
+    /// Changes the `interest` in `fd`, which is in `set`.
     ///
     /// # Errors
     /// Those of the system.
@@ -84,19 +86,19 @@ impl Sources {
         epoll::modify(self.set(set), fd, epoll::EventData::new_u64(data), epoll::EventFlags::from_bits_retain(interest))
     }
 
-    /// Nothing more of `fd`, which is in `set`.
+    /// Removes `fd` from `set`.
     pub(super) fn remove(&self, fd: BorrowedFd<'_>, set: Set) {
         let _ = epoll::delete(self.set(set), fd);
     }
 
-    /// Waits are good to the millisecond from now on; false if they were before.
+    /// Makes waits good to the millisecond from now on; false if they were so before.
     pub(super) fn wait_coarsely(&mut self) -> bool {
         !std::mem::replace(&mut self.coarse, true)
     }
 
-    /// Waits until something happens, and adds what to `events`, for which that has room. The timeout is good to the
-    /// nanosecond, because guarantees are kept by it; where the kernel (before 5.11) or a sandbox knows only milliseconds, it
-    /// is rounded up. Tells how many of the events are not of the crowd, which is passed over unless it is `wanted`.
+    /// Waits until something happens, and adds the events to `events`, as far as that has room. The timeout is good to the
+    /// nanosecond, because guarantees depend on it; where the kernel (before 5.11) or a sandbox knows only milliseconds, it
+    /// is rounded up. Returns how many of the events are not of the crowd, which is passed over unless it is `wanted`.
     ///
     /// # Errors
     /// Those of the system.

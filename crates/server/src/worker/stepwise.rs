@@ -1,4 +1,4 @@
-//! Requests and slices that a worker carries out itself, on memory. Each is short: [`divide`](super::divide) sees to that.
+//! Requests and slices on memory that a worker carries out itself. Each is short: [`divide`](super::divide) sees to that.
 
 use evenkeel_control::pool::Ticket;
 use evenkeel_nbd::wire::{Command, CommandFlags};
@@ -7,18 +7,18 @@ use super::request::{Output, Request};
 use crate::backend::memory::Memory;
 use crate::backend::operation::MAX_EXTENTS;
 
-/// Bytes that are searched for extents for one request, which takes some 100 us; a client asks again for the rest.
+/// Bytes of memory that one request searches for extents at most, in some 100 us; a client asks again for the rest.
 const SCAN: u64 = 4 << 30;
-/// A request that is not known to be short counts as so many that are: see [`Ready::effort`].
+/// Effort of a request that is not known to be short, in short requests: see [`Ready::effort`].
 const LONG: u64 = 64;
-/// Bytes that are copied as quickly as a reply is made.
+/// Bytes of a write that can be copied as quickly as a reply is made.
 const SHORT_COPY: u64 = 16 << 10;
 
-/// A request that may be carried out.
+/// A dispatched request that is to be carried out.
 pub(super) struct Ready {
     pub(super) request: Box<Request>,
     pub(super) ticket: Ticket,
-    /// The modelled device has done its part: what is left is in memory.
+    /// True once the modelled device has done its part: the rest is in memory.
     off_device: bool,
 }
 
@@ -27,17 +27,17 @@ impl Ready {
         Self { request, ticket, off_device: false }
     }
 
-    /// One that a modelled device has finished with.
+    /// A request that a modelled device has finished with.
     pub(super) fn off_device(request: Box<Request>, ticket: Ticket) -> Self {
         Self { off_device: true, ..Self::new(request, ticket) }
     }
 
-    /// True if it is a matter of memory alone by now.
+    /// True if only memory is left to be read or written, because the modelled device has done its part.
     pub(super) fn is_off_device(&self) -> bool {
         self.off_device
     }
 
-    /// About how long it takes a worker on memory, in reads, which are answered from where the bytes are.
+    /// How long the request takes on memory, roughly, in reads (which are answered from where the bytes are).
     #[inline]
     pub(super) fn effort(&self) -> u64 {
         match self.request.command {
@@ -47,7 +47,7 @@ impl Ready {
         }
     }
 
-    /// Carries it out on a volume in memory.
+    /// Carries the request out on a volume in memory.
     #[inline]
     pub(super) fn carry_out(&self, memory: &Memory) -> Output {
         let Request { command, flags, offset, length, buffer, .. } = &*self.request;

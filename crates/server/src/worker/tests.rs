@@ -29,17 +29,17 @@ fn worker() -> Worker {
     worker_with(1 << 20, 16)
 }
 
-/// The same with a volume of so many bytes, and so many requests of a connection in flight.
+/// As [`worker`], with a volume of `bytes` bytes and at most `in_flight` requests of a connection in flight.
 fn worker_with(bytes: u64, in_flight: usize) -> Worker {
     worker_of(&format!("[volumes.disk0]\nbackend = \"memory\"\nsize = {bytes}\n"), in_flight)
 }
 
-/// The same with volumes as described.
+/// As [`worker_with`], with volumes as described.
 fn worker_of(volumes: &str, in_flight: usize) -> Worker {
     worker_and_registry(volumes, in_flight, 2).0
 }
 
-/// The same with so many connections at most, and with what changes it.
+/// As [`worker_of`], with at most `connections` connections; also returns the registry, which changes its configuration.
 fn worker_and_registry(volumes: &str, in_flight: usize, connections: u32) -> (Worker, Registry) {
     let config = Config::parse(volumes, "test").unwrap();
     let bounds = Bounds {
@@ -67,7 +67,7 @@ fn worker_and_registry(volumes: &str, in_flight: usize, connections: u32) -> (Wo
     (worker, registry)
 }
 
-/// A new connection, as if accepted: the client's end, and its name.
+/// A new connection, as if accepted: the client's end and its name.
 fn connect(worker: &mut Worker) -> (UnixStream, ConnKey) {
     connect_as(worker, Peer::default())
 }
@@ -107,7 +107,7 @@ fn at(worker: &mut Worker, key: ConnKey) -> &mut Connection {
     worker.connections[key.slot as usize].as_mut().filter(|c| c.key == key).expect("the connection is open")
 }
 
-/// Reads all that is there; how much that was.
+/// Reads all that is there; returns the number of bytes.
 fn drain(client: &mut UnixStream) -> usize {
     let mut some = vec![0; 1 << 16];
     std::iter::from_fn(|| client.read(&mut some).ok().filter(|&n| n > 0)).sum()
@@ -191,14 +191,14 @@ fn a_client_that_still_negotiates_is_told_of_the_stop() {
     assert!(worker.is_idle(), "nobody is waited for");
 }
 
-/// The socket of a connection is writable.
+/// Handles the event that a connection's socket is writable.
 fn send(worker: &mut Worker, key: ConnKey) {
     let mut connection = worker.connections[key.slot as usize].take().unwrap();
     assert!(worker.send(&mut connection));
     worker.keep(connection);
 }
 
-/// One round of a worker's loop with the events that there are.
+/// One round of a worker's loop with the events that are there.
 fn round(worker: &mut Worker) {
     let mut events = Vec::with_capacity(super::sources::EVENTS);
     worker.poll(&mut events, Duration::ZERO);
@@ -266,7 +266,7 @@ fn a_connection_that_ends_in_the_middle_of_a_divided_write_closes_behind_its_sli
     }
 }
 
-/// Writes of 4 KiB.
+/// `count` writes of 4 KiB.
 fn writes(count: usize) -> Vec<u8> {
     let mut write = 0x2560_9513_u32.to_be_bytes().to_vec();
     write.extend([0, 0, 0, 1]);

@@ -6,10 +6,10 @@ use evenkeel_control::Instant;
 
 use super::request::ConnKey;
 
-/// Two queues: of clients that are within their own account, and of the others, which must not be in their way.
+/// Two queues of negotiating connections: of clients within their own account, and of the others, which must not delay those.
 pub(super) struct Turns {
     queues: [VecDeque<ConnKey>; 2],
-    /// When the first of either is to be called.
+    /// When the first connection of one of the queues is to be called.
     at: Instant,
 }
 
@@ -20,35 +20,35 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// When to look again.
+    /// When a waiting connection is to be called next.
     pub(super) fn at(&self) -> Instant {
         self.at
     }
 
-    /// When to look again and in which queue to wait, if others wait for time that is left over.
+    /// When to call next, and the queue to wait in, if connections wait for time that is left over.
     pub(super) fn crowd(&self) -> Option<(Instant, bool)> {
         (!self.queues[usize::from(false)].is_empty()).then_some((self.at, false))
     }
 
-    /// Puts a connection behind those that wait.
+    /// Puts a connection at the end of a queue. `until`: when it may go on; `own`: its client is within its own account.
     pub(super) fn push(&mut self, key: ConnKey, until: Instant, own: bool) {
         self.queues[usize::from(own)].push_back(key);
         self.at = self.at.min(until);
     }
 
-    /// Puts a connection in front of them.
+    /// Puts a connection back at the front of a queue.
     pub(super) fn put_back(&mut self, key: ConnKey, until: Instant, own: bool) {
         self.queues[usize::from(own)].push_front(key);
         self.at = self.at.min(until);
     }
 
-    /// The queues to be looked at now, in this order; a connection that still waits is put back.
+    /// The queues to look at now, in this order; a connection that has to wait on is to be put back.
     pub(super) fn due(&mut self) -> [bool; 2] {
         self.at = Instant::FAR_FUTURE;
         [true, false]
     }
 
-    /// The first of a queue.
+    /// Takes the first connection of a queue.
     pub(super) fn pop(&mut self, own: bool) -> Option<ConnKey> {
         self.queues[usize::from(own)].pop_front()
     }

@@ -1,11 +1,11 @@
-//! Many runs, collected by what they are for.
+//! Runs of an experiment, grouped by key.
 
 use std::collections::BTreeMap;
 
 use super::{Digest, Execute};
 use crate::world::Setup;
 
-/// Runs to be made, each under a key; several under one key are told apart by their seeds.
+/// Runs to be made, each under a key; runs under one key differ in their seeds.
 pub(super) struct Batch<K> {
     keys: Vec<K>,
     runs: Vec<(Setup, u64)>,
@@ -23,7 +23,7 @@ impl<K: Ord + Clone> Batch<K> {
         }
     }
 
-    /// The digests of each key, in the order of their seeds.
+    /// Makes all runs; the digests of each key, in the order of its seeds.
     pub(super) fn execute<E>(self, name: &str, execute: &mut Execute<'_, E>) -> Result<BTreeMap<K, Vec<Digest>>, E> {
         let digests = execute(name, &self.runs)?;
         let mut collected: BTreeMap<K, Vec<Digest>> = BTreeMap::new();

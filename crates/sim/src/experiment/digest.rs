@@ -7,9 +7,9 @@ use crate::world::{BudgetSpread, Deficit, Latencies, Run, Sample, TenantResult, 
 /// A run in figures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Digest {
-    /// Payload of all tenants per second.
+    /// Payload bytes per second of all tenants.
     pub bytes_per_s: f64,
-    /// Requests of all tenants per second.
+    /// Completed requests per second of all tenants.
     pub requests_per_s: f64,
     /// True if any request waited for admission.
     pub throttled: bool,
@@ -17,7 +17,7 @@ pub struct Digest {
     pub budget: BudgetSpread,
     /// One for each tenant.
     pub tenants: Vec<TenantDigest>,
-    /// Where the series begins.
+    /// Start of the counted time, at which the series begins.
     pub counted_from: Instant,
     /// One for each `sample_every` of the counted time.
     pub series: Vec<Sample>,
@@ -28,7 +28,7 @@ pub struct Digest {
 pub struct TenantDigest {
     /// Requests completed.
     pub requests: u64,
-    /// Payload per second.
+    /// Payload bytes per second.
     pub bytes_per_s: f64,
     /// Latency: queue latency + device latency.
     pub response: LatencyDigest,

@@ -1,4 +1,4 @@
-//! Experiments of publications, measured here.
+//! Experiments of publications, repeated in virtual time.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | [`iscsi`] | the packet-delay paper: latency targets on a shared iSCSI target |
 //! | [`messenger`] | the Ceph messenger paper: connections placed on workers |
 //! | [`saat`] | the SAAT paper: guaranteed throughput on a cached device |
-//! | [`oracle`] | the best fixed budget of a setup, found by sweep |
+//! | [`oracle`] | the best fixed budget of a setup, found by a sweep |
 //!
 //! An experiment decides what to run and what to make of it. Threads, progress and interrupts belong to the caller that
 //! [executes](Execute) the runs.
@@ -28,14 +28,14 @@ pub use report::{Better, Claim, Report, Row, Section};
 
 use crate::world::Setup;
 
-/// Runs each setup with its seed and answers with their outcomes in the same order. The name says what they are for.
+/// Runs each setup with its seed and answers with the outcomes in the same order. The `&str` names the purpose of the runs.
 pub type Execute<'a, E, S = Setup, O = Digest> = dyn FnMut(&str, &[(S, u64)]) -> Result<Vec<O>, E> + 'a;
 
-/// The experiments to run.
+/// Options of all experiments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Everything random follows from it.
+    /// Seed of everything random.
     pub seed: u64,
-    /// Fewer seeds and shorter runs: a tenth of the work, nearly the same cases.
+    /// True for a tenth of the work: fewer seeds and shorter runs, but nearly the same cases.
     pub quick: bool,
 }

@@ -1,10 +1,10 @@
-//! The best fixed budget of a setup, found by sweep: what an operator with all the time in the world would configure.
+//! The best fixed budget of a setup, found by a sweep: the one that an operator with unlimited time would configure.
 //!
-//! It is the smallest budget that keeps [`KEPT`] of the peak throughput, the peak being the most that any budget gives,
-//! no bound included. No controller can know it without trying all of them on the very load that will come.
+//! The oracle is the smallest budget that keeps [`KEPT`] of the peak throughput. The peak is the most throughput that any
+//! budget gives, no bound included. No controller can know it without trying all budgets on the load that will come.
 //!
-//! [`Search`] says which budgets to try next and takes what they gave, so that a caller with several cores can try many at
-//! a time; [`sweep`] does it on one.
+//! [`Search`] names the budgets to try next and receives their results, so that a caller with several cores can try many at
+//! once; [`sweep`] tries them on one core.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -15,16 +15,17 @@ use super::batch::Batch;
 use super::{Digest, Execute};
 use crate::world::{Failure, Progress, Setup, run};
 
-/// Share of the peak throughput that the oracle keeps.
+/// Part of the peak throughput that the oracle keeps.
 pub const KEPT: f64 = 0.97;
 
-/// Budgets of the first round: the cost of an empty request, doubled so many times.
+/// Budgets of the first round: the cost of an empty request, doubled up to this many times.
 const FIRST_DOUBLINGS: u32 = 13;
 
-/// Beyond so many doublings (2^40 empty requests) no request is throttled.
+/// Doublings at which the search ends even if requests are still throttled: 2^40 empty requests.
 const MAX_DOUBLINGS: u32 = 40;
 
-/// The bracket around the answer is halved (by ratio) so many times: 2^(1/16), 4.4 % of the budget.
+/// Times that the search halves (geometrically) the factor of 2 between the answer and the next smaller budget: down to
+/// 2^(1/16), 4.4 % of the budget.
 const HALVINGS: u32 = 4;
 
 /// The result of the sweep.
@@ -32,28 +33,28 @@ const HALVINGS: u32 = 4;
 pub struct Oracle {
     /// The smallest budget that keeps [`KEPT`] of the peak, in bytes.
     pub budget_bytes: u64,
-    /// Its throughput: payload of all tenants per second, mean over the seeds.
+    /// Payload bytes per second of all tenants with this budget, mean over the seeds.
     pub bytes_per_s: f64,
-    /// The most throughput that any budget gave.
+    /// The most payload bytes per second that any budget gave, no bound included.
     pub peak_bytes_per_s: f64,
-    /// Every budget that was tried, smallest first, without the one without bound.
+    /// Every budget that was tried, smallest first, except for no bound.
     pub points: Vec<Point>,
 }
 
-/// A budget and what it gave.
+/// A budget and its throughput.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Bytes inside.
+    /// Admission budget in bytes.
     pub budget_bytes: u64,
-    /// Payload of all tenants per second, mean over the seeds.
+    /// Payload bytes per second of all tenants, mean over the seeds.
     pub bytes_per_s: f64,
 }
 
-/// A search on its way.
+/// A search for the oracle, in progress.
 ///
-/// It doubles the budget from one empty request up to where it never holds anything back, then narrows down the first
-/// step that reaches that share of the peak. Throughput need not rise with the budget: what a dip beyond the first success hides does
-/// not matter, as the smallest budget is wanted.
+/// It doubles the budget from one empty request to the first that throttles no request, then narrows down the first
+/// step that reaches [`KEPT`] of the peak. Throughput need not rise with the budget, but a dip beyond the first success
+/// does not matter, as the smallest budget is wanted.
 #[derive(Clone, Debug)]
 pub struct Search {
     smallest: u64,
@@ -81,15 +82,15 @@ impl Search {
         }
     }
 
-    /// The budgets to try next; nothing when the search is over. The same until [`Search::learn`] was called.
+    /// The budgets to try next; none when the search is over. Constant until [`Search::learn`] is called.
     pub fn wants(&self) -> &[Config] {
         &self.asked
     }
 
-    /// Learns the result of each of [`Search::wants`]: throughput, and whether any request was throttled.
+    /// Learns the result of each of [`Search::wants`]: throughput in bytes per second, and true if any request was throttled.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When results and budgets are not equal in number.
     pub fn learn(&mut self, gave: &[(f64, bool)]) {
         assert_eq!(gave.len(), self.asked.len(), "as many answers as questions");
         for (config, &(bytes_per_s, throttled)) in std::mem::take(&mut self.asked).iter().zip(gave) {
@@ -124,7 +125,7 @@ impl Search {
         self.points.iter().map(|point| point.bytes_per_s).fold(self.unbounded.unwrap_or(0.0), f64::max)
     }
 
-    /// The result; `None` while the search is on.
+    /// The oracle; `None` while the search has budgets to try.
     pub fn found(&self) -> Option<Oracle> {
         let point = self.points.get(self.place).filter(|_| self.asked.is_empty())?;
         Some(Oracle {
@@ -136,7 +137,7 @@ impl Search {
     }
 }
 
-/// The results of the runs of one budget, as [`Search::learn`] wants them.
+/// The result of one budget for [`Search::learn`], from its runs: mean throughput, and true if any run throttled a request.
 pub fn gave<'a>(runs: impl IntoIterator<Item = &'a Digest>) -> (f64, bool) {
     let (mut sum, mut count, mut throttled) = (0.0, 0.0, false);
     for run in runs {
@@ -147,14 +148,14 @@ pub fn gave<'a>(runs: impl IntoIterator<Item = &'a Digest>) -> (f64, bool) {
     (sum / count, throttled)
 }
 
-/// The setup with this admission.
+/// A copy of the setup with this admission.
 pub(super) fn with(setup: &Setup, admission: Config) -> Setup {
     let mut setup = setup.clone();
     setup.pool.admission = admission;
     setup
 }
 
-/// The oracles of all setups, each with the seeds of its runs; each round of the searches is one batch.
+/// The oracles of all setups, each with the seeds of its runs. Each round of all searches is one batch of runs.
 pub(super) fn oracles<E>(
     name: &str,
     setups: &[(Setup, &[u64])],
@@ -181,7 +182,7 @@ pub(super) fn oracles<E>(
     }
 }
 
-/// Finds the oracle of `setup`, whose own admission does not matter. Each budget is run once for each seed.
+/// Finds the oracle of `setup`; the setup's own admission has no effect. Each budget is run once for each seed.
 ///
 /// # Errors
 /// As [`run`].

@@ -1,40 +1,40 @@
-//! The answer of an experiment.
+//! The report of an experiment.
 
 use serde::Serialize;
 
 use crate::report::Plot;
 use crate::statistics::Estimate;
 
-/// The whole answer.
+/// The report of an experiment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Name of the experiment, as on the command line.
     pub experiment: &'static str,
-    /// The seed that repeats it.
+    /// The seed with which the experiment can be repeated.
     pub seed: u64,
-    /// The introduction, a paragraph each.
+    /// The introduction; one element is one paragraph.
     pub intro: Vec<String>,
-    /// Figures and tables, in order.
+    /// Parts with figures and tables, in order.
     pub sections: Vec<Section>,
-    /// The paper's claims, and what came of them.
+    /// Claims of the paper, each with its verdict.
     pub claims: Vec<Claim>,
 }
 
-/// A part of the answer.
+/// A part of a report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Section {
     /// Heading.
     pub title: String,
-    /// How to read it, a paragraph each.
+    /// Explanation of the part; one element is one paragraph.
     pub text: Vec<String>,
-    /// One for each case and metric.
+    /// One row for each case and metric, and for each method without a column.
     pub rows: Vec<Row>,
     /// The plots.
     pub figures: Vec<Plot>,
 }
 
 impl Section {
-    /// A part without figures yet.
+    /// A part without rows and plots.
     pub fn new<const N: usize>(title: &str, text: [impl Into<String>; N]) -> Self {
         Self { title: title.to_owned(), text: text.map(Into::into).to_vec(), ..Self::default() }
     }
@@ -51,41 +51,41 @@ pub enum Better {
     Higher,
 }
 
-/// One metric of one case, side by side.
+/// One metric of one case, by method.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     /// The case.
     pub case: String,
     /// The metric.
     pub metric: String,
-    /// The method that `baseline` is about, if it has no column of its own.
+    /// The method that `baseline` is about, for a method that has no column of its own.
     pub method: Option<String>,
-    /// Its unit; empty for ratios and counts.
+    /// The metric's unit; empty for ratios and counts.
     pub unit: &'static str,
     /// Which direction is better.
     pub better: Better,
     /// The paper's figure, where it gives one.
     pub paper: Option<f64>,
-    /// Without the paper's method, as the section says; or the method named above.
+    /// Figure of the method named by `method`; without one, of the section's baseline, which is not the paper's method.
     pub baseline: Option<f64>,
-    /// The paper's method as published.
+    /// Figure of the paper's method as published.
     pub faithful: Option<f64>,
-    /// Our method.
+    /// Figure of our method.
     pub evenkeel: Option<f64>,
-    /// Half width of the 95 % confidence interval of ours, where there are several seeds.
+    /// Half width of the 95 % confidence interval of our figure; `None` with a single seed.
     pub half_width: Option<f64>,
     /// The value that our method must reach.
     pub bar: Option<f64>,
 }
 
 impl Row {
-    /// A row without figures yet.
+    /// A row without figures.
     pub fn new(case: &str, metric: &str, unit: &'static str, better: Better) -> Self {
         Self { case: case.to_owned(), metric: metric.to_owned(), unit, better, ..Self::default() }
     }
 
-    /// The metric by method: a row with the baseline, the published method and ours side by side, and one for each other
-    /// method by its name.
+    /// The metric's rows: one with the columns baseline, published method and ours, and one for each other method,
+    /// under its name.
     pub fn columns(
         &self,
         [baseline, faithful, ours]: [Option<Estimate>; 3],
@@ -111,7 +111,7 @@ impl Row {
         std::iter::once(main).chain(others.into_iter().map(other)).collect()
     }
 
-    /// The metric, with the method at its end if it is not one of the columns.
+    /// The metric; with the method appended if the method has no column of its own.
     pub fn full_metric(&self) -> String {
         match &self.method {
             None => self.metric.clone(),
@@ -119,7 +119,7 @@ impl Row {
         }
     }
 
-    /// True if ours reaches its bar; `None` without a bar.
+    /// True if our method reaches the bar; `None` without a bar.
     pub fn is_met(&self) -> Option<bool> {
         let bar = self.bar?;
         Some(self.evenkeel.is_some_and(|ours| match self.better {
@@ -129,15 +129,15 @@ impl Row {
     }
 }
 
-/// Something the paper says, and whether it is so here.
+/// A claim of the paper, and its verdict here.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Claim {
-    /// Where the paper says it.
+    /// Place of the claim in the paper.
     pub source: &'static str,
     /// The claim in our words.
     #[serde(rename = "claim")]
     pub text: String,
-    /// True if it is so here.
+    /// True if the claim holds here.
     pub reproduced: bool,
     /// The figures behind the verdict.
     pub numbers: String,

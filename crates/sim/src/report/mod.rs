@@ -1,7 +1,7 @@
-//! A result as one HTML page that needs nothing from elsewhere: tables, verdicts and interactive plots.
+//! A result as one self-contained HTML page: tables, verdicts and interactive plots.
 //!
-//! Fill a [`Page`] and write [`Page::html`] to a file. The page carries its data as JSON and draws it with the script
-//! beside this file (`plot.js` draws one plot, `page.js` the rest); everything goes in as text, never as markup, and
+//! Fill a [`Page`] and write [`Page::html`] to a file. The page carries its data as JSON and draws it with the scripts
+//! beside this file (`plot.js` draws one plot, `page.js` the rest). All content goes in as text, never as markup, and
 //! the page forbids itself to load anything.
 
 mod experiment;
@@ -19,13 +19,14 @@ pub use number::{Decimal, short};
 pub struct Page {
     /// Heading and window title.
     pub title: String,
-    /// The introduction, a paragraph each.
+    /// The introduction; one element is one paragraph.
     pub intro: Vec<String>,
-    /// The facts that repeat it: seed, version, command; name and value, on one line under the heading.
+    /// Facts with which the result can be repeated (seed, version, command), as name and value, shown on one line under
+    /// the heading.
     pub facts: Vec<(String, String)>,
-    /// The bounds, and whether each was met; the summary of these stands at the top.
+    /// Bounds with their verdicts; a summary stands at the top of the page.
     pub checks: Vec<Check>,
-    /// The rest, in order.
+    /// The sections, in order.
     pub sections: Vec<Section>,
 }
 
@@ -38,7 +39,7 @@ pub struct Check {
     pub measured: String,
     /// True if it holds.
     pub met: bool,
-    /// Why it matters, or why it fails; may be empty.
+    /// Reason for the bound, or for the failure; may be empty.
     pub note: String,
 }
 
@@ -47,9 +48,9 @@ pub struct Check {
 pub struct Section {
     /// Heading.
     pub title: String,
-    /// A paragraph each.
+    /// Text; one element is one paragraph.
     pub text: Vec<String>,
-    /// Tables, plots and listings; neighbouring plots stand side by side where there is room.
+    /// Tables, plots and listings; neighbouring plots stand side by side where the window is wide enough.
     pub blocks: Vec<Block>,
 }
 
@@ -57,11 +58,11 @@ pub struct Section {
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Block {
-    /// Rows and columns; a click on a heading sorts.
+    /// Rows and columns; a click on a heading sorts the rows.
     Table(Table),
     /// A plot.
     Plot(Plot),
-    /// Text as it stands, such as a configuration; folded away until asked for.
+    /// Text as it stands, such as a configuration; folded until the reader opens it.
     Listing {
         /// Its name.
         title: String,
@@ -77,7 +78,7 @@ pub struct Table {
     pub title: String,
     /// Headings, with units.
     pub columns: Vec<String>,
-    /// As many cells as there are columns.
+    /// Rows; each has as many cells as there are columns.
     pub rows: Vec<Vec<Cell>>,
 }
 
@@ -91,9 +92,9 @@ pub enum Cell {
     Number(Decimal),
     /// A mean and the half width of its 95 % confidence interval.
     Interval(Decimal, Decimal),
-    /// True if something is met.
+    /// A verdict: true if a bound is met.
     Met(bool),
-    /// Nothing to show.
+    /// An empty cell.
     Empty,
 }
 
@@ -104,15 +105,15 @@ pub struct Plot {
     pub title: String,
     /// A sentence on how to read it; may be empty.
     pub note: String,
-    /// To the right.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Upward.
+    /// The vertical axis.
     pub y: Axis,
     /// The curves, in the order of the legend.
     pub series: Vec<Series>,
     /// Vertical lines with a name, such as a change in mid-run.
     pub marks: Vec<Mark>,
-    /// Plots with the same non-empty link zoom and move their cursor together.
+    /// Plots of a page with the same non-empty link zoom and move their cursors together.
     pub link: String,
 }
 
@@ -121,7 +122,7 @@ pub struct Plot {
 pub struct Axis {
     /// The quantity, with its unit.
     pub label: String,
-    /// How values are spread over it.
+    /// Spread of the values over the axis.
     pub scale: Scale,
 }
 
@@ -136,37 +137,37 @@ impl Axis {
         Self { label: label.into(), scale: Scale::Log }
     }
 
-    /// An axis of shares, for percentile curves: 90 %, 99 % and 99.9 % are equally far apart. Values are shares of 1.
+    /// An axis for percentile curves, over shares from 0 to 1: 90 %, 99 % and 99.9 % are equally far apart.
     pub fn nines(label: impl Into<String>) -> Self {
         Self { label: label.into(), scale: Scale::Nines }
     }
 }
 
-/// How values are spread over an axis.
+/// Spread of values over an axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// Evenly, from 0 if that is near.
+    /// Linearly; the axis begins at 0 if the values come near.
     #[default]
     Linear,
-    /// By ratio.
+    /// Logarithmically.
     Log,
-    /// By the ratio of what is left to 1.
+    /// By the logarithm of 1 minus the value.
     Nines,
 }
 
-/// Points of one kind.
+/// A series of points.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Series {
     /// Its name in the legend.
     pub name: String,
     /// How its points are joined.
     pub style: Style,
-    /// Coordinates in the order in which they are joined; what is not finite is a gap.
+    /// Coordinates in the order in which they are joined; a value that is not finite makes a gap.
     pub points: Vec<(Decimal, Decimal)>,
     /// A name for each point, shown under the cursor; empty = none.
     pub labels: Vec<String>,
-    /// True if it is hidden until asked for.
+    /// True if the series is hidden until the reader selects it in the legend.
     pub hidden: bool,
 }
 
@@ -181,16 +182,16 @@ pub enum Style {
     Steps,
     /// By a line with a dot at each point.
     Dotted,
-    /// Not at all.
+    /// Not joined.
     Dots,
 }
 
-/// A vertical line.
+/// A vertical line with a name.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Mark {
-    /// Where on the x axis.
+    /// Position on the x axis.
     pub at: Decimal,
-    /// The event.
+    /// Name of the event.
     pub label: String,
 }
 
@@ -220,7 +221,7 @@ impl Plot {
         Self { title: title.into(), note: note.into(), x, y, series: series.into_iter().collect(), ..Self::default() }
     }
 
-    /// True if there is anything to draw.
+    /// True if any series has points.
     pub fn has_points(&self) -> bool {
         let drawn = |&(x, y): &(Decimal, Decimal)| x.0.is_finite() && y.0.is_finite();
         self.series.iter().any(|series| series.points.iter().any(drawn))
@@ -243,12 +244,12 @@ impl Page {
     }
 }
 
-/// Text as HTML.
+/// Text with HTML's special characters escaped.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// JSON that no text in it can take out of its script element.
+/// JSON for a script element: no text in it can end the element.
 fn in_script(json: &str) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }

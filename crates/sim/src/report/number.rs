@@ -1,8 +1,9 @@
-//! Numbers for people.
+//! Formatting of numbers.
 
 use serde::{Serialize, Serializer};
 
-/// A number that a page shows: six significant digits are more than a plot resolves; what is not finite is `null`.
+/// A number that a page shows, serialised with six significant digits, which is more than a plot resolves; a number
+/// that is not finite becomes `null`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Decimal(pub f64);
 

@@ -1,4 +1,4 @@
-//! The tables of a scenario, as written.
+//! The tables of a scenario, as deserialized from TOML.
 
 use std::collections::BTreeMap;
 
@@ -11,30 +11,30 @@ use serde::Deserialize;
 use crate::workload::form::Form;
 use crate::world::FrontSetup;
 
-/// A scenario as written.
+/// A scenario as deserialized from TOML.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     /// A few words.
     #[serde(default)]
     pub(super) title: String,
-    /// The purpose.
+    /// Purpose of the scenario.
     #[serde(default)]
     pub(super) description: String,
-    /// Virtual time that counts.
+    /// Virtual time that counts, after the warm-up.
     pub(super) duration: Duration,
-    /// Virtual time before it.
+    /// Virtual time before the counted time.
     #[serde(default)]
     pub(super) warmup: Duration,
-    /// Distance of the samples of the time series.
+    /// Interval of the samples of the time series.
     pub(super) sample_every: Option<Duration>,
-    /// Large requests are divided into slices in front of the pool.
+    /// True if large requests are divided into slices before the pool.
     #[serde(default = "yes")]
     pub(super) divide: bool,
     /// The first seed.
     #[serde(default = "one")]
     pub(super) seed: u64,
-    /// How many seeds.
+    /// Number of seeds.
     #[serde(default = "one_32")]
     pub(super) seeds: u32,
     /// The workers, which receive requests and send replies.
@@ -73,9 +73,9 @@ fn one_32() -> u32 {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WorkersForm {
-    /// How many.
+    /// Number of workers.
     pub(super) count: u32,
-    /// Processor time of a request with its reply, without its bytes.
+    /// Processor time of a request with its reply, without the time for payload.
     #[serde(default = "time_per_request")]
     pub(super) time_per_request: Duration,
     /// Processor time of each 1024 bytes of payload.
@@ -84,12 +84,12 @@ pub(super) struct WorkersForm {
     /// The placement of connections, as in a configuration.
     #[serde(default)]
     pub(super) placement: Placement,
-    /// Connections of each client.
+    /// Connections of each client; they take turns.
     #[serde(default = "one_32")]
     pub(super) connections: u32,
 }
 
-/// As measured on `serve`: [`WorkerParams::serve`].
+/// The default, as measured on `serve`: half of it for receiving, half for sending; see [`WorkerParams::serve`].
 fn time_per_request() -> Duration {
     let serve = WorkerParams::serve();
     serve.receive_time + serve.send_time
@@ -99,12 +99,11 @@ fn time_per_kib() -> Duration {
     Duration::from_nanos(KIB_SECONDS_NS / WorkerParams::serve().receive_bytes_per_s)
 }
 
-/// Nanoseconds in a second, for each of the bytes in a KiB.
+/// Nanoseconds in a second, times bytes in a KiB: divided by a time per KiB in ns this gives bytes per second.
 const KIB_SECONDS_NS: u64 = 1024 * 1_000_000_000;
 
 impl WorkersForm {
-    /// The setup of a run. Time without bytes is halved between receiving and sending, as [`WorkerParams::serve`] has
-    /// it.
+    /// The setup of a run. The time per request is halved between receiving and sending, as in [`WorkerParams::serve`].
     pub(super) fn setup(&self) -> FrontSetup {
         let receive_time = Duration::from_nanos(self.time_per_request.as_nanos() / 2);
         let bytes_per_s = KIB_SECONDS_NS.checked_div(self.time_per_kib.as_nanos()).unwrap_or(u64::MAX);
@@ -123,33 +122,33 @@ impl WorkersForm {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ClientForm {
-    /// Its tenant.
+    /// Name of its tenant.
     pub(super) tenant: String,
     /// Its workload.
     pub(super) workload: Form,
-    /// When it begins.
+    /// Virtual time at which it begins.
     #[serde(default)]
     pub(super) from: Duration,
-    /// When it stops sending.
+    /// Virtual time at which it stops sending.
     pub(super) until: Option<Duration>,
-    /// How many of them there are.
+    /// Number of identical clients.
     #[serde(default = "one_32")]
     pub(super) count: u32,
 }
 
-/// A change in mid-run: the tables take the place of the same entries before.
+/// A change in mid-run. Entries of its tables replace the same entries of the device, the pool or the tenants.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ChangeForm {
-    /// When.
+    /// Virtual time of the change.
     pub(super) at: Duration,
-    /// The device does nothing for so long.
+    /// Duration for which the device serves nothing.
     pub(super) stall: Option<Duration>,
-    /// Entries of the device.
+    /// Changed entries of the device.
     pub(super) device: Option<toml::Table>,
-    /// Entries of the pool.
+    /// Changed entries of the pool.
     pub(super) pool: Option<toml::Table>,
-    /// Entries of tenants.
+    /// Changed entries of tenants, by name.
     #[serde(default)]
     pub(super) tenants: BTreeMap<String, toml::Table>,
 }
@@ -159,7 +158,7 @@ impl ChangeForm {
         self.stall.is_none() && self.device.is_none() && self.pool.is_none() && self.tenants.is_empty()
     }
 
-    /// A change in a few words.
+    /// A change in a few words; `what` is changed.
     pub(super) fn words(what: &str, table: &toml::Table) -> String {
         let entries: Vec<String> = table.iter().map(|(key, value)| format!("{key} = {value}")).collect();
         format!("{what}: {}", entries.join(", "))
@@ -172,26 +171,26 @@ impl ChangeForm {
 pub(super) struct BoundForm {
     /// The metric.
     pub(super) metric: String,
-    /// At least.
+    /// The least value that meets the bound.
     pub(super) min: Option<Limit>,
-    /// At most.
+    /// The largest value that meets the bound.
     pub(super) max: Option<Limit>,
-    /// Measure from here on.
+    /// Start of the window in which the metric is measured.
     pub(super) from: Option<Duration>,
-    /// Measure until here.
+    /// End of the window in which the metric is measured.
     pub(super) until: Option<Duration>,
-    /// Why it matters.
+    /// Reason for the bound.
     #[serde(default)]
     pub(super) why: String,
 }
 
-/// A number, or a quantity in the unit of its metric or another.
+/// A bound's value: a number in the metric's unit, or a quantity with its own unit.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Limit {
-    /// In the unit that the metric's name ends with.
+    /// A number in the unit that the metric's name ends with.
     Number(f64),
-    /// "5ms", "200MB".
+    /// A quantity with a unit: "5ms", "200MB".
     Text(String),
 }
 

@@ -6,31 +6,31 @@ use evenkeel_control::{Duration, Instant};
 
 use crate::world::{NO_BOUND_BYTES, Run, Sample, Served, TenantResult};
 
-/// Something that a run has as a number; the unit stands last in its name.
+/// A figure of a run; its name ends with the unit.
 #[derive(Clone, Debug)]
 pub struct Metric {
-    /// Place and name of the tenant it is about; the whole pool if `None`.
+    /// Place and name of the metric's tenant; `None` for a metric of the pool.
     tenant: Option<(usize, String)>,
     quantity: &'static Quantity,
 }
 
-/// A quantity by name.
+/// A quantity of a tenant or of the pool.
 #[derive(Debug)]
 struct Quantity {
     name: &'static str,
     of: Source,
 }
 
-/// Where a quantity comes from.
+/// The source of a quantity.
 #[derive(Clone, Copy, Debug)]
 enum Source {
-    /// The whole run.
+    /// Computed from the whole run.
     Pool(fn(&Run) -> f64),
-    /// A tenant of the whole run.
+    /// Computed from a tenant's figures over the whole run.
     Tenant(fn(&Run, &TenantResult) -> f64),
-    /// The figures of a tenant (or all together) in some seconds.
+    /// Computed from the completions of a tenant, or of all tenants, in a window, and its length in seconds.
     Served(fn(&Served, f64) -> f64),
-    /// The mean budget of some time.
+    /// Mean admission budget of a window.
     Budget,
 }
 
@@ -38,7 +38,7 @@ fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// Nothing completed, so there is no latency to speak of.
+/// A latency of the tenant in ms; NaN if no request completed.
 fn latency(result: &TenantResult, of: impl Fn(&TenantResult) -> Duration) -> f64 {
     if result.requests == 0 { f64::NAN } else { ms(of(result)) }
 }
@@ -97,19 +97,19 @@ fn share_percent(run: &Run, tenant: &TenantResult) -> f64 {
     if all == 0 { f64::NAN } else { tenant.bytes as f64 / all as f64 * 100.0 }
 }
 
-/// Without workers NaN.
+/// Busy time of the busiest worker, in per cent; NaN without workers.
 fn busiest_worker_percent(run: &Run) -> f64 {
     run.workers.iter().map(|worker| worker.busy * 100.0).fold(f64::NAN, f64::max)
 }
 
-/// The names that can be measured in a part of a run.
+/// Names of the quantities that can be measured in a window of the run, for error messages.
 pub const WINDOWED: &str = "iops, bytes_per_s, mean_ms (of a tenant or of the pool), budget_mean_bytes";
 
 fn mean_ms(served: &Served, _: f64) -> f64 {
     if served.requests == 0 { f64::NAN } else { served.response_ns as f64 / served.requests as f64 / 1e6 }
 }
 
-/// A budget; unbounded is infinite.
+/// A budget in bytes; infinite without a bound.
 fn bytes(budget: u64) -> f64 {
     if budget == u64::MAX { f64::INFINITY } else { budget as f64 }
 }
@@ -123,10 +123,10 @@ fn budget_mean(samples: &[Sample]) -> f64 {
 }
 
 impl Metric {
-    /// Finds a metric by its name among the tenants `names`.
+    /// The metric of this name; `names` are the tenants of the scenario.
     ///
     /// # Errors
-    /// Says what is not known, and what is.
+    /// The unknown name, with the known ones.
     pub fn parse(name: &str, names: &[&String]) -> Result<Self, String> {
         // A tenant's name may have dots in it, a quantity's has none.
         let Some((tenant, quantity)) = name.rsplit_once('.') else {
@@ -143,7 +143,7 @@ impl Metric {
         Ok(Self { tenant: Some((place, tenant.to_owned())), quantity })
     }
 
-    /// Every metric of a run with these tenants: those of each tenant, then those of the pool.
+    /// Every metric of a run with these tenants: the metrics of each tenant, then those of the pool.
     pub fn all(tenants: &[String]) -> Vec<Self> {
         let of_tenants = tenants.iter().enumerate().flat_map(|(place, name)| {
             OF_TENANT.iter().map(move |quantity| Self { tenant: Some((place, name.clone())), quantity })
@@ -151,17 +151,18 @@ impl Metric {
         of_tenants.chain(OF_POOL.iter().map(|quantity| Self { tenant: None, quantity })).collect()
     }
 
-    /// The name without the tenant.
+    /// The quantity's name, without the tenant.
     pub fn name(&self) -> &'static str {
         self.quantity.name
     }
 
-    /// True if it can be measured in a part of a run.
+    /// True if the metric can be measured in a window of the run.
     pub fn has_windows(&self) -> bool {
         matches!(self.quantity.of, Source::Served(_) | Source::Budget)
     }
 
-    /// Its value in a run, or in the samples that end within `window` of it; NaN if there is nothing to measure.
+    /// The metric's value over the counted time of a run, or over the samples that lie within `window`; NaN if there is
+    /// nothing to measure.
     pub fn measure(&self, run: &Run, window: Option<(Instant, Instant)>) -> f64 {
         let tenant = self.tenant.as_ref().map(|&(place, _)| &run.tenants[place]);
         match (self.quantity.of, tenant, window) {
@@ -177,7 +178,7 @@ impl Metric {
         }
     }
 
-    /// The figures of its tenant, or of all: exactly over the whole run, else from samples.
+    /// Completions of the metric's tenant, or of all tenants: over the counted time if `whole`, else in `samples`.
     fn served(&self, run: &Run, samples: &[Sample], whole: bool) -> Served {
         let mut sum = Served::default();
         let mine = |place: usize| self.tenant.as_ref().is_none_or(|&(tenant, _)| tenant == place);
@@ -203,7 +204,7 @@ impl fmt::Display for Metric {
     }
 }
 
-/// The samples whose interval lies within a window, and the seconds they cover; all of the run without a window.
+/// The samples whose interval lies within a window, and the seconds that they cover; without a window, the whole counted time.
 fn within(run: &Run, window: Option<(Instant, Instant)>) -> (f64, &[Sample]) {
     let Some((from, until)) = window else { return (run.counted.as_secs_f64(), &run.series) };
     let step = run.series.first().map_or(Duration::ZERO, |first| first.at.since(run.counted_from));
@@ -217,7 +218,7 @@ fn find(among: &'static [Quantity], name: &str) -> Option<&'static Quantity> {
     among.iter().find(|quantity| quantity.name == name)
 }
 
-/// "there is no metric ...; did you mean ...?"
+/// An error message like "there is no metric ...; did you mean ...?".
 pub(super) fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> String {
     evenkeel_policy::unknown(what, name, &known.collect::<Vec<_>>())
 }

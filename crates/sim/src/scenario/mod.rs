@@ -1,7 +1,7 @@
-//! Scenarios: what is simulated and what must come of it, as a text.
+//! Scenarios: a setup to simulate and bounds on its outcome, written as a text.
 //!
-//! `docs/guide/sim.md` explains every key. Reading is pure: text, assignments and a way to open traces come in, a
-//! [`Scenario`] or every [`Problem`] with line and key goes out.
+//! `docs/guide/sim.md` explains every key. Reading is pure: the input is a text, assignments and a way to open traces;
+//! the result is a [`Scenario`], or every [`Problem`] with line and key.
 
 mod form;
 pub mod metric;
@@ -27,32 +27,32 @@ use metric::Metric;
 /// Opens a trace by the name that a scenario gives.
 pub type Open<'a> = &'a mut dyn FnMut(&str) -> io::Result<Box<dyn BufRead>>;
 
-/// Identical clients that one table may stand for.
+/// The most identical clients that one table may stand for.
 const MAX_COUNT: u32 = 10_000;
-/// Workers, and connections of all clients together: more than a server has.
+/// The most workers, and the most connections of all clients together: more than a server has.
 const MAX_WORKERS: u32 = 1_024;
 const MAX_CONNECTIONS: u64 = 100_000;
-/// The shortest and the longest processor time of a request: from what no server does to what no user bears.
+/// The shortest and the longest processor time of a request: less than any server needs, and more than any user bears.
 const REQUEST_TIMES: (Duration, Duration) = (Duration::from_nanos(100), Duration::from_secs(1));
-/// Samples of a time series: more than a plot resolves.
+/// The most samples of a time series: more than a plot resolves.
 const MAX_SAMPLES: u64 = 1_000_000;
-/// Seeds of one scenario.
+/// The most seeds of one scenario.
 pub const MAX_SEEDS: u32 = 10_000;
 
 /// The setup of a simulation, and the bounds on its outcome.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// A few words.
+    /// Title, a few words.
     pub title: String,
     /// The purpose, paragraphs separated by empty lines.
     pub description: String,
     /// The first seed.
     pub seed: u64,
-    /// How many seeds, each one greater than the one before.
+    /// Number of seeds; they follow each other.
     pub seeds: u32,
     /// The setup of a run.
     pub setup: Setup,
-    /// The changes in words, for plots.
+    /// The changes in mid-run as words, each with its instant, for plots.
     pub marks: Vec<(Instant, String)>,
     /// The bounds that a run must meet.
     pub bounds: Vec<Bound>,
@@ -63,41 +63,41 @@ pub struct Scenario {
 pub struct Bound {
     /// The metric.
     pub metric: Metric,
-    /// When, counted from the start of the run; everything that counts if `None`.
+    /// Virtual time in which the metric is measured, counted from the start of the run; `None`: the whole counted time.
     pub window: Option<(Instant, Instant)>,
-    /// It must be at least this.
+    /// Least value that meets the bound.
     pub min: Option<f64>,
-    /// It must be at most this.
+    /// Largest value that meets the bound.
     pub max: Option<f64>,
-    /// Why it matters; may be empty.
+    /// Reason for the bound; may be empty.
     pub why: String,
 }
 
 impl Bound {
-    /// A run's figure for it; NaN if there is none (no request completed).
+    /// The metric's value in a run; NaN if there is none, as no request completed.
     pub fn measure(&self, run: &Run) -> f64 {
         self.metric.measure(run, self.window)
     }
 
-    /// True if a measured value meets it; NaN never does.
+    /// True if a measured value meets the bound; NaN never does.
     pub fn is_met_by(&self, value: f64) -> bool {
         !value.is_nan() && self.min.is_none_or(|min| value >= min) && self.max.is_none_or(|max| value <= max)
     }
 }
 
-/// A scenario, and what is doubtful about it.
+/// A scenario, with warnings about it.
 #[derive(Clone, Debug)]
 pub struct Parsed {
     /// The scenario.
     pub scenario: Scenario,
-    /// Doubts.
+    /// Doubtful settings, which do not prevent a run.
     pub warnings: Vec<Problem>,
 }
 
-/// Reads a scenario from `text`, called `origin` in errors, with `assignments` (`KEY=VALUE`) put over it in order.
+/// Reads a scenario from `text`, which errors call `origin`; `assignments` (`KEY=VALUE`) override its keys, in order.
 ///
 /// # Errors
-/// All that is wrong, each with place, key and cure.
+/// Everything that is wrong, each with place, key and remedy.
 pub fn parse(text: &str, origin: &str, assignments: &[String], open: Open<'_>) -> Result<Parsed, Vec<Problem>> {
     let (mut document, mut errors) = Document::parse(text, origin);
     for assignment in assignments {
@@ -214,7 +214,7 @@ impl Reader<'_> {
         }
     }
 
-    /// As given, or about 200 samples, but none shorter than a millisecond.
+    /// The interval of samples: as given, or about 200 samples, but not below a millisecond.
     fn sample_every(&mut self, file: &File, duration: Duration) -> Duration {
         let every = match file.sample_every {
             Some(every) => every,
@@ -227,7 +227,8 @@ impl Reader<'_> {
         every
     }
 
-    /// The rules for pools and tenants of a configuration; `table` is where this pool is written.
+    /// Applies a configuration's rules for pools and tenants; `table` is the path of the pool or of the tenants in the
+    /// scenario.
     fn rules(&mut self, what: &str, pool: &Pool, tenants: &BTreeMap<String, Tenant>, table: &[&str]) {
         let mut config = Config::default();
         // A scenario has clients and no volumes: rules about whose volumes are have nothing to say.
@@ -262,7 +263,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The place of a tenant by its name.
+    /// The place of a tenant by its name; an unknown name is an error of `path`.
     fn tenant(&mut self, path: &[&str], name: &str, names: &[&String]) -> Option<usize> {
         let place = names.iter().position(|&known| known == name);
         if place.is_none() {
@@ -271,7 +272,7 @@ impl Reader<'_> {
         place
     }
 
-    /// A span of virtual time within the run.
+    /// Start and end of a window of virtual time, which must lie within the run.
     fn window(&mut self, path: &[&str], from: Duration, until: Option<Duration>, end: Instant) -> (Instant, Instant) {
         let start = Instant::ZERO + from;
         let stop = until.map_or(end, |until| Instant::ZERO + until);
@@ -313,7 +314,7 @@ impl Reader<'_> {
         clients
     }
 
-    /// The changes in order of time, each on top of those before it, and their names.
+    /// The changes in order of time, each with the effects of earlier ones, and their descriptions for plots.
     #[expect(clippy::type_complexity, reason = "two lists, side by side")]
     fn changes(&mut self, file: &File, end: Instant) -> (Vec<(Instant, Change)>, Vec<(Instant, String)>) {
         let (mut changes, mut marks) = (Vec::new(), Vec::new());
@@ -382,7 +383,7 @@ impl Reader<'_> {
         (changes, marks)
     }
 
-    /// Tables laid over each other.
+    /// The value of the last of these tables laid over each other; `None` after an error.
     fn layered<T: serde::de::DeserializeOwned>(&mut self, layers: &[Vec<String>]) -> Option<T> {
         let layers: Vec<Vec<&str>> = layers.iter().map(|path| path.iter().map(String::as_str).collect()).collect();
         let layers: Vec<&[&str]> = layers.iter().map(Vec::as_slice).collect();

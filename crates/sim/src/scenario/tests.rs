@@ -24,7 +24,7 @@ until = "900ms"
 workload = { queue_depth = 4, block_size = "64k" }
 "#;
 
-/// No file is there.
+/// Opens no trace: every file is missing.
 fn no_file(name: &str) -> io::Result<Box<dyn BufRead>> {
     Err(io::Error::new(io::ErrorKind::NotFound, format!("no {name} here")))
 }
@@ -39,7 +39,7 @@ fn errors(text: &str, set: &[&str]) -> String {
     problems.iter().map(|problem| format!("{problem}\n")).collect()
 }
 
-/// `text` after the lines of the smallest scenario, all at once.
+/// The smallest scenario, with `text` appended.
 fn with(text: &str) -> String {
     format!("{MINIMAL}{text}")
 }

@@ -1,11 +1,11 @@
-//! A scenario over swept settings and several seeds: what is run, what came of it, and how that is shown.
+//! A scenario over swept settings and several seeds: its runs, their results, and how these are shown.
 //!
-//! | module | question |
+//! | module | subject |
 //! |---|---|
-//! | `plan` | which scenarios, over which settings? |
-//! | `outcome` | what came of them, and does it meet the bounds? |
-//! | `table` | how does that look on a terminal? |
-//! | `page` | and as a page with plots? |
+//! | `plan` | the scenarios to run, over swept settings |
+//! | `outcome` | results, and verdicts on the bounds |
+//! | `table` | results on a terminal |
+//! | `page` | results as a page with plots |
 
 mod outcome;
 mod page;

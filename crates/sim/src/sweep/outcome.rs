@@ -1,4 +1,4 @@
-//! The outcome of a plan, as data: the document of `--json`, which `docs/guide/sim.md` describes.
+//! The outcome of a plan as data: the JSON document of `--json`, which `docs/guide/sim.md` describes.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::plan::{Kept, Plan, Point};
 use crate::report::short;
 
-/// The result of every point.
+/// The results of a plan.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     /// Title of the scenario.
@@ -19,11 +19,11 @@ pub struct Outcome {
     version: &'static str,
     /// The first seed.
     seed: u64,
-    /// How many.
+    /// Number of seeds.
     seeds: u32,
     /// True if every bound is met in every run of every point.
     met: bool,
-    /// One for each combination of swept values.
+    /// One element for each combination of swept values.
     pub(super) points: Vec<PointOutcome>,
 }
 
@@ -36,47 +36,47 @@ pub(super) struct PointOutcome {
     pub(super) metrics: BTreeMap<String, Measured>,
     /// Every bound, in order.
     pub(super) bounds: Vec<BoundOutcome>,
-    /// Events of the engine in all runs.
+    /// Events that the engine handled, in all runs of the point.
     events: u64,
-    /// The run of the first seed, if it was kept.
+    /// The whole run of the first seed, if it was kept for a page.
     #[serde(skip)]
     pub(super) run: Option<Run>,
 }
 
-/// A number over all seeds. What a run has no value for (a latency without requests) is `null`, and so is infinity.
+/// A figure over all seeds. In JSON, NaN (as a latency without requests) and infinity are `null`.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Measured {
     /// The mean.
     pub(super) mean: f64,
-    /// Half width of its 95 % confidence interval; `null` of one seed.
+    /// Half width of the mean's 95 % confidence interval; `null` in JSON for a single seed.
     pub(super) ci95: f64,
     /// The value of each seed.
     pub(super) values: Vec<f64>,
 }
 
-/// A bound and whether it is met.
+/// A bound with its verdict.
 #[derive(Debug, Serialize)]
 pub(super) struct BoundOutcome {
     /// The metric.
     pub(super) metric: String,
-    /// From when on, in seconds of virtual time, if not over all that counts.
+    /// Start of the window in which the bound holds, in seconds of virtual time; `None`: the whole counted time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) from_s: Option<f64>,
-    /// Until when.
+    /// End of that window, in seconds of virtual time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) until_s: Option<f64>,
-    /// It must be at least this.
+    /// Least value that meets the bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) min: Option<f64>,
-    /// It must be at most this.
+    /// Largest value that meets the bound.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max: Option<f64>,
     /// The measured figures.
     #[serde(flatten)]
     pub(super) measured: Measured,
-    /// True if every seed meets it.
+    /// True if the run of every seed meets the bound.
     pub(super) met: bool,
-    /// Why it matters.
+    /// Reason for the bound; may be empty.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) why: String,
 }
@@ -119,7 +119,7 @@ impl BoundOutcome {
         }
     }
 
-    /// The measured figure: a value, or over several seeds the mean and the extremes.
+    /// The measured figure as text: a value, or for several seeds the mean and the extremes.
     pub(super) fn shown(&self) -> String {
         let show = |value| quantity(&self.metric, value);
         match self.measured.values[..] {
@@ -133,7 +133,7 @@ impl BoundOutcome {
     }
 }
 
-/// A value with the unit that the name of its metric ends with.
+/// A value as text, with the unit that the metric's name ends with.
 fn quantity(metric: &str, value: f64) -> String {
     let unit = |suffix: &str, unit: &str, factor: f64| {
         metric.ends_with(suffix).then(|| format!("{} {unit}", short(value / factor)))
@@ -167,14 +167,14 @@ impl PointOutcome {
         }
     }
 
-    /// A metric by name; every point has those of all tenants and of the pool.
+    /// A metric of the point by name; all tenants' and the pool's exist.
     pub(super) fn metric(&self, name: &str) -> &Measured {
         &self.metrics[name]
     }
 }
 
 impl Outcome {
-    /// Puts together what was kept of the runs of `plan`, which are in its order.
+    /// The outcome of `plan`, from the kept parts of all its runs, in the plan's order.
     pub fn new(plan: &Plan, kept: Vec<Kept>) -> Self {
         let mut kept = kept.into_iter();
         let points = plan.points.iter().map(|point| {

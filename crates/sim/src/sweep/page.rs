@@ -1,4 +1,4 @@
-//! The result as a page: bounds, table, curves over the swept values, and the course of the first seed's run.
+//! The results as a page: bounds, table, curves over the swept values, and the first seed's run over time.
 
 use crate::world::{Run, Sample, TenantSample};
 use evenkeel_control::Instant;
@@ -9,14 +9,14 @@ use super::outcome::{Measured, Outcome, PointOutcome};
 use super::plan::{self, Plan};
 use crate::report::{Axis, Block, Cell, Check, Decimal, Mark, Page, Plot, Section, Series, Style, Table};
 
-/// Series of one plot that are shown from the start; the others wait in the legend.
+/// Series of one plot that are visible at first; the reader can select the others in the legend.
 const SHOWN: usize = 8;
-/// Runs whose course is drawn; more make the page large and the plots unreadable.
+/// Runs that are drawn over time; more make the page large and the plots unreadable.
 const DRAWN: usize = 24;
-/// The link between plots over time.
+/// The link that makes plots over time zoom together.
 const TIME: &str = "time";
 
-/// Columns of the table of results.
+/// Columns of the table of results: heading, metric, and divisor of its value.
 const COLUMNS: [(&str, &str, f64); 9] = [
     ("IOPS", "iops", 1.0),
     ("MB/s", "bytes_per_s", 1e6),
@@ -29,7 +29,7 @@ const COLUMNS: [(&str, &str, f64); 9] = [
     ("inversion, ms a request", "inversion_mean_ms", 1.0),
 ];
 
-/// Fills the page; `text` is the scenario as written, `command` what repeats the run.
+/// The page of an outcome; `text` is the scenario as written, `command` repeats the run.
 pub fn page(plan: &Plan, outcome: &Outcome, text: &str, command: String) -> Page {
     let scenario = &plan.points[0].scenario;
     let sections =
@@ -85,7 +85,7 @@ fn cell(measured: &Measured, unit: f64) -> Cell {
     }
 }
 
-/// A row for each tenant of each point.
+/// The table of results, with a row for each tenant of each point.
 fn results(plan: &Plan, outcome: &Outcome) -> Section {
     let names = COLUMNS.iter().map(|&(name, ..)| name.to_owned());
     let bounded = !plan.keys.is_empty() && outcome.points.iter().any(|point| !point.bounds.is_empty());
@@ -114,7 +114,7 @@ fn results(plan: &Plan, outcome: &Outcome) -> Section {
     Section { title: "Results".into(), text: vec![note], blocks: vec![Block::Table(table)] }
 }
 
-/// The curves of a sweep: latency over throughput, and both over the value that varies fastest.
+/// The curves of a sweep: latency over throughput, and both over the last swept key. `None` without a sweep.
 fn curves(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     let (last, others) = plan.keys.split_last()?;
     let per_series = plan.points.len().checked_div(series_count(plan, others.len())).filter(|&n| n > 0)?;
@@ -162,14 +162,14 @@ fn curves(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     Some(Section { title: "Over the settings".into(), text: vec![text], blocks })
 }
 
-/// How many combinations there are of all swept keys but the last.
+/// Number of combinations of all swept keys but the last.
 fn series_count(plan: &Plan, others: usize) -> usize {
     let mut seen: Vec<&[String]> = plan.points.iter().map(|point| &point.values[..others]).collect();
     seen.dedup();
     seen.len()
 }
 
-/// A swept value as a number: of bytes in KiB, of time in ms.
+/// A swept value as a number: bytes in KiB, times in ms. `None` for a text.
 fn number(value: &str) -> Option<f64> {
     let text = value.trim_matches(['"', '\'']);
     let plain = || text.parse::<f64>().ok().filter(|number| number.is_finite());
@@ -179,12 +179,12 @@ fn number(value: &str) -> Option<f64> {
     plain().or_else(time).or_else(bytes)
 }
 
-/// Where a value stands on the axis: at its number, else at its place in the sweep.
+/// Position of a value on the axis: its number, or else its place in the sweep.
 fn position(value: Option<&String>, place: usize) -> f64 {
     value.and_then(|value| number(value)).unwrap_or(place as f64)
 }
 
-/// The axis of a swept key: by place if its values are no numbers, and by ratio if they span more than a decade.
+/// The axis of a swept key: by place if its values are no numbers, logarithmic if they span more than a decade.
 fn axis(key: &str, points: &[plan::Point], numbers: bool) -> Axis {
     if !numbers {
         return Axis::linear(format!("{key}, by place"));
@@ -195,7 +195,7 @@ fn axis(key: &str, points: &[plan::Point], numbers: bool) -> Axis {
     if least > 0.0 && most > 10.0 * least { Axis::log(label) } else { Axis::linear(label) }
 }
 
-/// A swept key with the unit of [`number`].
+/// A swept key as the label of an axis, with the unit that [`number`] uses for its values.
 fn unit(key: &str, values: &[String]) -> String {
     let text = values.last().map(|value| value.trim_matches(['"', '\''])).unwrap_or_default();
     match (text.parse::<f64>(), text.parse::<Duration>()) {
@@ -205,7 +205,7 @@ fn unit(key: &str, values: &[String]) -> String {
     }
 }
 
-/// The runs that were kept, with the name of their point.
+/// The runs that were kept, with the labels of their points.
 fn kept<'a>(plan: &'a Plan, outcome: &'a Outcome) -> impl Iterator<Item = (String, &'a Run)> {
     let points = plan.points.iter().zip(&outcome.points);
     points.filter_map(|(point, result)| Some((plan.label(point).unwrap_or_default(), result.run.as_ref()?))).take(DRAWN)
@@ -216,7 +216,7 @@ fn seconds(at: Instant) -> f64 {
     at.since(Instant::ZERO).as_secs_f64()
 }
 
-/// Throughput, latencies, budget and target over time.
+/// Plots over time: throughput, latencies, budget and target. `None` if no run was kept.
 fn course(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     let single = plan.keys.is_empty();
     kept(plan, outcome).next()?;
@@ -298,7 +298,7 @@ fn course(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     Some(Section { title: "Over time".into(), text, blocks })
 }
 
-/// A value for each sample of a tenant; `of` also gets the length of the interval in seconds.
+/// Time in seconds, and a value, for each sample of the tenant at `place`; `of` receives the sample and its length in seconds.
 fn samples<'a>(
     run: &'a Run,
     place: usize,
@@ -311,12 +311,12 @@ fn samples<'a>(
     })
 }
 
-/// The label of a point if there is one, else what it is.
+/// The label of a point, or `what` if the label is empty.
 fn named(what: &str, label: &str) -> String {
     if label.is_empty() { what.to_owned() } else { label.to_owned() }
 }
 
-/// Budget and, in a single run, what is in flight.
+/// The admission budget over time and, in a single run, the bytes in flight.
 fn budget(label: &str, run: &Run, single: bool) -> Vec<Series> {
     let kib = |bytes: u64| if bytes == u64::MAX { f64::NAN } else { bytes as f64 / 1024.0 };
     let point = |sample: &Sample| (seconds(sample.at), kib(sample.budget_bytes), explain::admission(&sample.reason));
@@ -328,7 +328,7 @@ fn budget(label: &str, run: &Run, single: bool) -> Vec<Series> {
     series
 }
 
-/// Latencies by share of requests.
+/// The plot of latencies over the share of requests. `None` if nothing completed.
 fn percentiles(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     let mut series = Vec::new();
     for (label, run) in kept(plan, outcome) {
@@ -349,7 +349,7 @@ fn percentiles(plan: &Plan, outcome: &Outcome) -> Option<Section> {
     Some(Section { title: "Percentiles".into(), text, blocks: vec![Block::Plot(plot)] })
 }
 
-/// Shares from 0 up to where one request in ten thousand (or one of all) is left, denser towards 1.
+/// Shares from 0 to 1 - 1/`requests`, at most 0.99999, denser towards 1.
 fn shares(requests: u64) -> impl Iterator<Item = f64> {
     let nines = libm::log10(requests.max(1) as f64).min(5.0);
     let steps = if requests == 0 { 0 } else { (nines * 20.0) as u32 + 1 };

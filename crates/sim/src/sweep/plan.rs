@@ -8,10 +8,10 @@ use crate::scenario::{self, MAX_SEEDS, Scenario};
 use crate::world::{Run, Setup};
 use evenkeel_policy::check::{Errors, Problem};
 
-/// Combinations of swept values: more make a table too long to read.
+/// The most combinations of swept values: more make a table too long to read.
 const MAX_POINTS: usize = 10_000;
 
-/// A key and the values it takes, as written.
+/// A swept key and its values, as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sweep {
     key: String,
@@ -33,7 +33,7 @@ impl FromStr for Sweep {
     }
 }
 
-/// Splits at commas that are in no bracket or string.
+/// Splits at the commas that are outside of brackets and strings.
 fn split(text: &str) -> Vec<String> {
     let (mut depth, mut quote, mut parts) = (0i32, None, vec![String::new()]);
     for c in text.chars() {
@@ -55,20 +55,20 @@ fn split(text: &str) -> Vec<String> {
     parts.iter().map(|part| part.trim().to_owned()).collect()
 }
 
-/// The changes to a scenario.
+/// Changes to a scenario from the command line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Choice<'a> {
-    /// Values over those of the scenario, as `KEY=VALUE`.
+    /// Assignments `KEY=VALUE` that override the scenario's keys.
     pub set: &'a [String],
     /// Keys that take several values, all combined.
     pub sweeps: &'a [Sweep],
-    /// Number of seeds; each point runs with each.
+    /// Number of seeds; every point runs with each of them.
     pub seeds: Option<u32>,
-    /// The first of the seeds, which follow each other.
+    /// The first seed; the others follow it.
     pub seed: Option<u64>,
 }
 
-/// Why there is no plan.
+/// Reason why there is no plan.
 #[derive(Debug, thiserror::Error)]
 pub enum Invalid {
     /// Sweeps have too many combinations.
@@ -85,12 +85,12 @@ pub enum Invalid {
     Seeds(u32),
 }
 
-/// One combination of swept values.
+/// One combination of swept values, with its scenario.
 #[derive(Debug)]
 pub struct Point {
     /// A value for each of [`Plan::keys`], as written.
     pub(super) values: Vec<String>,
-    /// The scenario with them.
+    /// The scenario under these values.
     pub(super) scenario: Scenario,
 }
 
@@ -101,11 +101,11 @@ pub struct Plan {
     pub(super) title: String,
     /// The swept keys.
     pub(super) keys: Vec<String>,
-    /// At least one.
+    /// The combinations of swept values; at least one.
     pub(super) points: Vec<Point>,
     /// The first seed.
     pub(super) seed: u64,
-    /// How many.
+    /// Number of seeds.
     pub(super) seeds: u32,
     /// Names of the tenants, the same in every point.
     pub(super) tenants: Vec<String>,
@@ -113,21 +113,21 @@ pub struct Plan {
     pub(super) metrics: Vec<Metric>,
 }
 
-/// The kept part of a run.
+/// The part of a run that is kept for the outcome.
 #[derive(Debug)]
 pub struct Kept {
     /// A value for each of [`Plan::metrics`].
     pub(super) metrics: Vec<f64>,
     /// A value for each bound of its point.
     pub(super) bounds: Vec<f64>,
-    /// Events of the engine.
+    /// Events that the engine handled.
     pub(super) events: u64,
-    /// All of it: for the first seed of a point, if there is to be a page.
+    /// The whole run of a point's first seed, if a page is to be written.
     pub(super) run: Option<Run>,
 }
 
 impl Plan {
-    /// Reads the scenario once for every combination of values. `open` opens its traces, `warn` gets what is doubtful.
+    /// Reads the scenario once for every combination of values. `open` opens its traces; `warn` receives warnings.
     ///
     /// # Errors
     /// A scenario that cannot be used, or too many runs.
@@ -172,13 +172,13 @@ impl Plan {
         })
     }
 
-    /// Setup and seed of every run: all seeds of a point side by side.
+    /// Setup and seed of every run: point by point, each with all seeds.
     pub fn runs(&self) -> Vec<(&Setup, u64)> {
         let seeds = || (0..u64::from(self.seeds)).map(|n| self.seed.wrapping_add(n));
         self.points.iter().flat_map(|point| seeds().map(move |seed| (&point.scenario.setup, seed))).collect()
     }
 
-    /// Keeps a part of the run at a place of [`Plan::runs`].
+    /// The part to keep of the run at `place` of [`Plan::runs`]; `all`: the whole run of a point's first seed is kept, too.
     pub fn keep(&self, place: usize, run: Run, all: bool) -> Kept {
         let seeds = self.seeds as usize;
         let bounds = &self.points[place / seeds].scenario.bounds;
@@ -190,7 +190,7 @@ impl Plan {
         }
     }
 
-    /// The run at a place of [`Plan::runs`] in words.
+    /// The name of the run at `place` of [`Plan::runs`]: its swept values and seed.
     pub fn name(&self, place: usize) -> String {
         let seeds = self.seeds as usize;
         let point = &self.points[place / seeds];
@@ -198,13 +198,13 @@ impl Plan {
         format!("{}seed {seed}", self.label(point).map_or_else(String::new, |label| label + ", "))
     }
 
-    /// The swept values of a point in words; `None` without a sweep.
+    /// The swept values of a point as a label; `None` without a sweep.
     pub(super) fn label(&self, point: &Point) -> Option<String> {
         (!self.keys.is_empty()).then(|| describe(&self.keys, &point.values))
     }
 }
 
-/// Keys and their values in words, as far as there are both.
+/// Pairs of keys and values as a label.
 pub(super) fn describe(keys: &[String], values: &[String]) -> String {
     let parts = keys.iter().zip(values).map(|(key, value)| format!("{} = {value}", short(key)));
     parts.collect::<Vec<_>>().join(", ")
@@ -215,7 +215,7 @@ pub(super) fn short(key: &str) -> &str {
     key.rsplit('.').next().unwrap_or(key)
 }
 
-/// Every combination, the last sweep varying fastest.
+/// Every combination of values; the last sweep varies fastest.
 fn product(sweeps: &[Sweep]) -> Vec<Vec<String>> {
     let extend = |combinations: Vec<Vec<String>>, sweep: &Sweep| {
         let with = |values: Vec<String>| {

@@ -1,4 +1,4 @@
-//! The result on a terminal, at most 100 columns wide.
+//! The results on a terminal, at most 100 columns wide.
 
 use std::fmt::Write as _;
 
@@ -8,9 +8,9 @@ use super::outcome::{Measured, Outcome, PointOutcome};
 use super::plan::{self, Plan};
 use crate::report::short;
 
-/// Lines are at most this wide.
+/// Width of a line, in columns.
 const WIDTH: usize = 100;
-/// Columns of a table that are shown of each tenant: heading, metric and what to divide it by.
+/// Columns of the table for each tenant: heading, metric, and divisor of its value.
 const COLUMNS: [(&str, &str, f64); 6] = [
     ("IOPS", "iops", 1.0),
     ("MB/s", "bytes_per_s", 1e6),
@@ -20,7 +20,7 @@ const COLUMNS: [(&str, &str, f64); 6] = [
     ("p99.9 ms", "p999_ms", 1.0),
 ];
 
-/// Title, a row for each tenant of each point, and the bounds.
+/// The outcome as text: title, a row for each tenant of each point, and the bounds.
 pub fn text(plan: &Plan, outcome: &Outcome) -> String {
     let setup = &plan.points[0].scenario.setup;
     let mut out = format!("{}\n", plan.title);
@@ -63,7 +63,7 @@ fn rows(plan: &Plan, outcome: &Outcome) -> String {
     out
 }
 
-/// With confidence intervals a column is twice as wide: the median gives way.
+/// The columns that fit. With several seeds a column is twice as wide, for the confidence interval, so the median is left out.
 fn columns(seeds: u32) -> Vec<(&'static str, &'static str, f64)> {
     COLUMNS.into_iter().filter(|column| seeds == 1 || column.1 != "p50_ms").collect()
 }
@@ -76,7 +76,7 @@ fn figure(measured: &Measured, unit: f64) -> String {
     }
 }
 
-/// Two significant digits: an uncertainty needs no more.
+/// A number with two significant digits, enough for an uncertainty.
 fn brief(value: f64) -> String {
     let rounded: f64 = format!("{value:.1e}").parse().unwrap_or(value);
     short(rounded)
@@ -98,7 +98,7 @@ fn budget(result: &PointOutcome) -> String {
     )
 }
 
-/// Every bound of a single point; of a sweep those that are missed.
+/// The verdicts on all bounds of a single point; of a sweep, only the missed bounds.
 fn bounds(plan: &Plan, outcome: &Outcome) -> String {
     let mut out = String::new();
     let all = || outcome.points.iter().flat_map(|point| &point.bounds);

@@ -12,103 +12,103 @@ use super::trace::{BadLines, Event, Format};
 mod build;
 mod rules;
 
-/// A fault of a form, and what would be right.
+/// A fault of a form, with its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {message}")]
 pub struct Problem {
     /// The key, dotted from the outermost table of the workload inward, phases counted from 0: `phases.1.rate`.
     pub key: String,
-    /// The fault, and what would be right.
+    /// The fault and its remedy.
     pub message: String,
 }
 
-/// A form brought to a [`Spec`].
+/// The result of building a form.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Built {
     /// The client's workload.
     pub spec: Spec,
-    /// Doubts, such as lines of a trace that were left out.
+    /// Warnings, such as about lines of a trace that were left out.
     pub warnings: Vec<Problem>,
 }
 
 /// Opens a trace by the name that the form gives.
 pub type Open<'a> = &'a mut dyn FnMut(&str) -> io::Result<Box<dyn BufRead>>;
 
-/// A workload as written. Which keys there are says what it is: `idle`, `phases`, `trace`, and otherwise generated
-/// requests: in bursts (`burst_requests`), in an open loop (`rate`) or else in a closed one.
+/// A workload as deserialized from TOML. Its keys decide its kind: `idle`, `phases`, `trace`, and otherwise generated
+/// requests, in bursts (`burst_requests`), in an open loop (`rate`) or else in a closed loop.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Form {
     /// Requests outstanding in a closed loop, 1 to 65536; default 1.
     pub queue_depth: Option<u32>,
-    /// From a completion to the request that takes its place; default 0s.
+    /// Closed loop: time from a completion to the request that takes its place; default 0s.
     pub think_time: Option<Duration>,
-    /// Requests each second in an open loop; of a trace the mean rate to replay it at.
+    /// Open loop: requests per second; for a trace, the mean rate at which it is replayed.
     pub rate: Option<f64>,
-    /// How requests of an open loop (or bursts) follow each other.
+    /// Distribution of the gaps between requests of an open loop, or between bursts.
     pub arrivals: Option<Arrivals>,
-    /// Send only while on, as in "200ms:800ms".
+    /// Times of sending and of pausing, as in "200ms:800ms"; default: no pauses.
     pub burst: Option<Burst>,
-    /// Requests sent at once, every `burst_every`.
+    /// Requests of a burst, sent at once every `burst_every`.
     pub burst_requests: Option<u32>,
-    /// From burst to burst.
+    /// Time from the start of one burst to the start of the next.
     pub burst_every: Option<Duration>,
 
-    /// Reads, writes or both.
+    /// Kinds of requests: reads, writes or both.
     pub op: Option<Op>,
-    /// Share of reads in a mix, 0 to 100; default 70.
+    /// Share of reads if both are sent, in per cent, 0 to 100; default 70.
     pub read_percent: Option<f64>,
-    /// A size, or sizes with weights: "4k:80,64k:20"; default 4k.
+    /// A size of requests, or sizes with weights: "4k:80,64k:20"; default 4k.
     pub block_size: Option<SizeMix>,
     /// "random" (default), "sequential" or "zipf:EXPONENT".
     pub pattern: Option<Pattern>,
-    /// Sequential streams that take turns; default 1.
+    /// Number of sequential streams, which take turns; default 1.
     pub streams: Option<u32>,
-    /// A flush after so many writes; default none.
+    /// Writes after which a flush is sent; default: no flushes.
     pub flush_every: Option<u32>,
     /// Start of the part of the device in use; default 0.
     pub offset: Option<Bytes>,
-    /// Its size; default 1GiB for generated requests, for a trace what it needs.
+    /// Size of the part of the device in use; default 1GiB for generated requests, for a trace the least that holds it.
     pub size: Option<Bytes>,
 
-    /// Sends nothing.
+    /// True for a client that sends nothing.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub idle: bool,
 
-    /// One workload after the other, each with `for`.
+    /// Workloads that follow each other, each with a length (`for`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<Form>,
-    /// In a phase: how long it takes.
+    /// Length of this phase; only in `phases`.
     #[serde(rename = "for")]
     pub length: Option<Duration>,
-    /// How often phases or a trace are played; 0 = for ever; default 1.
+    /// Number of times that phases or a trace are played; 0 = for ever; default 1.
     pub repeat: Option<u32>,
 
-    /// A file of recorded requests.
+    /// Name of a file of recorded requests.
     pub trace: Option<String>,
-    /// Its format; default: found out from its first lines.
+    /// Format of the trace; default: detected from its first lines.
     pub format: Option<Format>,
-    /// Which events of a blkparse text are requests; default "queue".
+    /// Events of a blkparse text that count as requests; default "queue".
     pub event: Option<Event>,
-    /// The treatment of bad lines: "stop" (default) or "skip".
+    /// Treatment of bad lines in a trace: "stop" (default) or "skip".
     pub bad_lines: Option<BadLines>,
-    /// Take the requests of these devices only.
+    /// Devices whose requests are replayed; default: all.
     pub devices: Option<Vec<u32>>,
-    /// Take requests from so long after the first of the trace on.
+    /// Replay only requests that come at least this long after the first one of the trace.
     pub from: Option<Duration>,
-    /// Take requests that are less than so long after the first of the trace.
+    /// Replay only requests that come less than this long after the first one of the trace.
     pub until: Option<Duration>,
-    /// Leave out so many of these.
+    /// Requests left out at the start, of those that the other keys select.
     pub skip: Option<u64>,
-    /// Take at most so many of the others.
+    /// The most requests replayed, after those skipped.
     pub count: Option<u64>,
-    /// Replay so many times as fast; default 1.
+    /// Factor on the speed of the replay; default 1.
     pub speed: Option<f64>,
-    /// Make offsets and sizes multiples of this; default 1.
+    /// Unit, in bytes, to multiples of which offsets and sizes are rounded; default 1.
     pub align: Option<Bytes>,
 }
 
-/// Which requests are sent.
+/// Kinds of requests that are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Op {
@@ -116,22 +116,22 @@ pub enum Op {
     Read,
     /// Writes only.
     Write,
-    /// Both, in the share of `read_percent`.
+    /// Reads and writes, in the share of `read_percent`.
     Mix,
 }
 
 impl Form {
-    /// The faults, as far as they can be told without its traces.
+    /// All faults of the form that show without opening its traces.
     pub fn check(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         rules::check(self, "", false, &mut problems);
         problems
     }
 
-    /// The described workload; traces are read through `open`.
+    /// The workload that the form describes; its traces are read through `open`.
     ///
     /// # Errors
-    /// All that is wrong with it, or the first trace that cannot be used.
+    /// All faults of the form, or the first trace that cannot be used.
     pub fn build(&self, open: Open<'_>) -> Result<Built, Vec<Problem>> {
         let problems = self.check();
         if !problems.is_empty() {
@@ -143,7 +143,7 @@ impl Form {
     }
 }
 
-/// A key below a dotted path.
+/// The dotted path of `key` in the table at `path`.
 fn join(path: &str, key: &str) -> String {
     if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }

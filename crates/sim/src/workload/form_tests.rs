@@ -1,4 +1,4 @@
-//! What people write, right and wrong.
+//! Tests of forms, valid and invalid.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};

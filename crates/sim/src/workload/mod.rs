@@ -1,14 +1,14 @@
-//! The requests of clients: generators and traces.
+//! Requests of clients: generators and traces.
 //!
-//! A [`Spec`] says what a client does; a [`Workload`] does it, as a function of the seed and of when its requests
+//! A [`Spec`] describes a client's load; a [`Workload`] produces it, as a function of the seed and of when its requests
 //! complete. Nothing is allocated for a request.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`form`] | what a client does, as people write it |
-//! | [`spec`] | the same, checked and complete |
-//! | `pace` | when: closed loop, open loop, bursts |
-//! | `stream` | what: reads and writes, sizes, offsets |
+//! | [`form`] | a client's load, as deserialized from TOML |
+//! | [`spec`] | a client's load, checked and complete |
+//! | `pace` | when requests are sent: closed loop, open loop, bursts |
+//! | `stream` | which requests are sent: kinds, sizes, offsets |
 //! | [`zipf`] | a few hot blocks and many cold ones |
 //! | [`trace`] | recorded requests: readers and transformations |
 //! | `replay` | recorded requests, sent again |
@@ -47,7 +47,7 @@ pub enum Next {
     End,
 }
 
-/// One client at work.
+/// A client at work.
 #[derive(Debug)]
 pub struct Workload {
     player: Player,
@@ -55,7 +55,7 @@ pub struct Workload {
     started: bool,
 }
 
-/// One spec at work. Every player counts time from when it was entered.
+/// A running spec. Each player counts time from the instant of its last start.
 #[derive(Debug)]
 enum Player {
     Idle,
@@ -64,7 +64,7 @@ enum Player {
     Replay(Recorded),
 }
 
-/// Players that take turns.
+/// Phases that take turns.
 #[derive(Debug)]
 struct Phases {
     players: Vec<(evenkeel_control::Duration, Player)>,
@@ -80,7 +80,7 @@ impl Workload {
         Self { player: Player::new(spec, &mut SplitMix64::new(seed)), outstanding: 0, started: false }
     }
 
-    /// The client's next action at `now`, which never goes back.
+    /// The client's next step at `now`; `now` never decreases from call to call.
     pub fn next(&mut self, now: Instant) -> Next {
         if !self.started {
             self.started = true;
@@ -93,7 +93,7 @@ impl Workload {
         next
     }
 
-    /// One of its requests has completed.
+    /// Reports that a request of the client has completed.
     pub fn complete(&mut self, now: Instant) {
         self.outstanding = self.outstanding.saturating_sub(1);
         self.player.complete(now);

@@ -1,4 +1,4 @@
-//! When requests are sent.
+//! The instants at which requests are sent.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ enum State {
     Closed {
         queue_depth: u32,
         think_time: Duration,
-        /// When each request that is being thought about is due, in order.
+        /// Instants at which the think times of completed requests end, in order.
         thinking: VecDeque<Instant>,
     },
     Open {
@@ -39,9 +39,9 @@ enum State {
         arrivals: Arrivals,
         batch: u32,
         rng: SplitMix64,
-        /// Next arrival, in nanoseconds of the time that it is on. A double counts nanoseconds exactly for 100 days.
+        /// Next arrival, in nanoseconds of on-time since the start. A double holds nanoseconds exactly for 100 days.
         next_ns: f64,
-        /// Requests of the batch that have not been sent.
+        /// Requests of the current batch that are still to be sent.
         left: u32,
     },
 }
@@ -63,7 +63,7 @@ impl Pacer {
         Self { entered: Instant::ZERO, on_off, state }
     }
 
-    /// Starts (again) at `now`.
+    /// Starts the pace, or starts it again, at `now`.
     pub(super) fn enter(&mut self, now: Instant) {
         self.entered = now;
         match &mut self.state {
@@ -79,7 +79,7 @@ impl Pacer {
         }
     }
 
-    /// When the next request is due, seen at `now`, with so many outstanding.
+    /// When the next request is due, at `now` and with so many requests outstanding.
     pub(super) fn due(&mut self, now: Instant, outstanding: u32) -> Due {
         match &mut self.state {
             State::Closed { queue_depth, thinking, .. } => {
@@ -101,7 +101,7 @@ impl Pacer {
         }
     }
 
-    /// The request that was due is sent.
+    /// Reports that the request that was due has been sent.
     pub(super) fn take(&mut self) {
         if let State::Open { mean_gap_ns, arrivals, batch, rng, next_ns, left } = &mut self.state {
             *left -= 1;
@@ -112,7 +112,7 @@ impl Pacer {
         }
     }
 
-    /// A request has completed.
+    /// Reports that a request has completed.
     pub(super) fn complete(&mut self, now: Instant) {
         if let State::Closed { think_time, thinking, .. } = &mut self.state
             && *think_time > Duration::ZERO
@@ -127,7 +127,7 @@ impl OnOff {
         self.on.as_nanos().saturating_add(self.off.as_nanos()).max(1)
     }
 
-    /// `now` if requests are sent then, else when they are sent again; all periods since `entered`.
+    /// `now` if it lies in an on-time, otherwise the start of the next on-time. The periods follow each other from `entered`.
     fn closed(self, entered: Instant, now: Instant) -> Instant {
         let since = now.since(entered).as_nanos();
         let period = self.period_ns();
@@ -137,7 +137,7 @@ impl OnOff {
         entered + Duration::from_nanos((since / period).saturating_add(1).saturating_mul(period))
     }
 
-    /// How much time passes until `active` nanoseconds of it were on.
+    /// Nanoseconds from the start until `active` nanoseconds of on-time have passed.
     fn elapsed(self, active: u64) -> u64 {
         let on = self.on.as_nanos().max(1);
         (active / on).saturating_mul(self.period_ns()).saturating_add(active % on)

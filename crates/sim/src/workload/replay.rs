@@ -1,4 +1,4 @@
-//! Recorded requests, sent again.
+//! Replay of recorded requests.
 
 use evenkeel_control::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use super::spec::Replay;
 pub(super) struct Player {
     replay: Replay,
     period: Duration,
-    /// When this time round began.
+    /// Instant at which the current repetition began.
     since: Instant,
     round: u32,
     position: usize,
@@ -22,7 +22,7 @@ impl Player {
         Self { replay: replay.clone(), period, since: Instant::ZERO, round: 0, position: 0 }
     }
 
-    /// Starts (again) with the first request.
+    /// Starts the replay, or starts it again, at `now`.
     pub(super) fn enter(&mut self, now: Instant) {
         self.since = now;
         self.round = 0;

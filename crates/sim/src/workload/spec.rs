@@ -7,75 +7,77 @@ use evenkeel_control::units::Kind;
 
 use super::trace::Trace;
 
-/// A client's workload; [`Workload::new`](super::Workload::new) brings it to life.
+/// A client's workload as data; [`Workload::new`](super::Workload::new) makes it run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Spec {
     /// Sends nothing.
     Idle,
     /// Sends generated requests.
     Load {
-        /// When.
+        /// When requests are sent.
         pace: Pace,
-        /// Which.
+        /// Which requests are sent.
         requests: Requests,
     },
-    /// One thing after the other. What an earlier phase has outstanding counts towards the queue depth of a later one.
+    /// Sends several loads after each other. Requests still outstanding from an earlier phase count towards the queue
+    /// depth of a later one.
     Phases {
-        /// In this order.
+        /// The phases, in order.
         phases: Vec<Phase>,
-        /// How often; 0 = for ever.
+        /// Number of times that all phases are played; 0 = for ever.
         times: u32,
     },
-    /// Sends recorded requests again.
+    /// Replays recorded requests.
     Replay(Replay),
 }
 
-/// Recorded requests and how they are sent again.
+/// A recording, and how it is replayed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
     /// The recording; clients and runs share it.
     pub trace: Arc<Trace>,
-    /// So many outstanding, as fast as they complete; `None` sends each at its time, whatever the device does.
+    /// Requests outstanding, each sent as soon as another completes; `None` sends each at its recorded time, whatever
+    /// the device does.
     pub queue_depth: Option<u32>,
-    /// How often; 0 = for ever.
+    /// Number of times that the recording is replayed; 0 = for ever.
     pub times: u32,
 }
 
-/// A part of a life that changes.
+/// One of several loads that follow each other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Phase {
-    /// How long it takes.
+    /// Length of the phase.
     pub length: Duration,
-    /// The client's workload meanwhile.
+    /// The client's load in the phase.
     pub spec: Spec,
 }
 
 /// When requests are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pace {
-    /// The next one when one completes: a slow device is asked less often.
+    /// Closed loop: a request is sent when another completes, so that a slow device gets fewer requests.
     Closed {
-        /// Requests outstanding, together with those being thought about.
+        /// Requests outstanding, together with those in their think time.
         queue_depth: u32,
-        /// From a completion to the request that takes its place.
+        /// Think time: from a completion to the request that takes its place.
         think_time: Duration,
-        /// Send only now and then.
+        /// Times of sending and of pausing; `None`: no pauses.
         on_off: Option<OnOff>,
     },
-    /// At a rate, whatever the device does.
+    /// Open loop: requests are sent at a rate, whatever the device does.
     Open {
-        /// Requests each second while on; above 0, at most 10⁹.
+        /// Requests per second of on-time; above 0, at most 10⁹.
         rate_per_s: f64,
-        /// How they follow each other.
+        /// Distribution of the gaps between requests or batches.
         arrivals: Arrivals,
         /// Requests that arrive together, at least 1; the rate counts each of them.
         batch: u32,
-        /// Send only now and then.
+        /// Times of sending and of pausing; `None`: no pauses.
         on_off: Option<OnOff>,
     },
 }
 
-/// How requests (or batches of them) follow each other in an open loop.
+/// Distribution of the gaps between requests, or batches, of an open loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arrivals {
@@ -86,29 +88,29 @@ pub enum Arrivals {
     Constant,
 }
 
-/// Sends for a time, pauses for a time, and so on.
+/// Alternating times of sending and of pausing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnOff {
-    /// How long requests are sent; above 0.
+    /// Length of a time of sending; above 0.
     pub on: Duration,
-    /// How long no requests are sent.
+    /// Length of a pause.
     pub off: Duration,
 }
 
 /// Which requests are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Requests {
-    /// Share of reads, 0 to 100; the others are writes.
+    /// Share of reads in per cent, 0 to 100; the other requests are writes.
     pub read_percent: f64,
     /// Sizes with weights; at least one.
     pub sizes: Vec<SizeShare>,
-    /// Where they go.
+    /// Their offsets.
     pub pattern: Pattern,
-    /// Start of the part of the device they go to, in bytes.
+    /// Start of the part of the device that they go to, in bytes.
     pub offset: u64,
-    /// Its length, in bytes; at least the largest size.
+    /// Length of that part, in bytes; at least the largest size.
     pub span: u64,
-    /// A flush after so many writes; 0 = none.
+    /// Writes after which a flush is sent; 0 = no flushes.
     pub flush_every: u32,
 }
 
@@ -117,39 +119,40 @@ pub struct Requests {
 pub struct SizeShare {
     /// Payload, in bytes; above 0.
     pub bytes: u32,
-    /// Its share, against the sum of all weights.
+    /// The size's share of the requests, relative to the sum of all weights.
     pub weight: u32,
 }
 
-/// Where requests go. Offsets are multiples of the request's size, counted from the start of the part in use.
+/// The offsets of requests. They are multiples of the request's size, counted from the start of the part in use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pattern {
-    /// Uniformly anywhere.
+    /// Uniformly distributed.
     Random,
-    /// One after the other, around and around, in so many streams that take turns.
+    /// Consecutive, from the start again after the end, in several streams that take turns.
     Sequential {
-        /// Streams, at equal distances; at least 1.
+        /// Number of streams, whose starts are equally far apart; at least 1.
         streams: u32,
     },
-    /// Ranks with probability 1/rank^`exponent`, hot blocks spread over the part in use.
+    /// Zipf-distributed: the block of rank r has a probability proportional to 1/r^`exponent`. Hot blocks are spread
+    /// over the part in use.
     Zipf {
-        /// Above 0, at most 10; the larger, the hotter the hottest.
+        /// Exponent above 0, at most 10; the larger, the more requests go to the hottest block.
         exponent: f64,
     },
 }
 
 impl Spec {
-    /// A client that keeps `queue_depth` requests outstanding.
+    /// A client that keeps `queue_depth` requests outstanding, without think time.
     pub fn closed(queue_depth: u32, requests: Requests) -> Self {
         Self::Load { pace: Pace::Closed { queue_depth, think_time: Duration::ZERO, on_off: None }, requests }
     }
 
-    /// A client that sends `rate_per_s` independent requests a second.
+    /// A client that sends `rate_per_s` requests per second at independent random times.
     pub fn open(rate_per_s: f64, requests: Requests) -> Self {
         Self::Load { pace: Pace::Open { rate_per_s, arrivals: Arrivals::Poisson, batch: 1, on_off: None }, requests }
     }
 
-    /// A client that sends `batch` requests at once, every `every`.
+    /// A client that sends `batch` requests at once, one batch every `every`.
     pub fn bursts(batch: u32, every: Duration, requests: Requests) -> Self {
         let rate_per_s = f64::from(batch) / every.as_secs_f64();
         let pace = Pace::Open { rate_per_s, arrivals: Arrivals::Constant, batch, on_off: None };
@@ -158,7 +161,7 @@ impl Spec {
 }
 
 impl Requests {
-    /// Requests of one kind (reads, or else writes) and size, anywhere in the first `span` bytes.
+    /// Requests of one kind (reads or writes) and one size in bytes, uniformly distributed over the first `span` bytes.
     pub fn random(kind: Kind, bytes: u32, span: u64) -> Self {
         Self {
             read_percent: if kind == Kind::Read { 100.0 } else { 0.0 },

@@ -12,7 +12,7 @@ use super::zipf::{Scatter, Zipf};
 pub(super) struct Stream {
     rng: SplitMix64,
     read_percent: f64,
-    /// Sizes with the sum of the weights up to and with each.
+    /// Sizes in bytes, each with the sum of the weights up to and including its own.
     sizes: Vec<(u32, u64)>,
     place: Place,
     offset: u64,
@@ -25,7 +25,7 @@ pub(super) struct Stream {
 enum Place {
     Random,
     Sequential {
-        /// Where each stream goes on, counted from the start of its part.
+        /// By stream: its next offset, in bytes from the start of its part.
         cursors: Vec<u64>,
         part: u64,
         turn: usize,
@@ -33,13 +33,13 @@ enum Place {
     Zipf {
         ranks: Zipf,
         scatter: Scatter,
-        /// Bytes of a block that has a rank: the smallest request.
+        /// Size of the blocks that have ranks, in bytes: the smallest request.
         block: u64,
     },
 }
 
 impl Stream {
-    /// The stream with this seed. A part of the device that is smaller than the largest size is taken to be as large.
+    /// The stream with this seed. A span smaller than the largest request is extended to its size.
     pub(super) fn new(requests: &Requests, seed: u64) -> Self {
         let mut sum = 0;
         let mut sizes: Vec<(u32, u64)> = Vec::with_capacity(requests.sizes.len());
@@ -118,7 +118,7 @@ impl Stream {
         }
     }
 
-    /// An offset within the part in use.
+    /// An offset for a request of `bytes`, from the start of the part in use.
     fn place(&mut self, bytes: u64) -> u64 {
         match &mut self.place {
             Place::Random => self.rng.next_below(self.span / bytes) * bytes,

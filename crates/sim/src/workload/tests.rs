@@ -1,4 +1,4 @@
-//! Rates, shapes and moments of generated workloads.
+//! Tests of generated workloads: rates, distributions and instants.
 
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
@@ -8,7 +8,7 @@ use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// What a client sends until `end` to a device that answers each request after `latency`.
+/// The requests that a client sends until `end`, and when, to a device that completes each after `latency`.
 pub(super) fn play(spec: &Spec, seed: u64, latency: Duration, end: Instant) -> Vec<(Instant, Io)> {
     let mut workload = Workload::new(spec, seed);
     let mut answers = std::collections::VecDeque::new();
@@ -143,7 +143,7 @@ fn phases_without_time_end_instead_of_turning_for_ever() {
     assert_eq!(play(&spec, 1, SECOND, Instant::ZERO + SECOND), []);
 }
 
-/// The first `n` requests of an endless client.
+/// The first `n` requests of a client that sends without end.
 fn stream(requests: &Requests, n: usize) -> Vec<Io> {
     let mut workload = Workload::new(&Spec::closed(u32::MAX, requests.clone()), 5);
     let next = |_| match workload.next(Instant::ZERO) {
@@ -295,7 +295,7 @@ mod any_spec {
     }
 
     proptest! {
-        /// Even a spec that no form would make neither panics nor asks to be woken in the past.
+        /// Even a spec that no form would produce neither panics nor asks for a wake-up in the past.
         #[test]
         fn never_panics(requests in requests(), pace in pace(), seed: u64) {
             let mut workload = Workload::new(&Spec::Load { pace, requests }, seed);

@@ -1,4 +1,4 @@
-//! A few hot blocks and many cold ones, in constant time and memory.
+//! Zipf's distribution: a few hot blocks and many cold ones, drawn in constant time and memory.
 
 use evenkeel_control::rng::SplitMix64;
 
@@ -11,19 +11,19 @@ use evenkeel_control::rng::SplitMix64;
 pub struct Zipf {
     n: f64,
     s: f64,
-    /// Integral of the hat at the ends of the first and the last rank.
+    /// Integral of the hat at the lower end of the first rank, and at the upper end of the last rank.
     low: f64,
     high: f64,
-    /// Draws this close to their rank need no test.
+    /// A draw whose distance from its rank is at most this is accepted without a test.
     squeeze: f64,
 }
 
-/// Spreads ranks over blocks, so that neighbouring ranks land far apart: a permutation that is the same for all clients
-/// who shares the blocks.
+/// A permutation of blocks that spreads neighbouring ranks far apart. It is the same for all clients that share the
+/// blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Scatter {
     n: u64,
-    /// Coprime to `n`, so that no two ranks meet.
+    /// Factor of the permutation, coprime to `n`, so that no two ranks get the same block.
     factor: u64,
 }
 
@@ -39,7 +39,7 @@ impl Zipf {
         zipf
     }
 
-    /// One rank, 0 the most frequent.
+    /// Draws a rank, from 0, the most frequent.
     pub fn draw(&self, rng: &mut SplitMix64) -> u64 {
         loop {
             let u = self.high + rng.next_f64() * (self.low - self.high);
@@ -80,7 +80,7 @@ impl Scatter {
         Self { n, factor }
     }
 
-    /// The block of `rank`, which is below the number of blocks.
+    /// The block of `rank`; ranks are below the number of blocks.
     pub fn place(&self, rank: u64) -> u64 {
         (u128::from(rank) * u128::from(self.factor) % u128::from(self.n)) as u64
     }

@@ -1,87 +1,87 @@
-//! Reasons that end a run before its time.
+//! Reasons for which a run ends before its time.
 
 use evenkeel_control::Instant;
 
 use std::fmt;
 
-/// Why a run has no result.
+/// Reason why a run has no result.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Failure {
-    /// The caller asked to stop.
+    /// The caller stopped the run.
     #[error("cancelled at {at:?} of virtual time")]
     Cancelled {
-        /// How far it had come.
+        /// Virtual time reached.
         at: Instant,
     },
-    /// The setup contradicts itself.
+    /// The setup is invalid.
     #[error("the setup cannot run: {what}")]
     Setup {
-        /// The fault, and what would be right.
+        /// The fault and its remedy.
         what: String,
     },
-    /// Events follow each other without time moving on.
+    /// Events follow each other without end at one instant.
     #[error("{source_of} keeps asking to be called at {at:?}: {events} events and time does not move on")]
     Loop {
         /// The source of the last event.
         source_of: Source,
-        /// The instant that does not end.
+        /// The instant at which the run is stuck.
         at: Instant,
         /// Events at this instant so far.
         events: u64,
     },
-    /// Something wants to happen in the past; a time computed from NaN ends up there, too.
+    /// An event is due in the past, as happens with a time computed from NaN.
     #[error("{source_of} says at {now:?} that its next event was at {said:?}, in the past")]
     Backward {
-        /// The source that says so.
+        /// The source of the event.
         source_of: Source,
-        /// When.
+        /// Current virtual time.
         now: Instant,
-        /// The instant it named.
+        /// The instant that the source named.
         said: Instant,
     },
-    /// More requests are under way than any real system would hold.
+    /// The number of outstanding requests grows beyond what any real system holds.
     #[error(
         "{source_of} brought the requests under way to {outstanding} at {at:?}: more arrive than the device serves; \
          lower the rate or bound the queue depth"
     )]
     Runaway {
-        /// The source of the last one.
+        /// The source of the last request.
         source_of: Source,
-        /// When.
+        /// Virtual time of the last request.
         at: Instant,
-        /// Requests under way.
+        /// Outstanding requests.
         outstanding: usize,
     },
-    /// A device handed back something that it does not hold.
+    /// A device completed a request that it does not hold.
     #[error("{source_of} completed request {id} at {at:?}, which is not in flight")]
     Unknown {
-        /// Which device.
+        /// The device.
         source_of: Source,
-        /// When.
+        /// Virtual time of the completion.
         at: Instant,
-        /// The id that it handed back.
+        /// The id that the device gave.
         id: u64,
     },
-    /// A device has forgotten requests: some are in flight, and it waits for nothing.
+    /// A device has lost requests: some are in flight, but it has no next event.
     #[error("{source_of} has lost {in_flight} requests: it waits for nothing at {at:?}")]
     Lost {
-        /// Which device.
+        /// The device.
         source_of: Source,
-        /// When.
+        /// Virtual time of the loss.
         at: Instant,
         /// Requests in flight.
         in_flight: usize,
     },
 }
 
-/// A part of a run that can go wrong.
+/// A part of a run that an error names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The device, by the name of its model.
     Device(&'static str),
     /// The pool.
     Pool,
-    /// The workers before it.
+    /// The workers before the pool.
     Workers,
     /// A client.
     Client {
@@ -90,7 +90,7 @@ pub enum Source {
         /// Name of its tenant.
         tenant: String,
     },
-    /// The changes of the setup and the samples of the time series.
+    /// A change of the setup, or a sample of the time series.
     Setup,
 }
 

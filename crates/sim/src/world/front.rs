@@ -1,4 +1,4 @@
-//! The workers before the pool: who receives requests and sends replies.
+//! The workers before the pool, which receive requests and send replies.
 //!
 //! ```text
 //!  client ──▶ connection ──▶ worker ──▶ pool ──▶ device ──▶ worker ──▶ client
@@ -15,21 +15,21 @@ use super::{FrontSetup, WorkerResult};
 use crate::placed::{LOOK, Placed};
 use crate::slab::Slab;
 
-/// Bytes of a request and of a reply besides the payload, as in the NBD protocol.
+/// Bytes of a request and of a reply without payload, as in the NBD protocol.
 const REQUEST_HEADER: u32 = 28;
 const REPLY_HEADER: u32 = 16;
 
-/// Workers, connections and what is on its way through them.
+/// Workers, connections, and the requests and replies on their way through them.
 #[derive(Debug)]
 pub(super) struct Front<T> {
     placed: Placed,
-    /// Of each client.
+    /// Connections of each client.
     connections_each: u32,
-    /// By client: its first connection once it has come, and how many requests it has sent.
+    /// By client, once it has connected: its first connection, and the turn of its connections.
     clients: Vec<Option<(u32, u32)>>,
     connections: u32,
     carried: Slab<T>,
-    /// Of the seconds that count.
+    /// By worker: sum of its busy parts of the counted intervals of [`LOOK`].
     busy: Vec<f64>,
     looks: u32,
     moves: u64,
@@ -59,13 +59,13 @@ impl<T> Front<T> {
         self.connections += self.connections_each;
     }
 
-    /// A client closes them; what is under way on them is still answered.
+    /// A client closes its connections; requests under way on them are still answered.
     pub(super) fn disconnect(&mut self, client: usize) {
         let Some((first, _)) = self.clients[client] else { return };
         (first..first + self.connections_each).for_each(|connection| self.placed.placement.leave(connection));
     }
 
-    /// The connection of the client's next request: they take turns.
+    /// The connection of the client's next request; its connections take turns.
     pub(super) fn next_connection(&mut self, client: usize) -> u32 {
         let Some((first, sent)) = &mut self.clients[client] else { return 0 };
         let turn = *sent % self.connections_each;
@@ -73,7 +73,8 @@ impl<T> Front<T> {
         *first + turn
     }
 
-    /// A request or a reply about `io` goes through the worker of `connection`.
+    /// Hands a request or a reply about `io` to the worker of `connection`; `poll` returns `what` when the worker has
+    /// finished it.
     pub(super) fn pass(&mut self, now: Instant, connection: u32, side: Side, io: &Io, what: T) {
         let bytes = match side {
             Side::Receive => REQUEST_HEADER + if io.kind == Kind::Write { io.bytes } else { 0 },
@@ -83,7 +84,7 @@ impl<T> Front<T> {
         self.placed.workers.submit(now, connection, u64::from(id), side, bytes);
     }
 
-    /// The next thing that has passed by `now`; call until `None`.
+    /// The next request or reply that workers have finished by `now`; to be called until `None`.
     pub(super) fn poll(&mut self, now: Instant) -> Option<T> {
         let done = self.placed.workers.poll(now)?;
         self.carried.remove(done.id)
@@ -93,13 +94,13 @@ impl<T> Front<T> {
         self.placed.workers.next_event()
     }
 
-    /// Requests and replies that a worker has or that wait for one.
+    /// Requests and replies that workers hold, queued ones included.
     pub(super) fn under_way(&self) -> usize {
         self.carried.len()
     }
 
-    /// A tenth of a second is over: the placement hears what it cost, and moves connections. What counts goes into the
-    /// result.
+    /// Ends an interval of [`LOOK`]: the placement receives the interval's loads, and moves connections. `counted`: the
+    /// interval belongs to the result.
     pub(super) fn look(&mut self, now: Instant, counted: bool) {
         self.placed.observe(self.connections, |_, _, _| {});
         let busy = self.placed.tell(LOOK);

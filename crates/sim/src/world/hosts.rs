@@ -1,4 +1,4 @@
-//! Hosts that share the device: each has a pool of its own and hears what the others do.
+//! Hosts that share the device: each has a pool of its own and receives figures of the other hosts.
 
 use evenkeel_control::Instant;
 use evenkeel_control::mclock::Qos;
@@ -15,14 +15,14 @@ use super::Tenant;
 pub struct Hosts {
     /// The host of each tenant, counted from 0.
     pub of: Vec<usize>,
-    /// The host whose tenants meet no control of ours, if there is one.
+    /// The host without our control, if there is one.
     pub unmanaged: Option<usize>,
-    /// When hosts do not hear of each other, if there is such a time.
+    /// When hosts receive no figures from each other; `None`: never.
     pub partition: Option<(Instant, Instant)>,
 }
 
 impl Hosts {
-    /// The settings of the pool of a host.
+    /// The settings of the pool on `host`.
     fn of_host(&self, config: Config, host: usize) -> Config {
         Config { slots: config.slots.filter(|_| self.unmanaged != Some(host)), ..config }
     }
@@ -31,7 +31,7 @@ impl Hosts {
 /// The pools of all hosts.
 pub(super) struct Pools<R> {
     pub(super) all: Vec<Pool<R>>,
-    /// Host and number of each tenant.
+    /// By tenant: its host, and its number in the host's pool.
     pub(super) tenants: Vec<(usize, TenantId)>,
     hosts: Hosts,
 }
@@ -76,7 +76,7 @@ impl<R> Pools<R> {
         self.control(now, place, guarantee, target);
     }
 
-    /// Sets what controllers are to reach for a tenant, unless its host has none.
+    /// Sets a tenant's guarantee and latency target for the controllers of its host, unless the host has none.
     fn control(&mut self, now: Instant, place: usize, guarantee: &Throughputs, target: Option<LatencyTarget>) {
         let (host, id) = self.tenants[place];
         if self.hosts.unmanaged != Some(host) {
@@ -85,20 +85,20 @@ impl<R> Pools<R> {
         }
     }
 
-    /// The pools that are controlled.
+    /// The pools of the hosts under control.
     fn managed(&mut self) -> impl Iterator<Item = &mut Pool<R>> {
         let unmanaged = self.hosts.unmanaged;
         self.all.iter_mut().enumerate().filter(move |(host, _)| Some(*host) != unmanaged).map(|(_, pool)| pool)
     }
 
-    /// Tells the pools of several hosts whether they hear of each other.
+    /// Sets for pools on several hosts whether they share slots with each other now.
     fn share(&mut self, heard: bool) {
         if self.managed().count() > 1 {
             self.managed().for_each(|pool| pool.share_slots(heard));
         }
     }
 
-    /// A period of the slots is over: hosts tell each other what they did, and each decides.
+    /// Ends a period of the slots: hosts send each other their figures, unless they are partitioned, and each decides.
     pub(super) fn coordinate(&mut self, now: Instant) {
         let heard = !self.hosts.partition.is_some_and(|(from, until)| (from..until).contains(&now));
         self.share(heard);

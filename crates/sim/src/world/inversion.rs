@@ -1,13 +1,13 @@
-//! How long requests wait behind admitted work that they outrank.
+//! Priority inversion: how long requests wait behind admitted requests that they outrank.
 //!
-//! *Outranks*: tenant A outranks tenant B when B is background and A is not, or, both being equal in that, when neither
-//! reservation nor weight of A is below B's and one of them is above. Tenants of the same rank form a class.
+//! *Outranks*: tenant A outranks tenant B when B is background and A is not. If both are background or both are not, A
+//! outranks B when neither reservation nor weight of A is below B's and one of them is above. Tenants of equal rank
+//! form a class.
 //!
-//! A request suffers priority inversion at every moment of its life at which a request that it outranks is inside the
-//! back end and was admitted before it. While the request is still queued, that is any such request inside; once it is
-//! inside, those that entered earlier. A tenant with a limit may be queued for its limit's sake, so its time in the
-//! queue does not count. Results show the sum over requests, in seconds: where several wait at a time, it may exceed the
-//! length of the run.
+//! A request suffers priority inversion at every moment at which a request that it outranks is in flight in the device
+//! and was admitted before it. For a queued request, that is any outranked request in flight; for a request in flight,
+//! only those admitted earlier. A tenant with a limit may be queued because of its limit, so its time in the queue does
+//! not count. Results give the sum over all requests, in seconds, which may exceed the length of the run.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use evenkeel_control::mclock::Qos;
 use evenkeel_control::units::Rates;
 use evenkeel_control::{Duration, Instant};
 
-/// The part of a guarantee that says who goes first.
+/// The part of a QoS policy that determines the rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Standing {
     background: bool,
@@ -44,12 +44,12 @@ impl Standing {
 #[derive(Debug, Default)]
 struct Class {
     standing: Standing,
-    /// Admitted requests and their order; the first is still in flight.
+    /// Admitted requests in order of admission; the first one is still in flight.
     inside: VecDeque<Inside>,
     present: usize,
-    /// How many of `inside`, from the first, have nothing outranked in front of them any more.
+    /// Number of requests at the front of `inside` that have no outranked request before them any more.
     clear: usize,
-    /// Outranked requests inside, since when there are any, and for how long there were any before.
+    /// Outranked requests in flight now, since when there have been any, and how long there were any before that.
     lower: usize,
     lower_since: Instant,
     lower_total: Duration,
@@ -63,7 +63,7 @@ struct Inside {
 }
 
 impl Class {
-    /// For how long outranked requests have been inside, up to `now`.
+    /// Total time, up to `now`, during which outranked requests were in flight.
     fn lower_time(&self, now: Instant) -> Duration {
         if self.lower > 0 { self.lower_total + now.since(self.lower_since) } else { self.lower_total }
     }
@@ -82,7 +82,7 @@ impl Class {
     }
 }
 
-/// A request on its way, as this module sees it.
+/// An admitted request, as far as this module needs it.
 #[derive(Debug)]
 pub(super) struct Passage {
     class: usize,
@@ -91,11 +91,12 @@ pub(super) struct Passage {
     queued: Duration,
 }
 
-/// Keeps the account. O(classes + log inside) a request, nothing while all tenants are of one rank.
+/// Measures priority inversion. O(classes + log requests in flight) a request; almost nothing while all tenants are of
+/// one rank.
 #[derive(Debug)]
 pub(super) struct Inversion {
     classes: Vec<Class>,
-    /// Class of each tenant, and whether its time in the queue counts.
+    /// By tenant: its class, and true if its time in the queue counts.
     tenants: Vec<(usize, bool)>,
     admissions: u64,
 }
@@ -110,7 +111,7 @@ impl Inversion {
         inversion
     }
 
-    /// A tenant has a new guarantee; what it has inside keeps the rank it was admitted with.
+    /// Gives a tenant a new QoS policy; its requests in flight keep the rank with which they were admitted.
     pub(super) fn set_qos(&mut self, now: Instant, tenant: usize, qos: &Qos) {
         let standing = Standing::of(qos);
         let known = self.classes.iter().position(|class| class.standing == standing);
@@ -127,13 +128,13 @@ impl Inversion {
         self.tenants[tenant] = (class, qos.limit.is_unset());
     }
 
-    /// A request is being queued: to be remembered until [`Inversion::admitted`].
+    /// A request is being queued: returns the class's time so far, which the caller passes to [`Inversion::admitted`].
     #[inline]
     pub(super) fn submitted(&self, now: Instant, tenant: usize) -> Duration {
         self.classes[self.tenants[tenant].0].lower_time(now)
     }
 
-    /// The request goes into the back end.
+    /// The request is admitted; `lower_time_before` is the answer of [`Inversion::submitted`].
     #[inline]
     pub(super) fn admitted(&mut self, now: Instant, tenant: usize, lower_time_before: Duration) -> Passage {
         let (class, queue_counts) = self.tenants[tenant];
@@ -161,7 +162,7 @@ impl Inversion {
         passage
     }
 
-    /// It has left the back end; how long it suffered inversion.
+    /// The request has completed; returns how long it suffered priority inversion.
     #[inline]
     pub(super) fn completed(&mut self, now: Instant, passage: Passage) -> Duration {
         let class = &mut self.classes[passage.class];
@@ -191,7 +192,7 @@ impl Inversion {
         passage.queued + suffered
     }
 
-    /// Marks what has nothing outranked in front of it any more.
+    /// Marks requests of the class at place `number` that have no outranked request before them any more.
     fn clear_up(&mut self, now: Instant, number: usize) {
         let standing = self.classes[number].standing;
         let lower = self.classes.iter().filter(|class| standing.outranks(&class.standing));

@@ -3,11 +3,11 @@
 use evenkeel_control::Duration;
 use hdrhistogram::Histogram;
 
-/// Three significant digits: a quantile is at most 0.1 % above the exact one.
+/// Significant decimal digits: a quantile is at most 0.1 % above the exact one.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
-/// Latencies of requests. Count, mean and maximum are exact, quantiles at most 0.1 % too high. O(1) a request, memory
-/// proportional to the logarithm of the longest.
+/// Latencies of requests. Count, mean and maximum are exact, quantiles at most 0.1 % too high. O(1) a request; memory
+/// grows with the logarithm of the longest latency.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Latencies {
     histogram: Histogram<u64>,
@@ -23,7 +23,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Counts one.
+    /// Counts the latency of one request.
     #[inline]
     pub fn record(&mut self, latency: Duration) {
         let ns = latency.as_nanos();
@@ -33,7 +33,7 @@ impl Latencies {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Adds what `other` counted.
+    /// Adds the latencies that `other` has counted.
     pub fn merge(&mut self, other: &Self) {
         // Both have the same precision, and the histogram grows as needed.
         let _ = self.histogram.add(&other.histogram);
@@ -46,18 +46,18 @@ impl Latencies {
         self.histogram.len()
     }
 
-    /// Mean; zero when nothing was counted.
+    /// Mean; zero without requests.
     pub fn mean(&self) -> Duration {
         let count = u128::from(self.count().max(1));
         Duration::from_nanos(u64::try_from(self.sum_ns / count).unwrap_or(u64::MAX))
     }
 
-    /// The longest.
+    /// The longest latency.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }
 
-    /// The `q` quantile (0 to 1), never above the maximum; zero when nothing was counted.
+    /// The `q` quantile (0 to 1), never above the maximum; zero without requests.
     pub fn quantile(&self, q: f64) -> Duration {
         Duration::from_nanos(self.histogram.value_at_quantile(q).min(self.max_ns))
     }

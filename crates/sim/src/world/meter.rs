@@ -1,4 +1,4 @@
-//! Counts what a run is judged by.
+//! Statistics of a run.
 
 use evenkeel_control::admission::Decision;
 use evenkeel_control::mclock::Qos;
@@ -10,9 +10,9 @@ use super::result::{
 };
 use super::{Setup, Tenant};
 
-/// Reservations are judged over windows of this length.
+/// Length of the windows over which reservations are judged.
 const DEFICIT_WINDOW: Duration = Duration::from_secs(1);
-/// The end of a window in which a request that comes need not be done when it ends.
+/// A request that comes in this last part of a window need not be completed by the window's end.
 const DEFICIT_EDGE: Duration = Duration::from_millis(10);
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Meter {
 #[derive(Debug)]
 struct TenantMeter {
     result: TenantResult,
-    /// Since the last sample.
+    /// Completions since the last sample.
     served: Served,
     responses_ns: Vec<u64>,
     guarantee: Guarantee,
@@ -134,16 +134,16 @@ impl TenantMeter {
     }
 }
 
-/// A reservation against what was asked and served.
+/// A tenant's reservation, compared with its requests and completions.
 #[derive(Debug, Default)]
 struct Guarantee {
     reservation: Rates,
     from: Instant,
     window_end: Instant,
     outstanding: Amount,
-    /// Outstanding when the window began.
+    /// Outstanding when the present window began.
     left: Amount,
-    /// In this window, and in the last moments of it.
+    /// Submitted in the present window, and in its last [`DEFICIT_EDGE`].
     submitted: Amount,
     submitted_last: Amount,
     served: Amount,
@@ -189,7 +189,7 @@ impl Guarantee {
         self.outstanding.bytes -= u64::from(bytes);
     }
 
-    /// Judges the windows that ended by `now`. All before the counted time is one window, which is not judged.
+    /// Judges the windows that ended by `now`. The time before the counted time is one window, which is not judged.
     #[inline]
     fn close_windows(&mut self, now: Instant) {
         while now >= self.window_end {
@@ -215,7 +215,7 @@ impl Guarantee {
     }
 }
 
-/// Moments of the budget over time.
+/// Sums for mean and standard deviation of the budget over time.
 #[derive(Debug)]
 struct BudgetMeter {
     bytes: u64,
@@ -233,7 +233,7 @@ impl BudgetMeter {
         Self { bytes, since: Instant::ZERO, from, seconds: 0.0, sum: 0.0, squares: 0.0, min: u64::MAX, max: 0 }
     }
 
-    /// Counts the value so far up to `now`; from there on it is `bytes`.
+    /// Counts the present budget up to `now`; from then on the budget is `bytes`.
     fn change(&mut self, now: Instant, bytes: u64) {
         if now > self.from {
             let value = self.bytes.min(NO_BOUND_BYTES) as f64;

@@ -42,35 +42,35 @@ pub use result::{
     WorkerResult,
 };
 
-/// Requests that may be under way in a run. Beyond it the queue grows without end: a million requests of 64 KiB are
+/// The most outstanding requests of a run. With more, the queue grows without end: a million requests of 64 KiB are
 /// minutes of work for a fast device.
 pub const MAX_OUTSTANDING: usize = 1_000_000;
 
-/// Events between two reports of progress: some milliseconds of work.
+/// Events between two reports of progress; they take some milliseconds to simulate.
 pub const EVENTS_PER_PROGRESS: u64 = 1 << 16;
 
-/// Everything a run is made of.
+/// Setup of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The workers, which receive requests and send replies; without, clients reach the pool at once.
+    /// Workers, which receive requests and send replies; `None`: clients reach the pool directly.
     pub workers: Option<FrontSetup>,
     /// The device behind the pool.
     pub device: DeviceParams,
-    /// Scheduler, admission and limits.
+    /// Settings of the pool: scheduler, admission and limits.
     pub pool: pool::Config,
     /// The tenants and their QoS policies.
     pub tenants: Vec<Tenant>,
     /// The clients.
     pub clients: Vec<Client>,
-    /// The changes while it runs.
+    /// Changes in mid-run, each with its instant.
     pub changes: Vec<(Instant, Change)>,
-    /// Virtual time not counted at the start.
+    /// Virtual time at the start that does not count.
     pub warmup: Duration,
-    /// Virtual time counted after it.
+    /// Counted virtual time after the warm-up.
     pub duration: Duration,
-    /// Distance of the samples of the time series.
+    /// Interval of the samples of the time series.
     pub sample_every: Duration,
-    /// Large requests are divided into slices in front of the pool, as `serve` does; otherwise they stay whole.
+    /// True if large requests are divided into slices before the pool, as `serve` does; otherwise they stay whole.
     pub divides: bool,
 }
 
@@ -79,11 +79,11 @@ pub struct Setup {
 pub struct FrontSetup {
     /// Number of workers; at least one.
     pub count: u32,
-    /// The cost of requests and replies to them.
+    /// Costs of requests and replies at workers.
     pub params: WorkerParams,
     /// The placement of connections.
     pub placement: placement::Config,
-    /// Connections of each client, which take turns; at least one.
+    /// Connections of each client, which sends requests on them in turn; at least one.
     pub connections: u32,
 }
 
@@ -92,18 +92,18 @@ pub struct FrontSetup {
 pub struct Tenant {
     /// Its name in results.
     pub name: String,
-    /// Its guarantee.
+    /// Its QoS policy.
     pub qos: Qos,
-    /// The order in which it may be throttled for the pool's target.
+    /// Its rank in throttling for the pool's latency target.
     pub throttle: Throttle,
-    /// The throughputs that it was guaranteed, if any were.
+    /// Its guaranteed throughputs, if any, for the pool's throughput controller.
     pub guarantee: Throughputs,
-    /// The target for its latency, for the slots of the pool.
+    /// Its latency target, for the slots of the pool.
     pub latency_target: Option<LatencyTarget>,
 }
 
 impl Tenant {
-    /// A tenant with a guarantee, throttled while it makes much of the load.
+    /// A tenant with a QoS policy, which is throttled for the pool's target while it makes much of the load.
     pub fn new(name: impl Into<String>, qos: Qos) -> Self {
         Self { name: name.into(), qos, throttle: Throttle::Normal, guarantee: Throughputs::NONE, latency_target: None }
     }
@@ -116,38 +116,38 @@ pub struct Client {
     pub tenant: usize,
     /// Its workload.
     pub workload: workload::Spec,
-    /// When it begins.
+    /// Instant at which it begins.
     pub from: Instant,
-    /// When it stops sending.
+    /// Instant at which it stops sending.
     pub until: Instant,
 }
 
-/// Something that changes in mid-run.
+/// A change in mid-run.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// The device has other parameters from now on.
+    /// New parameters of the device.
     Device(DeviceParams),
-    /// The device does nothing for so long.
+    /// A stall: the device serves nothing for this long.
     Stall(Duration),
-    /// The pool has other settings from now on.
+    /// New settings of the pool.
     Pool(Box<pool::Config>),
-    /// The tenant at this index of [`Setup::tenants`] has another QoS policy from now on.
+    /// A new QoS policy, guarantee and latency target of the tenant at this index of [`Setup::tenants`].
     Tenant(usize, Qos, Throughputs, Option<LatencyTarget>),
 }
 
-/// How far a run has come.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Virtual time.
+    /// Current virtual time.
     pub at: Instant,
     /// Virtual time at which the run ends.
     pub end: Instant,
-    /// Events so far.
+    /// Events handled so far.
     pub events: u64,
 }
 
 impl Progress {
-    /// The part that is done, 0 to 1.
+    /// The finished part of the run, 0 to 1.
     pub fn fraction(&self) -> f64 {
         self.at.as_nanos() as f64 / self.end.as_nanos().max(1) as f64
     }
@@ -155,20 +155,21 @@ impl Progress {
 
 /// Runs `setup` to its end. The same setup and seed give the same result, bit for bit, on every machine.
 ///
-/// `progress` is called every [`EVENTS_PER_PROGRESS`] events; when it answers `Break`, the run ends.
+/// `progress` is called every [`EVENTS_PER_PROGRESS`] events; when it returns `Break`, the run ends.
 ///
 /// # Errors
-/// [`Failure::Cancelled`] after a `Break`; [`Failure::Setup`] for a setup that contradicts itself; the others when a
-/// model or a client misbehaves, with its name.
+/// [`Failure::Cancelled`] after a `Break`; [`Failure::Setup`] for an invalid setup; other failures when a model or a
+/// client misbehaves, with its name.
 pub fn run(setup: &Setup, seed: u64, progress: &mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<Run, Failure> {
     setup.check()?;
     run::World::new(setup, seed, Device::new).run(progress)
 }
 
-/// Learns when which tenant's request completed, and how.
+/// Called for each completed request: with the instant, the place of its tenant, and the completion.
 pub(crate) type Watch<'a> = dyn FnMut(Instant, usize, &Completion) + 'a;
 
-/// Runs `setup` on hosts that share the device, whose random choices follow from `seed` as `device` says.
+/// Runs `setup` on hosts that share the device. `device` makes the device from its parameters and a seed; `watch` is
+/// called at each completion.
 pub(crate) fn run_hosts<'a>(
     setup: &'a Setup,
     hosts: &Hosts,
@@ -182,7 +183,7 @@ pub(crate) fn run_hosts<'a>(
     world.run(&mut |_| ControlFlow::Continue(()))
 }
 
-/// For callers that neither show progress nor cancel: [`run()`] without either.
+/// Runs `setup` without progress reports, and without a way to cancel.
 ///
 /// # Errors
 /// As [`run()`].
@@ -191,7 +192,7 @@ pub fn run_quietly(setup: &Setup, seed: u64) -> Result<Run, Failure> {
 }
 
 impl Setup {
-    /// A setup without admission control, workers, changes or warm-up, with a single sample. Requests stay whole.
+    /// A setup without admission control, workers, changes or warm-up, with a single sample. Requests are not divided.
     pub fn new(device: DeviceParams, tenants: Vec<Tenant>, clients: Vec<Client>, duration: Duration) -> Self {
         let pool = pool::Config {
             scheduler: Scheduler::Mclock,
@@ -207,7 +208,7 @@ impl Setup {
         Self { workers: None, device, pool, tenants, clients, changes, warmup, duration, sample_every, divides: false }
     }
 
-    /// The instant at which a run of it ends.
+    /// The instant at which a run of the setup ends.
     pub fn end(&self) -> Instant {
         Instant::ZERO + self.warmup + self.duration
     }

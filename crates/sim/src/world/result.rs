@@ -9,34 +9,34 @@ use super::Latencies;
 /// The outcome of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// The seed that repeats it.
+    /// The seed with which the run can be repeated.
     pub seed: u64,
-    /// Where the counted time begins.
+    /// Start of the counted time.
     pub counted_from: Instant,
-    /// How long it is.
+    /// Length of the counted time.
     pub counted: Duration,
-    /// One for each tenant: what it received in the counted time.
+    /// By tenant: its figures over the counted time.
     pub tenants: Vec<TenantResult>,
     /// The admission budget over the counted time.
     pub budget: BudgetSpread,
-    /// One for each `sample_every` of the counted time.
+    /// One sample for each `sample_every` of the counted time.
     pub series: Vec<Sample>,
-    /// Events of the engine.
+    /// Events that the engine handled.
     pub events: u64,
-    /// One for each worker; none where clients reach the pool without.
+    /// By worker: its figures; empty where clients reach the pool directly.
     pub workers: Vec<WorkerResult>,
-    /// Connections that went to another worker in the counted time.
+    /// Connections that were moved to another worker in the counted time.
     pub moves: u64,
 }
 
 /// A worker's figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkerResult {
-    /// The part of the counted time, 0 to 1, for which it had something to do. Whole seconds count.
+    /// Part of the counted time that the worker was busy, 0 to 1; intervals of 0.1 s that lie in the counted time count.
     pub busy: f64,
 }
 
-/// One request from end to end.
+/// A completed request.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
     /// Its kind.
@@ -45,17 +45,17 @@ pub struct Completion {
     pub bytes: u32,
     /// When the client sent it.
     pub sent_at: Instant,
-    /// When it came to the pool: later than the client sent it where there are workers in between.
+    /// When it entered the pool: later than `sent_at` if workers receive requests.
     pub entered_at: Instant,
-    /// When it went into the device.
+    /// When it was admitted to the device.
     pub admitted_at: Instant,
-    /// When the device was done with it: earlier than the client saw where there are workers in between.
+    /// When the device completed it: earlier than its client got the reply if workers send replies.
     pub left_at: Instant,
-    /// How long it waited behind admitted work that it outranks.
+    /// How long it waited behind admitted requests that it outranks.
     pub inversion: Duration,
 }
 
-/// A tenant's figures.
+/// A tenant's figures over the counted time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TenantResult {
     /// Its name.
@@ -64,95 +64,96 @@ pub struct TenantResult {
     pub requests: u64,
     /// Payload moved, in bytes.
     pub bytes: u64,
-    /// Of it, read.
+    /// Payload read, in bytes; part of `bytes`.
     pub read_bytes: u64,
-    /// From submission to completion: the latency.
+    /// Latency: from submission to completion.
     pub response: Latencies,
-    /// From submission to admission: the queue latency. Where there are workers, submission is when one has received it.
+    /// Queue latency: from submission to admission. With workers, a request is submitted when a worker has received it.
     pub queue_wait: Latencies,
-    /// From admission to completion: the device latency.
+    /// Device latency: from admission to completion.
     pub device: Latencies,
-    /// How long its requests waited behind admitted work that they outrank, summed over the requests.
+    /// Priority inversion: how long requests waited behind admitted requests that they outrank, summed over all requests.
     pub inversion: Duration,
     /// The part of the reservation that the tenant asked for and did not get.
     pub deficit: Deficit,
 }
 
 impl TenantResult {
-    /// Mean time that requests and replies spent at workers, waiting and being received or sent.
+    /// Mean time that a request and its reply spent at workers, waiting, being received and being sent.
     pub fn worker_mean(&self) -> Duration {
         self.response.mean() - self.queue_wait.mean() - self.device.mean()
     }
 
-    /// Mean [`TenantResult::inversion`] of a request.
+    /// Mean [`TenantResult::inversion`] per request.
     pub fn inversion_per_request(&self) -> Duration {
         Duration::from_nanos(self.inversion.as_nanos() / self.requests.max(1))
     }
 }
 
-/// The shortage of reservations, over windows of a second from the start of the counted time.
+/// Shortage against a reservation, over windows of one second from the start of the counted time.
 ///
-/// In each window a tenant was guaranteed its reservation, and had asked for what was outstanding when the window began
-/// and for what it submitted in it, but for what came in the last 10 ms of it and is under way when it ends: that belongs
-/// to the next one. The deficit is the smaller of the two less what completed, if that is more than nothing: for requests and for bytes, each where the reservation has such a rate. A window that the end of the run
-/// cuts short is not judged.
+/// In each window a tenant was due its reservation, but no more than it had asked for: its requests outstanding when the window
+/// began and those submitted in it. Requests that came in the window's last 10 ms and are outstanding at its end count for the
+/// next window. The deficit is what was due less what completed, if positive; it is taken for requests and for bytes, if the
+/// reservation has such a rate. A window that the end of the run cuts short is not judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deficit {
-    /// Requests.
+    /// Sum of the deficits, in requests.
     pub requests: u64,
-    /// Payload bytes.
+    /// Sum of the deficits, in payload bytes.
     pub bytes: u64,
-    /// Windows with a deficit.
+    /// Number of windows with a deficit.
     pub windows: u64,
 }
 
-/// A time without a bound counts as this budget, in bytes, in a mean with times under a bound.
+/// The budget, in bytes, as which time without a bound counts in a mean that also covers time with a bound.
 pub const NO_BOUND_BYTES: u64 = 1 << 30;
 
-/// The admission budget over time: each value counts for as long as it was in force, [`NO_BOUND_BYTES`] without a bound.
+/// The admission budget over time. Each value is weighted by the time for which it was in force; no bound counts as
+/// [`NO_BOUND_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BudgetSpread {
-    /// Mean, in bytes; infinite when there never was a bound.
+    /// Mean in bytes; infinite if there never was a bound.
     pub mean_bytes: f64,
-    /// Standard deviation over mean; 0 when there never was a bound.
+    /// Standard deviation divided by mean; 0 if there never was a bound.
     pub cv: f64,
-    /// The smallest, in bytes.
+    /// The smallest budget, in bytes.
     pub min_bytes: u64,
-    /// The largest, in bytes; `u64::MAX` = unbounded.
+    /// The largest budget, in bytes; `u64::MAX` = unbounded.
     pub max_bytes: u64,
 }
 
-/// A moment of a run, and sums over the time since the previous sample.
+/// State of a run at an instant, and figures of the interval since the previous sample.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// End of the interval.
+    /// The instant, which ends the interval.
     pub at: Instant,
     /// Admission budget in force, in bytes; `u64::MAX` = unbounded.
     pub budget_bytes: u64,
-    /// Target in force.
+    /// The pool's latency target in force, if the admission has one.
     pub target: Option<Duration>,
-    /// Why the budget is what it is.
+    /// Reason for the budget.
     pub reason: Reason,
-    /// Why the target is what it is.
+    /// Reason for the target.
     pub target_reason: Reason,
-    /// Cost in flight, in bytes.
+    /// Cost of the requests in flight, in bytes.
     pub in_flight_bytes: u64,
-    /// Requests that wait for admission.
+    /// Requests queued for admission.
     pub queued: usize,
-    /// One for each tenant.
+    /// By tenant: its figures of the interval.
     pub tenants: Vec<TenantSample>,
 }
 
 /// A tenant's figures since the previous sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TenantSample {
-    /// Requests, bytes, time.
+    /// Completions in the interval.
     pub served: Served,
-    /// 99th percentile of the latency, exactly; zero when nothing completed.
+    /// Exact 99th percentile of the latency; zero without completions.
     pub p99_response: Duration,
 }
 
-/// Completions in some time.
+/// Completions in some interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
     /// Requests.
@@ -164,7 +165,7 @@ pub struct Served {
 }
 
 impl Served {
-    /// Mean latency; `None` when nothing completed.
+    /// Mean latency; `None` without completions.
     pub fn mean_response(&self) -> Option<Duration> {
         self.response_ns.checked_div(self.requests).map(Duration::from_nanos)
     }
@@ -176,19 +177,19 @@ impl Served {
     }
 }
 
-/// Consecutive samples put together.
+/// Several consecutive samples, combined.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
-    /// Where it begins.
+    /// Start of the window.
     pub from: Instant,
-    /// Where it ends.
+    /// End of the window.
     pub until: Instant,
-    /// One for each tenant.
+    /// By tenant: its completions.
     pub tenants: Vec<Served>,
 }
 
 impl Window {
-    /// Payload of all tenants per second.
+    /// Payload bytes per second of all tenants.
     pub fn bytes_per_s(&self) -> f64 {
         let bytes: u64 = self.tenants.iter().map(|tenant| tenant.bytes).sum();
         bytes as f64 / self.until.since(self.from).as_secs_f64()
@@ -196,18 +197,18 @@ impl Window {
 }
 
 impl Run {
-    /// Payload of all tenants per second of counted time.
+    /// Payload bytes per second of all tenants, over the counted time.
     pub fn bytes_per_s(&self) -> f64 {
         self.tenants.iter().map(|tenant| tenant.bytes).sum::<u64>() as f64 / self.counted.as_secs_f64()
     }
 
-    /// Requests of all tenants per second of counted time.
+    /// Completed requests per second of all tenants, over the counted time.
     pub fn requests_per_s(&self) -> f64 {
         self.tenants.iter().map(|tenant| tenant.requests).sum::<u64>() as f64 / self.counted.as_secs_f64()
     }
 
-    /// The series in windows of `length`, rounded to whole samples (at least one); what is left over at the end is
-    /// left out.
+    /// The series combined into windows of `length`, rounded to whole samples (at least one). An incomplete window at
+    /// the end is left out.
     pub fn windows(&self, length: Duration) -> Vec<Window> {
         windows(&self.series, self.counted_from, length)
     }

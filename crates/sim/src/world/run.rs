@@ -1,4 +1,4 @@
-//! The loop.
+//! The event loop of a run.
 
 use std::ops::ControlFlow;
 
@@ -21,12 +21,13 @@ use crate::placed::LOOK;
 use crate::slab::Slab;
 use crate::workload::{Next, Workload};
 
-/// Alarms. The device comes first: what completes at an instant makes room at that instant.
+/// Numbers of the alarms. The device comes first, so that a completion makes room before the pool dispatches at the
+/// same instant.
 const DEVICE: usize = 0;
 const POOL: usize = 1;
 const WORKERS: usize = 2;
 
-/// The loop's view of a device; tests have one that misbehaves.
+/// The loop's interface to a device; tests have one that misbehaves.
 pub(super) trait Machine {
     fn name(&self) -> &'static str;
     fn submit(&mut self, now: Instant, id: u64, io: Io);
@@ -66,51 +67,51 @@ impl Machine for Device {
 }
 
 enum Event {
-    /// A client that reaches the pool through workers comes, or goes.
+    /// A client that reaches the pool through workers connects, or disconnects.
     Connect(usize),
     Disconnect(usize),
     Client(usize),
     Change(usize),
     Sample,
-    /// Hosts tell each other what they did.
+    /// A period of the slots ends on all hosts; its length.
     Period(Duration),
-    /// Workers tell what their connections cost.
+    /// An interval of [`LOOK`] ends, after which connections may be moved.
     Look,
 }
 
-/// A request in the pool.
+/// A request from its submission to its completion, or a slice of one.
 #[derive(Clone, Copy)]
 struct Request {
     client: usize,
-    /// Through which it came; 0 where there are no workers.
+    /// The connection on which it came; 0 without workers.
     connection: u32,
     io: Io,
     sent_at: Instant,
-    /// When it came to the pool.
+    /// When it entered the pool.
     entered_at: Instant,
     /// The answer of [`Inversion::submitted`].
     lower_time: Duration,
-    /// The divided request that it is a slice of.
+    /// The number of the divided request of which it is a slice.
     whole: Option<u64>,
 }
 
-/// A request that is carried out in slices.
+/// A large request that is served in slices.
 struct Divided {
     request: Request,
     slices: Division,
-    /// When its first slice was admitted.
+    /// When its first slice was admitted; `None` before that.
     admitted_at: Option<Instant>,
     inversion: Duration,
 }
 
-/// The requests in flight in the device.
+/// A request in flight in the device.
 struct Inside {
     request: Request,
     ticket: Ticket,
     passage: Passage,
 }
 
-/// The passage through workers.
+/// A request or a reply on its way through workers.
 enum Passing {
     Request(Request),
     Reply(usize, Completion),
@@ -118,7 +119,7 @@ enum Passing {
 
 struct Client {
     workload: Workload,
-    /// The instant for which it is to be asked again. Events for other instants are stale.
+    /// The instant at which the client is to be asked again. Events for other instants are stale.
     wakes_at: Instant,
 }
 
@@ -135,7 +136,7 @@ pub(super) struct World<'a, D> {
     queued: usize,
     meter: Meter,
     inversion: Inversion,
-    /// A watcher of each completion.
+    /// Called at each completion.
     pub(super) watch: Option<&'a mut Watch<'a>>,
 }
 
@@ -144,7 +145,7 @@ impl<'a, D: Machine> World<'a, D> {
         Self::with(setup, None, seed, device)
     }
 
-    /// `hosts`: whose tenants share the device; without, one pool has all of them and decides by itself.
+    /// A world whose tenants are spread over `hosts`; `None`: one pool has all tenants, and decides without others.
     pub(super) fn with(
         setup: &'a Setup,
         hosts: Option<&Hosts>,
@@ -240,7 +241,7 @@ impl<'a, D: Machine> World<'a, D> {
         Ok(Run { workers, moves, ..run })
     }
 
-    /// Handles an event of workers alone.
+    /// Handles an event that concerns only workers.
     fn workers(&mut self, now: Instant, event: &Event) {
         let Some(front) = &mut self.front else { return };
         match event {
@@ -253,7 +254,7 @@ impl<'a, D: Machine> World<'a, D> {
         }
     }
 
-    /// Takes from the workers what has passed: requests enter the pool, and replies are at their clients.
+    /// Takes finished messages from the workers: requests enter the pool, and replies reach their clients.
     fn passed(&mut self, now: Instant) -> Result<(), Failure> {
         while let Some(passing) = self.front.as_mut().and_then(|front| front.poll(now)) {
             match passing {
@@ -264,7 +265,7 @@ impl<'a, D: Machine> World<'a, D> {
         Ok(())
     }
 
-    /// A request comes to the pool, in slices if it is large.
+    /// A request enters the pool, in slices if it is large.
     fn enter(&mut self, now: Instant, mut request: Request) {
         let (tenant, io) = (self.setup.clients[request.client].tenant, request.io);
         request.entered_at = now;
@@ -280,7 +281,7 @@ impl<'a, D: Machine> World<'a, D> {
         }
     }
 
-    /// Submits as many slices of a request as may be under way.
+    /// Submits as many slices of the divided request number `whole` as may be in the pool at once.
     fn hand_out_slices(&mut self, now: Instant, whole: u64) {
         while let Some(divided) = self.divided.get_mut(whole)
             && divided.slices.may_begin()
@@ -302,7 +303,8 @@ impl<'a, D: Machine> World<'a, D> {
         }
     }
 
-    /// A slice is done; the completion of its request, if that was the last one.
+    /// A slice of the divided request number `whole` has completed; returns the request's completion if that was the
+    /// last slice.
     fn slice_done(&mut self, now: Instant, whole: u64, slice: &Completion) -> Option<Completion> {
         let divided = self.divided.get_mut(whole)?;
         divided.slices.end();
@@ -319,7 +321,7 @@ impl<'a, D: Machine> World<'a, D> {
         Some(Completion { bytes, entered_at, admitted_at: first, inversion, ..*slice })
     }
 
-    /// A client has its reply.
+    /// A client gets the reply to a request.
     fn answer(&mut self, now: Instant, client: usize, completion: Completion) -> Result<(), Failure> {
         let tenant = self.setup.clients[client].tenant;
         self.meter.completed(now, tenant, &completion);
@@ -330,7 +332,7 @@ impl<'a, D: Machine> World<'a, D> {
         self.ask(now, client)
     }
 
-    /// Lets the client send what it has to send now.
+    /// Lets the client at `index` send all requests that are due now.
     fn ask(&mut self, now: Instant, index: usize) -> Result<(), Failure> {
         let client = &self.setup.clients[index];
         if now < client.from || now >= client.until {
@@ -377,7 +379,7 @@ impl<'a, D: Machine> World<'a, D> {
         }
     }
 
-    /// Takes out of the device what has completed.
+    /// Takes completed requests out of the device.
     fn reap(&mut self, now: Instant) -> Result<(), Failure> {
         while let Some(id) = self.device.poll(now) {
             let Some(Inside { request, ticket, passage }) = self.inside.remove(id) else {
@@ -413,7 +415,7 @@ impl<'a, D: Machine> World<'a, D> {
         Ok(())
     }
 
-    /// Hands over to the device what may go.
+    /// Submits to the device all requests that the pools admit now.
     fn dispatch(&mut self, now: Instant) {
         let mut next = Instant::FAR_FUTURE;
         for pool in &mut self.pools.all {
@@ -436,7 +438,7 @@ impl<'a, D: Machine> World<'a, D> {
         self.queue.set_alarm(POOL, next);
     }
 
-    /// Sets the alarm to what the device waits for.
+    /// Sets the device's alarm to its next event; an error if the device misbehaves.
     fn watch_device(&mut self, now: Instant) -> Result<(), Failure> {
         let next = self.device.next_event();
         let source_of = || Source::Device(self.device.name());

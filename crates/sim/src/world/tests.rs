@@ -91,16 +91,16 @@ fn what_crosses_threads_may() {
     crosses::<Run>();
 }
 
-/// A device with one of the faults that the loop guards against.
+/// A device with one of the faults that the loop detects.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Faulty {
-    /// Always has something to do now, and never does it.
+    /// Its next event is always now, but nothing ever completes.
     Restless,
-    /// Its next event lies in the past, as a time computed from NaN does: the cast takes it to 0.
+    /// Its next event lies in the past, as with a time computed from NaN, which the cast makes 0.
     Backward,
-    /// Forgets what it took.
+    /// It loses the requests that it took.
     Forgetful,
-    /// Completes what it never took.
+    /// It completes a request that it never took.
     Inventive,
 }
 
@@ -198,13 +198,13 @@ fn a_reservation_that_is_not_met_shows_as_a_deficit() {
     assert!((4 * 46..4 * 52).contains(&deficit.requests) && deficit.windows == 4, "{deficit:?}");
 }
 
-/// FNV-1a over `value` as text, with the name that a field had when the figure below was taken.
+/// FNV-1a hash of `value` as text; a field that was renamed later has its old name in the text.
 fn fingerprint(value: &impl std::fmt::Debug) -> u64 {
     let hash = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     format!("{value:?}").replace("in_flight_bytes", "inside_bytes").bytes().fold(0xcbf2_9ce4_8422_2325, hash)
 }
 
-/// What workers add must not show where there are none. The figure changes with the controllers.
+/// A run without workers is not changed by the code for workers. The fingerprint changes with the controllers.
 #[test]
 fn a_run_without_workers_is_what_it_was_to_the_last_bit() {
     let run = run_quietly(&setup(admission::Config::SlowFast(admission::SlowFastConfig::REPAIRED)), 7).unwrap();

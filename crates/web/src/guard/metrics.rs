@@ -21,8 +21,8 @@ use crate::openmetrics::{
 const PREFIX: &str = "evenkeel_guard";
 const READS: &str = "Mean of the last interval's reads.";
 
-/// Clients that a scrape has one by one: those with the most load. An agent may see a hundred thousand, and each
-/// would be series of its own; `guard status` shows all.
+/// Upper bound on the clients with series of their own in a scrape: those with the most load. An agent may see a hundred
+/// thousand; `guard status` shows all.
 const CLIENTS_SHOWN: usize = 500;
 
 /// The answer to a scrape.
@@ -47,7 +47,7 @@ const AGENT: Table<State> = Table {
     ],
 };
 
-/// Of pools with a latency target.
+/// Metrics of pools with a latency target.
 const POOL: Table<PoolState> = Table {
     labels: &["pool"],
     metrics: &[
@@ -98,7 +98,7 @@ const DEVICE: Table<DeviceState> = Table {
     ],
 };
 
-/// Of the clients with the most load.
+/// Metrics of the clients with the most load.
 const CLIENT: Table<ClientState> = Table {
     labels: &["pool", "client"],
     metrics: &[
@@ -124,7 +124,7 @@ const GROUP: Table<GroupState> = Table {
     })],
 };
 
-/// Of guaranteed throughputs, in bytes or requests as the label `unit` says.
+/// Metrics of guaranteed throughputs, in bytes or requests as the label `unit` says.
 const GUARANTEE: Table<DirectionState> = Table {
     labels: &["pool", "tenant", "group", "direction", "unit"],
     metrics: &[
@@ -202,7 +202,7 @@ const OSD: Table<OsdState> = Table {
     ],
 };
 
-/// The descriptions of all metrics, for the manual.
+/// The descriptions of all metrics of the agent, for the manual.
 pub(crate) fn described() -> Vec<Description> {
     [
         POOL.described(PREFIX),
@@ -240,12 +240,12 @@ impl Collector for Snapshot {
     }
 }
 
-/// A row for each pool, by its name.
+/// One row for each pool, labelled with its name.
 fn of<'a, T>(pools: impl Iterator<Item = (&'a PoolState, &'a T)>) -> Vec<Row<'a, T>> {
     pools.map(|(pool, at)| (vec![pool.name.as_str().into()], at)).collect()
 }
 
-/// A row for each of these, with one value more than what they belong to.
+/// One row for each of `all`, with the label values of `outer` and its own name behind them.
 fn rows<'a, T>(outer: &Values<'a>, all: &'a [T], name: fn(&T) -> &str) -> Vec<Row<'a, T>> {
     all.iter().map(|one| (outer.iter().cloned().chain([name(one).into()]).collect(), one)).collect()
 }

@@ -22,10 +22,10 @@ struct Wanted {
     count: Option<usize>,
 }
 
-/// The state of an agent at its last interval.
+/// Returns the state of an agent at its last interval.
 type StateOf = Box<dyn Fn() -> State + Send + Sync>;
 
-/// The newest decisions of an agent about one pool or all, as many as asked for.
+/// Returns the newest decisions of an agent about one pool or all pools, at most the given number.
 type RecordsOf = Box<dyn Fn(Option<&str>, usize) -> Vec<DecisionRecord> + Send + Sync>;
 
 /// The agent behind the API.
@@ -80,7 +80,7 @@ fn unknown(name: &str, state: &State) -> Option<Refusal> {
     })
 }
 
-/// 200 while measuring works.
+/// 200 while measuring works, 503 while a pool has lost its signal.
 fn health(state: &State) -> Response {
     let lost = state.packets().any(|(pool, _)| pool.reason == "signal_lost");
     if lost { (StatusCode::SERVICE_UNAVAILABLE, "signal lost\n").into_response() } else { "ok\n".into_response() }

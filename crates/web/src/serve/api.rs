@@ -24,7 +24,7 @@ use crate::serving::elsewhere;
 
 type Shared = State<Arc<Manager>>;
 
-/// The caller, of each connection.
+/// The caller, as an extension of each connection's requests.
 type By = Extension<Caller>;
 
 /// The requests that change nothing.
@@ -43,7 +43,7 @@ pub const READS: &[Request<Arc<Manager>>] = &[
     read("/healthz", "200 `ok`, or 503 while the server drains", |method| on(method, health)),
 ];
 
-/// The requests that change, and those that only the control socket answers.
+/// The requests that change something, and those that only the control socket answers.
 pub const CHANGES: &[Request<Arc<Manager>>] = &[
     read("/api/v1/config", "the configuration in force", |method| on(method, config)),
     Request {
@@ -97,7 +97,7 @@ pub const CHANGES: &[Request<Arc<Manager>>] = &[
     },
 ];
 
-/// The changes: one sentence each.
+/// The answer to a change: one sentence for each thing that changed.
 #[derive(Serialize)]
 struct Changed {
     changes: Vec<String>,
@@ -105,7 +105,7 @@ struct Changed {
 
 type Answer = Result<Json<Changed>, Refusal>;
 
-/// How much of the state is wanted.
+/// The parts of the state that are wanted.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Wanted {
@@ -217,7 +217,7 @@ async fn set_pool(
     change(move || manager.set_pool(&by, &name, patch, consent)).await
 }
 
-/// The body of a request; a refusal says what was expected.
+/// The JSON body of a request; refused with the expected form if it is another.
 struct Body<T>(T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
@@ -236,7 +236,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-/// Makes a change away from the thread that answers others: opening and closing volumes takes its time.
+/// Makes a change on another thread than the one that answers requests: opening and closing volumes takes time.
 async fn change(make: impl FnOnce() -> Result<Vec<String>, Refusal> + Send + 'static) -> Answer {
     let failed =
         |_| Refusal::new(500, "internal", "the change failed inside the server", "see the server's log, and report it");

@@ -1,16 +1,16 @@
-//! Changes by command in the log: one line each with who, what, from, to.
+//! Changes by command in the log: one line each with the caller, the thing changed, and old and new values.
 
 use serde::Serialize;
 use serde_json::Value;
 
 use crate::caller::Caller;
 
-/// Differences named in one line; a reload may bring more.
+/// Differences named in one line at most; a reload may bring more.
 const MAX_NAMED: usize = 20;
-/// Characters of a value in it: a list may be long.
+/// Characters of a value in the line at most: a list may be long.
 const MAX_VALUE: usize = 200;
 
-/// Logs that `by` has changed `what`, with every value that differs; nothing if none does.
+/// Logs that `by` has changed `what`, with every value that differs; logs nothing if none does.
 pub(super) fn log<T: Serialize>(by: &Caller, what: &str, before: &T, after: &T) {
     // What is in force has been read from text, and can be written as such.
     let (Ok(before), Ok(after)) = (serde_json::to_value(before), serde_json::to_value(after)) else { return };
@@ -19,7 +19,7 @@ pub(super) fn log<T: Serialize>(by: &Caller, what: &str, before: &T, after: &T) 
     }
 }
 
-/// "limit.iops from 100 to 200, weight from 1 to 3".
+/// The differences as a phrase, such as "limit.iops from 100 to 200, weight from 1 to 3".
 fn sentence(before: &Value, after: &Value) -> Option<String> {
     let mut differing = Vec::new();
     differences(String::new(), before, after, &mut differing);

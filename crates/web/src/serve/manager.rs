@@ -1,4 +1,4 @@
-//! The running server as its operators change it: one change at a time, checked before it takes effect.
+//! The running server as its operators change it: one change at a time, each checked before it takes effect.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -18,7 +18,7 @@ use super::source::{self, Source};
 use crate::caller::Caller;
 use crate::refusal::Refusal;
 
-/// The caller that asks for a change. A storm of one kind does not keep the other waiting.
+/// The kind of caller that asks for a change. A storm of one kind does not delay the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Asker {
     /// A signal.
@@ -33,17 +33,17 @@ impl From<&Caller> for Asker {
     }
 }
 
-/// A command's consent by name to something that is hardly ever meant.
+/// A command's express consent to something that is hardly ever meant.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Consent {
-    /// Values with which clients would seem to hang.
+    /// Consent to values with which clients would seem to hang.
     force: bool,
-    /// A tenant that there is not yet.
+    /// Consent to making a tenant that does not exist yet.
     create: bool,
 }
 
 impl Consent {
-    /// Takes `force` and `create` out of a request; neither is a key of what is changed.
+    /// Takes `force` and `create` out of a request; neither is a key of the settings that are changed.
     ///
     /// # Errors
     /// When one of them is not a truth value.
@@ -60,19 +60,19 @@ impl Consent {
     }
 }
 
-/// The running server with where its configuration comes from.
+/// The running server, together with the source of its configuration.
 pub struct Manager {
     server: Server,
     source: Source,
     pace: Paced<Asker>,
-    /// Held while a change is made, so that changes come one after the other.
+    /// Volumes that the configuration file defines. Held during a change, so that changes come one after the other.
     fixed_volumes: Mutex<BTreeSet<String>>,
     /// The cluster, if this host is in one.
     cluster: OnceLock<evenkeel_cluster::Handle>,
 }
 
 impl Manager {
-    /// Of a server, its configuration, and the names of the volumes that its file defines; `is_superseded`: as
+    /// A manager of a server, its configuration, and the names of the volumes that its file defines; `is_superseded`: as
     /// [`Recorded::is_superseded`](super::source::Recorded::is_superseded).
     pub fn new(server: Server, source: Source, fixed_volumes: BTreeSet<String>, is_superseded: bool) -> Self {
         if is_superseded {
@@ -95,7 +95,7 @@ impl Manager {
         self.server.clients()
     }
 
-    /// Joins a cluster, once, when the server starts.
+    /// Takes the membership in a cluster, once, when the server starts.
     pub fn join_cluster(&self, cluster: evenkeel_cluster::Handle) {
         let _ = self.cluster.set(cluster);
     }
@@ -115,7 +115,7 @@ impl Manager {
     /// Reads the configuration again; returns what changed.
     ///
     /// # Errors
-    /// When it cannot be used, or needs a restart; nothing has changed then.
+    /// When the configuration cannot be used, or needs a restart; nothing has changed then.
     pub fn reload(&self, by: &Caller) -> Result<Vec<String>, Refusal> {
         let mut change = self.begin_for(by.into());
         let loaded = self.source.load()?;
@@ -138,7 +138,7 @@ impl Manager {
         Ok(told(applied).into_iter().chain(answered).collect())
     }
 
-    /// Serves a new volume, now and after a restart; returns what was noticed about its file.
+    /// Serves a new volume, now and after a restart; returns notes about its file.
     pub(super) fn create_volume(&self, by: &Caller, name: &str, volume: Volume) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         let mut config = Config::clone(&self.config());
@@ -157,7 +157,7 @@ impl Manager {
         Ok(notes.into_iter().chain(warned(warnings)).collect())
     }
 
-    /// Makes a volume longer, now and after a restart; returns what was noticed about its file.
+    /// Makes a volume longer, now and after a restart; returns notes about its file.
     pub(super) fn grow_volume(&self, by: &Caller, name: &str, size: Bytes) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         let present = self.config();
@@ -191,7 +191,7 @@ impl Manager {
         Ok(notes.into_iter().chain(warned(warnings)).collect())
     }
 
-    /// Serves a volume no longer; its file stays. Tells what came of it.
+    /// Stops serving a volume; its file stays. Returns lines about the result, for the caller.
     pub(super) fn remove_volume(&self, by: &Caller, name: &str) -> Result<Vec<String>, Refusal> {
         let change = self.begin();
         self.refuse_fixed(&change.fixed_volumes, name, "remove it")?;
@@ -255,7 +255,7 @@ impl Manager {
         self.put(by, &format!("pool {name}"), config, consent, |config| config.pools.get(name))
     }
 
-    /// Puts a configuration into force that differs from the present one in `part`, called `what`.
+    /// Puts `config` into force, which differs from the present configuration in `part`, called `what`.
     fn put<T: Serialize + ?Sized>(
         &self,
         by: &Caller,
@@ -280,8 +280,8 @@ impl Manager {
         Ok(told(applied).into_iter().chain(warned(warnings)).collect())
     }
 
-    /// Refuses what could not be served now or after a restart: that reads the file, the command line and the record,
-    /// and knows nothing of the tenants and pools that were changed by command. Tells what is doubtful.
+    /// Refuses volumes that could not be served now, or after a restart: that reads the file, the command line and the record,
+    /// and knows nothing of the tenants and pools that were changed by command. Returns new warnings.
     fn check(&self, fixed_volumes: &BTreeSet<String>, next: &Config) -> Result<Vec<Problem>, Refusal> {
         let warnings = new_warnings(&self.config(), next)?;
         let recorded = next.volumes.iter().filter(|(name, _)| !fixed_volumes.contains(*name));
@@ -302,7 +302,7 @@ impl Manager {
         self.begin_for(Asker::Command)
     }
 
-    /// Waits until no other change is made, and a storm of changes leaves time for one.
+    /// Waits until no other change is under way and, in a storm of changes, until it is the asker's turn.
     fn begin_for(&self, asker: Asker) -> Change<'_> {
         self.pace.wait(asker);
         let fixed_volumes = self.fixed_volumes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -318,7 +318,7 @@ impl Manager {
         Err(Refusal::new(409, "defined_in_file", message, format!("{what} in {file}, then run `evenkeel reload`")))
     }
 
-    /// The change is in force whether or not it can be recorded; the answer says so.
+    /// Records the volumes. Where that fails, the change is in force nevertheless, and the answer says so.
     fn record(&self, fixed_volumes: &BTreeSet<String>) -> Result<(), Refusal> {
         source::record(&self.config(), fixed_volumes).map_err(|error| {
             let message = format!("the change is in force, but the next reload or restart will forget it: {error:#}");
@@ -332,7 +332,7 @@ impl Manager {
     }
 }
 
-/// A change under way: the volumes that the file defines, which no other change touches meanwhile.
+/// A change under way. It holds the volumes that the file defines, so that no other change begins before it ends.
 struct Change<'a> {
     fixed_volumes: MutexGuard<'a, BTreeSet<String>>,
     pace: &'a Paced<Asker>,
@@ -346,7 +346,7 @@ impl Drop for Change<'_> {
     }
 }
 
-/// Takes volumes from the record that the configuration file defines now; a warning for the caller if that fails.
+/// Takes volumes out of the record that the configuration file now defines; returns a warning if that fails.
 fn forget_superseded(config: &Config, fixed_volumes: &BTreeSet<String>) -> Option<String> {
     let error = source::record(config, fixed_volumes).err()?;
     let why = format!("a volume that later leaves the configuration file will come back from volumes.toml: {error:#}");
@@ -354,21 +354,21 @@ fn forget_superseded(config: &Config, fixed_volumes: &BTreeSet<String>) -> Optio
     Some(format!("warning: {why}"))
 }
 
-/// A volume that comes or goes, for the log.
+/// The log's value of a volume that is served from now on, or no longer.
 fn served(volume: &Volume, served: bool) -> Value {
     let mut value = json!(volume);
     value["served"] = Value::from(served);
     value
 }
 
-/// There is nothing of this name, and what may have been meant.
+/// The refusal that no `what` has this name, with the name that may have been meant.
 fn unknown<'a>(what: &'static str, name: &str, known: impl Iterator<Item = &'a String>) -> Refusal {
     let known: Vec<&str> = known.map(String::as_str).collect();
     let cure = "`evenkeel state` lists pools, tenants and volumes";
     Refusal::new(404, "not_found", evenkeel_policy::unknown(what, name, &known), cure)
 }
 
-/// The doubts about a configuration that are new.
+/// The warnings about a configuration that its predecessor did not have.
 fn new_warnings(before: &Config, after: &Config) -> Result<Vec<Problem>, Errors> {
     let known = before.validate("request").unwrap_or_default();
     Ok(after.validate("request")?.into_iter().filter(|warning| !known.contains(warning)).collect())
@@ -378,7 +378,7 @@ fn in_answer(warning: &Problem) -> String {
     format!("warning: {}: {}", warning.key, warning.message)
 }
 
-/// The doubts about a change, for its caller and for the log.
+/// Logs the warnings after a change, and returns them for its caller.
 fn warned(warnings: Vec<Problem>) -> impl Iterator<Item = String> {
     warnings.into_iter().map(|warning| {
         tracing::warn!("after a change: {}: {}", warning.key, warning.message);
@@ -386,7 +386,7 @@ fn warned(warnings: Vec<Problem>) -> impl Iterator<Item = String> {
     })
 }
 
-/// The result of a change, for its caller. It is in force even where there are warnings.
+/// The result of a change as lines for its caller. The change is in force even where there are warnings.
 fn told(applied: Applied) -> Vec<String> {
     let warnings = applied.warnings.iter().map(|warning| {
         tracing::error!("after a change: {warning}");
@@ -395,9 +395,9 @@ fn told(applied: Applied) -> Vec<String> {
     applied.changes.into_iter().chain(applied.notes).chain(warnings).collect()
 }
 
-/// `current` with the members of `patch` in place of its own (JSON merge patch, RFC 7396).
+/// `current` with the members of `patch` in place of its own members of the same names (JSON merge patch, RFC 7396).
 ///
-/// An object that says what it is (`kind`, `preset`) replaces what was there: its members would not fit another kind.
+/// An object in `patch` that names its kind (`kind`, `preset`) replaces the present one: old members would not fit a new kind.
 fn merged<T: Serialize + DeserializeOwned>(current: &T, patch: Value) -> Result<T, Refusal> {
     let cure = "see `evenkeel config schema` for the keys and their values";
     if !patch.is_object() {

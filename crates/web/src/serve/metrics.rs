@@ -24,7 +24,7 @@ use crate::openmetrics::{
 
 const PREFIX: &str = "evenkeel";
 
-/// `/metrics`.
+/// Answers `/metrics`.
 pub(super) async fn metrics(extract::State(manager): extract::State<Arc<Manager>>, asked: HeaderMap) -> Response {
     answer(&asked, PREFIX, Snapshot(manager.state()))
 }
@@ -81,7 +81,7 @@ const POOL: Table<PoolState> = Table {
     ],
 };
 
-/// Of pools with a latency target.
+/// Metrics of pools with a latency target.
 const TARGET: Table<LatencyTargetState> = Table {
     labels: &["pool"],
     metrics: &[
@@ -105,7 +105,7 @@ const TARGET: Table<LatencyTargetState> = Table {
     ],
 };
 
-/// Of pools whose slots are shared out.
+/// Metrics of pools whose slots are shared out.
 const POOL_SLOTS: Table<SlotsState> = Table {
     labels: &["pool"],
     metrics: &[
@@ -134,7 +134,7 @@ const TENANT: Table<TenantState> = Table {
     ],
 };
 
-/// Of tenants on pools whose slots are shared out.
+/// Metrics of tenants on pools whose slots are shared out.
 const TENANT_SLOTS: Table<TenantSlotsState> = Table {
     labels: &["pool", "tenant"],
     metrics: &[
@@ -150,7 +150,7 @@ const TENANT_SLOTS: Table<TenantSlotsState> = Table {
     ],
 };
 
-/// Of guaranteed throughputs, in bytes or requests as the label `unit` says.
+/// Metrics of guaranteed throughputs, in bytes or requests as the label `unit` says.
 const GUARANTEE: Table<GuaranteeState> = Table {
     labels: &["pool", "tenant", "of", "unit"],
     metrics: &[
@@ -166,7 +166,7 @@ const GUARANTEE: Table<GuaranteeState> = Table {
 
 type Count = fn(&TenantState) -> u64;
 
-/// Counts of a tenant, by the value of their last label.
+/// Counts of a tenant, distinguished by the value of their last label.
 struct Counts {
     family: Family,
     values: &'static [(&'static str, Count)],
@@ -220,7 +220,7 @@ const VOLUME: Table<VolumeState> = Table {
     ],
 };
 
-/// Of volumes on another server.
+/// Metrics of volumes on another server.
 const REMOTE: Table<RemoteState> = Table {
     labels: &["volume", "pool"],
     metrics: &[
@@ -234,7 +234,7 @@ const REMOTE: Table<RemoteState> = Table {
     ],
 };
 
-/// The descriptions of all metrics, for the manual.
+/// The descriptions of all metrics of the server, for the manual.
 pub(crate) fn described() -> Vec<Description> {
     let counts: Vec<Description> = TENANT_COUNTS.iter().flat_map(|counts| counts.family.described(PREFIX)).collect();
     [
@@ -278,7 +278,7 @@ impl Collector for Snapshot {
     }
 }
 
-/// The rows of those that have this part, with the same labels.
+/// The rows of those records that have this part, with the same labels.
 fn part<'a, T, P>(rows: &[Row<'a, T>], part: impl Fn(&'a T) -> Option<&'a P>) -> Vec<Row<'a, P>> {
     rows.iter().filter_map(|(labels, record)| Some((labels.clone(), part(record)?))).collect()
 }

@@ -1,4 +1,4 @@
-//! The server's interface: its state and metrics for all clients, changes on the control socket.
+//! The server's interface: its state and metrics for all clients, and changes on the control socket.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub use source::{Loaded, Recorded, Source, own_files, record_of};
 use crate::request::router;
 use crate::{dashboard, rules};
 
-/// The router of TCP; [`rules::read_only`] is for the caller to add.
+/// The router of the status address; the caller is to add [`rules::read_only`].
 pub(crate) fn status_router(manager: Arc<Manager>) -> Router {
     dashboard::router().merge(router(READS)).with_state(manager)
 }

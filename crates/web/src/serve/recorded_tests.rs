@@ -29,7 +29,7 @@ impl Folder {
         fs::read_to_string(self.path("volumes.toml")).expect("the record")
     }
 
-    /// A server with this configuration file.
+    /// A server that runs with this text as its configuration file.
     fn start(&self, file: &str, faults: &Faults) -> Manager {
         fs::write(self.path("e.toml"), file).expect("written");
         let data_dir = self.0.clone();

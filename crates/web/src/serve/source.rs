@@ -1,4 +1,4 @@
-//! Where the configuration comes from: a file, the volumes recorded by commands, and the command line.
+//! The sources of the configuration: a file, the volumes recorded by commands, and the command line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,7 +11,7 @@ use evenkeel_policy::check::{Errors, Problem, check_file};
 use evenkeel_policy::config::Volume;
 use serde::{Deserialize, Serialize};
 
-/// Volumes that were created by command, in `data_dir`.
+/// Name of the record of volumes that were created by command, in `data_dir`.
 const RECORD: &str = "volumes.toml";
 const RECORD_HEADER: &str = "\
 # Volumes that were created, grown or left by `evenkeel volume`. Written by the server;
@@ -19,60 +19,60 @@ const RECORD_HEADER: &str = "\
 
 ";
 
-/// The files that the program keeps beside a configuration.
+/// The files that the program keeps: the configuration and the record of volumes with its next version.
 pub fn own_files(config: Option<&Path>, data_dir: &Path) -> Vec<PathBuf> {
     let record = record_of(data_dir);
     let next = record.with_extension("toml.new");
     config.map(Path::to_owned).into_iter().chain([record, next]).collect()
 }
 
-/// The record of volumes that were created by command.
+/// Path of the record of volumes that were created by command.
 pub fn record_of(data_dir: &Path) -> PathBuf {
     data_dir.join(RECORD)
 }
 
-/// Where the configuration comes from; reading it again is a reload.
+/// The sources of the configuration; reading them again is a reload.
 pub struct Source {
-    /// Its file, if there is one.
+    /// The configuration file, if there is one.
     pub file: Option<PathBuf>,
-    /// The settings of the command line: they go before the file.
+    /// Applies the settings of the command line, which have priority over the file.
     pub flags: Box<dyn Fn(&mut Config) + Send + Sync>,
 }
 
 /// A configuration that was read, complete and checked.
 pub struct Loaded {
-    /// All of it.
+    /// The whole configuration.
     pub config: Config,
-    /// Doubts about it.
+    /// Warnings about the configuration.
     pub warnings: Vec<Problem>,
-    /// Volumes that the file names: commands do not change those, or the next reload would undo it.
+    /// Volumes that the file names: commands do not change them, as the next reload would undo it.
     pub fixed_volumes: BTreeSet<String>,
     /// Volumes that were created by command.
     pub recorded: Recorded,
 }
 
-/// Volumes on record: what is wrong with one is wrong there, and not in the file of the configuration.
+/// Volumes that came from the record: faults in them are reported for the record, not for the configuration file.
 #[derive(Default)]
 pub struct Recorded {
     record: PathBuf,
     names: BTreeSet<String>,
-    /// Others are in the file, too: once they leave it, the record would bring them back as they were.
+    /// True if the file has some volumes of the record, too: once they leave the file, the record would bring them back.
     pub is_superseded: bool,
 }
 
 impl Recorded {
-    /// Adds the volumes on record in the data folder to a configuration, as a server does that starts. `has_volumes`: those
-    /// of the configuration are of a file, and stay.
+    /// Adds the volumes on record in the data folder to a configuration, as a starting server does. `has_volumes`: the
+    /// volumes of the configuration come from a file, and stay.
     ///
     /// # Errors
-    /// That the record is there and cannot be used.
+    /// When the record exists and cannot be used.
     pub fn add_to(config: &mut Config, has_volumes: bool) -> Result<Self, Errors> {
         let record = record_of(&config.server.data_dir);
         let Some(volumes) = read_record(&record)? else { return Ok(Self::default()) };
         Ok(Self::add(record, volumes, config, has_volumes))
     }
 
-    /// Adds volumes on record to a configuration, which has some of a file or else the default one.
+    /// Adds volumes on record to a configuration. `has_volumes`: its own volumes come from a file and stay; else they go.
     fn add(record: PathBuf, volumes: BTreeMap<String, Volume>, config: &mut Config, has_volumes: bool) -> Self {
         if !has_volumes {
             config.volumes.clear();
@@ -85,12 +85,12 @@ impl Recorded {
         Self { record, is_superseded: names.len() < all, names }
     }
 
-    /// The record, if it has the volume.
+    /// Path of the record, if it has the volume.
     pub fn record_of(&self, volume: &str) -> Option<&Path> {
         self.names.contains(volume).then_some(&self.record)
     }
 
-    /// Names the record as the origin of what there is to say about its volumes.
+    /// Sets the record as the origin of the problems that are about its volumes.
     pub fn place(&self, mut problems: Vec<Problem>) -> Vec<Problem> {
         let is_about = |key: &str, name: &str| {
             let rest = key.strip_prefix("volumes.");
@@ -107,18 +107,18 @@ impl Recorded {
 }
 
 impl Source {
-    /// Reads everything.
+    /// Reads all sources.
     ///
     /// # Errors
-    /// All that is wrong, each with file, line, key and cure.
+    /// All problems, each with file, line, key and cure.
     pub fn load(&self) -> Result<Loaded, Errors> {
         self.read(None)
     }
 
-    /// The same with `recorded` in place of the volumes on record.
+    /// As [`Self::load`], with `recorded` in place of the volumes on record.
     ///
     /// # Errors
-    /// All that would be wrong, each with file, line, key and cure.
+    /// All problems that there would be, each with file, line, key and cure.
     pub(super) fn load_with(&self, recorded: BTreeMap<String, Volume>) -> Result<Loaded, Errors> {
         self.read(Some(recorded))
     }
@@ -169,7 +169,7 @@ impl Source {
     }
 }
 
-/// The recorded volumes; `None` without a record. What they refer to is checked with the whole configuration.
+/// The recorded volumes; `None` without a record. References in them are checked later, with the whole configuration.
 fn read_record(path: &Path) -> Result<Option<BTreeMap<String, Volume>>, Errors> {
     #[derive(Deserialize)]
     struct Record {

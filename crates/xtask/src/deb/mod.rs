@@ -1,6 +1,6 @@
-//! `cargo xtask deb`: a package for Debian and its relatives.
+//! `cargo xtask deb`: makes a package for Debian and its relatives.
 //!
-//! Packed by dpkg-deb, whose archives hold no time but the given one, are sorted, and belong to root.
+//! Packed by dpkg-deb: in its archives all files have one given time, are sorted, and belong to root.
 
 mod stage;
 #[cfg(test)]
@@ -15,7 +15,7 @@ use evenkeel_labs::base::build::{self, Profile};
 use evenkeel_labs::base::process;
 use evenkeel_labs::base::scratch::Scratch;
 
-/// A release build of everything on two busy slow cores stays well below.
+/// Longest time for a release build of all crates; two busy slow cores need far less.
 const BUILD_LIMIT: Duration = Duration::from_secs(60 * 60);
 
 /// Arguments of `cargo xtask deb`.
@@ -48,12 +48,12 @@ enum Target {
 }
 
 impl Target {
-    /// That of this program.
+    /// The target of the machine that this program was built for.
     fn own() -> Self {
         if cfg!(target_arch = "aarch64") { Self::Arm64 } else { Self::Amd64 }
     }
 
-    /// As Debian calls it.
+    /// Debian's name of the architecture.
     fn debian(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
@@ -61,7 +61,7 @@ impl Target {
         }
     }
 
-    /// As Rust calls it.
+    /// Rust's target triple.
     fn triple(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64-unknown-linux-gnu",
@@ -69,7 +69,7 @@ impl Target {
         }
     }
 
-    /// C compiler and linker, where it is not the machine's own.
+    /// C compiler and linker for this target; `None` for the machine's own target.
     fn compiler(self) -> Option<&'static str> {
         match self {
             own if own == Self::own() => None,
@@ -79,33 +79,34 @@ impl Target {
     }
 }
 
-/// How dpkg-deb packs the content.
+/// Compression of the package's content by dpkg-deb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Compression {
-    /// Smallest, and understood by every dpkg in use.
+    /// The smallest one; every dpkg in use can unpack it.
     Xz,
-    /// For machines that are slow to unpack.
+    /// No compression, for machines that are slow to unpack.
     None,
 }
 
-/// The content of a package.
+/// The parts from which a package is made.
 #[derive(Debug)]
 struct Package<'a> {
-    /// The program.
+    /// Path of the program to pack.
     binary: &'a Path,
-    /// A program of this machine that writes the manual pages; `binary` itself unless that one is for another machine.
+    /// Path of an evenkeel that runs on this machine and writes the manual pages: `binary` itself, unless it is for
+    /// another target.
     pages: &'a Path,
-    /// Root of the sources.
+    /// Root folder of the sources, from which docs, units and scripts are taken.
     sources: &'a Path,
-    /// Architecture.
+    /// Architecture of the package.
     target: Target,
-    /// Debian's form of the version.
+    /// Version in Debian's form, see [`debian_version`].
     version: String,
-    /// How it is packed.
+    /// Compression of the content.
     compression: Compression,
 }
 
-/// `cargo xtask deb`.
+/// Runs `cargo xtask deb`; the result is false if `--check-reproducible` finds a difference.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let sources = build::workspace();
     let output = sources.join(&args.output);
@@ -127,7 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     compare(args.target, &made, package)
 }
 
-/// The package of the lab: `binary` with the manual pages that `pages` writes.
+/// Makes the package that a lab installs: uncompressed, with `binary` and the manual pages that the program `pages` writes.
 pub(crate) fn uncompressed(binary: &Path, pages: &Path, version: &str, output: &Path) -> Result<PathBuf> {
     let (sources, version, compression) = (build::workspace(), version.to_owned(), Compression::None);
     pack(&Package { binary, pages, sources: &sources, target: Target::own(), version, compression }, output)
@@ -151,9 +152,9 @@ fn pack(package: &Package, output: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// A release of `sources` that names no path of this machine; the result is the program.
+/// Builds a release of `sources` into the folder `into`; returns the program, which contains no path of this machine.
 ///
-/// With a target given, flags are not those of build scripts, and what it leaves is apart from `cargo build --release`.
+/// Because of `--target`, flags do not apply to build scripts, and results are apart from those of `cargo build --release`.
 fn release(target: Target, sources: &Path, into: &Path) -> Result<PathBuf> {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo"))).context("cargo has no home folder")?;
@@ -195,7 +196,7 @@ fn release(target: Target, sources: &Path, into: &Path) -> Result<PathBuf> {
     Ok(into.join(triple).join("release/evenkeel"))
 }
 
-/// Builds a copy of the sources in a folder of another name and compares its package with `first`.
+/// Builds a copy of the sources in a folder with another name; true if its package equals the file `first`.
 fn compare(target: Target, first: &Path, package: impl Fn(&Path, &Path, &Path) -> Result<PathBuf>) -> Result<bool> {
     let scratch = Scratch::new("reproduce")?;
     let sources = scratch.path().join("sources-elsewhere");
@@ -210,7 +211,7 @@ fn compare(target: Target, first: &Path, package: impl Fn(&Path, &Path, &Path) -
     Ok(same)
 }
 
-/// Every file that git knows of.
+/// Copies every file that git tracks.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let list = process::output(Command::new("git").args(["ls-files", "-z"]).current_dir(from))?;
     for name in list.split('\0').filter(|name| !name.is_empty()) {
@@ -221,12 +222,12 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Debian sorts what follows `~` before the version itself, as Cargo does what follows `-`.
+/// Debian's form of a version of Cargo: a pre-release follows `~` in place of `-`, so that it sorts before the release.
 fn debian_version(cargo: &str) -> String {
     cargo.replacen('-', "~", 1)
 }
 
-/// The time that everything in a package bears: SOURCE_DATE_EPOCH, else that of the newest entry of the changelog. In seconds.
+/// Time of a package's files, in seconds since 1970: SOURCE_DATE_EPOCH if set, else the date of the changelog's newest entry.
 fn date(sources: &Path) -> Result<u64> {
     if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
         return text.parse().with_context(|| format!("SOURCE_DATE_EPOCH is {text:?}, not seconds since 1970"));
@@ -237,7 +238,7 @@ fn date(sources: &Path) -> Result<u64> {
     seconds.trim().parse().with_context(|| format!("date says {seconds:?}"))
 }
 
-/// The date of the newest entry.
+/// The date of the newest entry of a Debian changelog.
 fn stamp(changelog: &str) -> Option<&str> {
     let line = changelog.lines().find(|line| line.starts_with(" -- "))?;
     Some(line.rsplit_once(">  ")?.1)

@@ -1,4 +1,4 @@
-//! The content of a package, laid out as it will be installed, and which packages it needs.
+//! The content of a package, laid out as it will be installed, and the packages that it needs.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,7 +14,7 @@ use super::Package;
 pub(super) const CHANGELOG: &str = "packaging/deb/changelog";
 const CONTROL: &str = "packaging/deb/control";
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
-/// Folders of the sources, and where their files go.
+/// Folders of the sources, each with the folder below `/` in which its files are installed.
 const FOLDERS: [(&str, &str); 6] = [
     ("packaging/etc", "etc/evenkeel"),
     ("packaging/systemd", "usr/lib/systemd/system"),
@@ -23,15 +23,15 @@ const FOLDERS: [(&str, &str); 6] = [
     ("docs", "usr/share/doc/evenkeel"),
     ("scenarios", "usr/share/doc/evenkeel/examples/scenarios"),
 ];
-/// Files of the sources, and where they go.
+/// Files of the sources, each with its installed path below `/`.
 const FILES: [(&str, &str); 3] = [
     ("packaging/deb/copyright", "usr/share/doc/evenkeel/copyright"),
     ("packaging/prometheus/alerts.yml", "usr/share/doc/evenkeel/prometheus/alerts.yml"),
     ("README.md", "usr/share/doc/evenkeel/README.md"),
 ];
-/// Where the manual pages go, each in the folder of its section.
+/// Folder of the manual pages, which are in a subfolder for each section.
 const PAGES: &str = "usr/share/man";
-/// The texts that the program prints, and where they go.
+/// Arguments with which the program prints a text, each with the installed path of the text.
 const PRINTED: [(&[&str], &str); 5] = [
     (&["config", "example"], "usr/share/doc/evenkeel/examples/evenkeel.toml"),
     (&["guard", "config", "example"], "usr/share/doc/evenkeel/examples/guard.toml"),
@@ -40,7 +40,7 @@ const PRINTED: [(&[&str], &str); 5] = [
     (&["completions", "fish"], "usr/share/fish/vendor_completions.d/evenkeel.fish"),
 ];
 
-/// Lays everything out below `root`, the control files included.
+/// Writes the package's whole content below `root`, including dpkg's control files.
 pub(super) fn fill(package: &Package, root: &Path) -> Result<()> {
     put(root, "usr/bin/evenkeel", &fs::read(package.binary).context("cannot read the program")?, 0o755)?;
     for (from, to) in FOLDERS {
@@ -73,7 +73,7 @@ fn pages(package: &Package, root: &Path) -> Result<()> {
     Ok(fs::remove_dir_all(plain)?)
 }
 
-/// The files that dpkg itself reads.
+/// Writes the control files that dpkg itself reads: control, md5sums, conffiles and scripts.
 fn control(package: &Package, root: &Path) -> Result<()> {
     let installed = tree(root)?;
     let (mut sums, mut conffiles, mut bytes) = (String::new(), String::new(), 0);
@@ -106,14 +106,15 @@ fn control(package: &Package, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The field `Depends`.
+/// Value of the control field `Depends` for this program.
 fn depends(binary: &Path) -> Result<String> {
     let text =
         process::output(process::program("readelf").args(["--wide", "--dynamic", "--version-info"]).arg(binary))?;
     from_readelf(&text).with_context(|| format!("cannot list the libraries of {}", binary.display()))
 }
 
-/// The packages of the libraries that `readelf` lists; of the C library the newest version of which something is used.
+/// The packages, with versions, of the libraries in the output of `readelf`. The C library's version is the newest of
+/// the symbols that are used.
 pub(super) fn from_readelf(text: &str) -> Result<String> {
     let quoted = |line: &str| Some(line.split_once('[')?.1.split_once(']')?.0.to_owned());
     let mut packages = Vec::new();
@@ -134,14 +135,14 @@ pub(super) fn from_readelf(text: &str) -> Result<String> {
     Ok(packages.join(", "))
 }
 
-/// The version that a text begins with, without its third number.
+/// Major and minor number of the version with which a text begins.
 fn version(text: &str) -> Option<(u32, u32)> {
     let text = text.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
     let mut numbers = text.split('.').map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// The files of a folder, by name.
+/// The files directly in a folder, sorted by path.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
@@ -150,7 +151,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Everything below `folder`, by name.
+/// The files below `folder` at any depth, sorted by path.
 fn tree(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut all = files(folder)?;
     for entry in fs::read_dir(folder)? {
@@ -167,7 +168,7 @@ fn copy(root: &Path, from: &Path, to: &str) -> Result<()> {
     put(root, to, &fs::read(from).with_context(|| format!("cannot read {}", from.display()))?, 0o644)
 }
 
-/// With gzip, which then tells neither name nor time.
+/// Writes `content` to the path `to` below `root`, compressed with gzip, which then stores neither name nor time.
 fn compressed(root: &Path, to: &str, content: &[u8]) -> Result<()> {
     let plain = to.strip_suffix(".gz").context("a name that ends with .gz")?;
     put(root, plain, content, 0o644)?;

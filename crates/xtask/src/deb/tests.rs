@@ -38,7 +38,7 @@ fn the_changelog_is_about_this_version() {
     assert!(date(&build::workspace()).unwrap() > 1_700_000_000);
 }
 
-/// A program that stands for evenkeel where only its answers are wanted: a script cannot be asked for its libraries.
+/// Makes a script in place of evenkeel that prints texts and manual pages; it has no libraries, so it cannot be `binary`.
 fn stand_in(folder: &Path) -> PathBuf {
     let script = folder.join("pages");
     std::fs::write(

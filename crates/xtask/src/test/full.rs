@@ -11,13 +11,13 @@ use super::job::Outcome;
 
 const FILE: &str = "docs/results/full.md";
 
-/// One job of it.
+/// A row of the results file: one job.
 #[derive(Debug)]
 pub(super) struct Row {
     name: String,
     passed: u64,
     failed: Vec<String>,
-    /// Names and reasons.
+    /// Reasons of the skipped checks, by name.
     skipped: BTreeMap<String, String>,
     seconds: f64,
     figures: Vec<String>,
@@ -36,7 +36,7 @@ impl Row {
     }
 }
 
-/// Writes the file, with the date and the commit.
+/// Writes the results file, with today's date and the commit.
 pub(super) fn write(rows: &[Row]) -> Result<()> {
     let said = |program: &str, words: &[&str]| {
         let mut command = Command::new(program);

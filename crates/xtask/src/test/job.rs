@@ -1,5 +1,5 @@
-//! The jobs that `cargo xtask test` runs side by side: programs, each with the processors that it takes and what to
-//! make of its output.
+//! The jobs that `cargo xtask test` runs side by side: programs, each with the processors that it needs and the way in
+//! which its results are counted.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,37 +14,38 @@ use evenkeel_labs::base::tally::{Harness, Lines, Tally};
 
 use super::Step;
 
-/// Far above what a job takes on two slow cores; a job that hangs ends there.
+/// Longest time of a job, far above its time on two slow cores; a job that hangs is ended then.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
-/// Lines shown of the output of a failed job; all of it is in its log file.
+/// Lines of a failed job's output that are shown; its log file has all of them.
 const SHOWN_LINES: usize = 200;
-/// Quarters of a processor that are taken twice, because jobs that mostly wait leave what they are given to others.
+/// Quarters of a processor that are given to jobs in excess of the machine's processors, as jobs that mostly wait leave
+/// theirs idle.
 const SHARED_QUARTERS: u32 = 2;
 
 /// How the results of a job are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reads {
-    /// One check: the exit status.
+    /// The job is one check, judged by its exit status.
     Status,
-    /// The summary lines of test programs.
+    /// Checks are counted from the summary lines of test programs.
     Harness,
-    /// The lines of a lab, one for each check.
+    /// Checks are counted from a lab's output, one line for each.
     Lab,
 }
 
-/// A program to run.
+/// A program to run, and the resources that it takes.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) step: Step,
-    /// Names its log and its failure.
+    /// Name of the job's log file, and of its failure in the report.
     pub(super) name: String,
     pub(super) command: Command,
     pub(super) reads: Reads,
-    /// Processors that it takes, in quarters; a lab mostly waits, or emulates one or two processors.
+    /// Quarters of a processor that the job takes; a lab mostly waits, or emulates one or two processors.
     pub(super) quarters: u32,
-    /// Jobs of cargo wait for each other's lock.
+    /// True if the job takes cargo's lock; only one such job runs at a time.
     pub(super) cargo: bool,
-    /// The longest time.
+    /// Longest time of the job, after which it is ended and fails.
     pub(super) limit: Duration,
 }
 
@@ -55,9 +56,9 @@ pub(super) struct Outcome {
     pub(super) name: String,
     pub(super) tally: Tally,
     pub(super) wall: Duration,
-    /// User and system time of all its processes that have ended.
+    /// User and system time of all processes of the job that have ended.
     pub(super) processor: Duration,
-    /// The figures of a lab, a line each.
+    /// Figures that a lab printed, each a line of text.
     pub(super) figures: Vec<String>,
 }
 
@@ -83,18 +84,18 @@ impl Job {
         Self { command, quarters: 0, ..self }
     }
 
-    /// The outcome of a job that cannot run.
+    /// Outcome of a job that cannot run, for this reason.
     pub(super) fn skipped(self, reason: String) -> Outcome {
         let (tally, figures) = (Tally::one_skipped(&self.name, reason), Vec::new());
         Outcome { step: self.step, name: self.name, tally, wall: Duration::ZERO, processor: Duration::ZERO, figures }
     }
 
-    /// Runs it to its end, with its output in `LOGS/NAME.log`, shown when it fails.
+    /// Runs the job to its end. Its output goes to `LOGS/NAME.log`; the last lines are shown if it fails.
     pub(super) fn run(self, logs: &Path) -> Outcome {
         self.run_and(logs, |_| false)
     }
 
-    /// The same, but for those lines of its output that `takes` takes.
+    /// As [`Job::run`]; lines of output for which `takes` returns true are neither counted nor logged.
     pub(super) fn run_and(mut self, logs: &Path, mut takes: impl FnMut(&str) -> bool) -> Outcome {
         let begun = Instant::now();
         let (mut processor, mut figures) = (Duration::ZERO, Vec::new());
@@ -150,7 +151,7 @@ impl Job {
     }
 }
 
-/// The output of a job, on disk as a whole, on the screen only when the job failed.
+/// Output of a job: the whole in a log file, the last lines on the screen only if the job failed.
 #[derive(Debug)]
 struct Output {
     path: PathBuf,
@@ -179,7 +180,7 @@ impl Output {
     }
 }
 
-/// Jobs that wait, and what those take that run.
+/// Jobs that wait, and the resources that running jobs have left: `free` quarters of a processor, and cargo's lock.
 #[derive(Debug)]
 struct Queue {
     waiting: Vec<Job>,
@@ -188,7 +189,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// The first job that fits.
+    /// Takes the first waiting job that fits into the free resources; `all` is the total, in quarters of a processor.
     fn take(&mut self, all: u32) -> Option<Job> {
         let fits = |job: &Job| job.quarters.min(all) <= self.free && !(job.cargo && self.cargo);
         let job = self.waiting.remove(self.waiting.iter().position(fits)?);
@@ -198,7 +199,7 @@ impl Queue {
     }
 }
 
-/// The part of the queue that a running job has taken; given back however the job ends.
+/// Resources that a running job has taken; returned to the queue when the value is dropped, even by a panic.
 struct Taken<'a> {
     queue: &'a Mutex<Queue>,
     changed: &'a Condvar,
@@ -216,7 +217,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Runs the jobs side by side on so many processors, those first that come first; calls `ended` with each outcome.
+/// Runs the jobs side by side on this number of processors, earlier ones first; calls `ended` with each outcome.
 pub(super) fn run(jobs: Vec<Job>, processors: usize, logs: &Path, ended: impl Fn(Outcome) + Sync) {
     let all = 4 * processors as u32 + SHARED_QUARTERS;
     // A job that waits for the lock of cargo keeps no other waiting, so there may be more threads than processors.
@@ -303,7 +304,7 @@ mod tests {
         assert!(ran.is_err() && ended.into_inner() == 6);
     }
 
-    /// Runs itself as a job.
+    /// Runs this test program as a job in which only this test runs, and skips.
     #[test]
     fn a_test_that_cannot_run_is_skipped_by_its_name_and_its_files_are_removed() {
         let (own, folder) =

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that must hold, in one command, counted.
+//! `cargo xtask test`: runs every check of the project in one command, and counts them.
 
 mod full;
 mod job;
@@ -78,15 +78,15 @@ impl Step {
         matches!(self, Self::Fmt | Self::Clippy | Self::Build | Self::Tests | Self::Doc)
     }
 
-    /// The lab of this name.
+    /// The lab that this step runs, if it is a lab.
     fn lab(self) -> Option<lab::Name> {
         lab::Name::from_str(&self.name(), false).ok()
     }
 }
 
-/// Labs and the soak, with the quarters of a processor that each takes beside others, in the order in which they begin: those
-/// that take longest first, so that no processor waits at the end. A lab that judges latencies takes a whole processor, though
-/// it mostly waits: beside emulated processors that never rest it is late by hundreds of milliseconds.
+/// The labs and the soak, each with the quarters of a processor that it takes, in the order in which they begin. The
+/// longest ones are first, so that no processor idles at the end. A lab that judges latencies takes a whole processor
+/// although it mostly waits: beside busy emulated processors its requests are late by hundreds of milliseconds.
 const LABS: [(Step, u32); 15] = [
     // Two machines, each of one processor.
     (Step::Iscsi, 8),
@@ -107,11 +107,11 @@ const LABS: [(Step, u32); 15] = [
     (Step::NbdClient, 4),
 ];
 
-/// Far above what compilers and linters take of what others leave.
+/// Longest time of a job of cargo, far above its time at the lowest priority.
 const CARGO_LIMIT: Duration = Duration::from_secs(60 * 60);
-/// Far above what a lab takes with `--full`: its guests are given up to two hours.
+/// Longest time of a job with `--full`; the labs' virtual machines are given up to two hours.
 const FULL_LIMIT: Duration = Duration::from_secs(6 * 3600);
-/// The test program that takes longest, by a factor of ten, and mostly waits for its clients.
+/// The test program that takes longest, by a factor of ten; it mostly waits for its clients.
 const LONGEST_TEST: &str = "evenkeel-clients";
 
 /// Arguments of `cargo xtask test`.
@@ -141,7 +141,7 @@ impl Args {
         LABS.into_iter().filter(|(step, _)| self.wants(*step))
     }
 
-    /// Programs that the wanted steps run.
+    /// Names of the programs that the wanted steps run.
     fn programs(&self) -> Vec<&'static str> {
         let tests = if self.wants(Step::Tests) { &packages::TESTS[..] } else { &[] };
         let labs = self.labs().filter_map(|(step, _)| step.lab()).flat_map(lab::programs);
@@ -149,15 +149,15 @@ impl Args {
     }
 }
 
-/// The results of the steps so far.
+/// Results of the jobs so far.
 #[derive(Debug, Default)]
 struct Totals {
     tally: Tally,
-    /// Of each step: whether it failed is in the tally.
+    /// Time of each step; the tally has its failures.
     steps: BTreeMap<Step, Spent>,
 }
 
-/// The time of a step: that of its jobs added up, and that of processors.
+/// Time of a step: the sum of its jobs' durations, and of their processor time.
 #[derive(Debug, Default, Clone, Copy)]
 struct Spent {
     wall: Duration,
@@ -169,13 +169,13 @@ impl Totals {
         self.tally.add(Tally::one_skipped(name, reason));
     }
 
-    /// Counts what failed without being a job.
+    /// Counts a failure of something that is no job, and prints the reason.
     fn fail(&mut self, name: &str, reason: &str) {
         println!("{name}: FAILED: {reason}");
         self.tally.add(Tally::one_failed(name));
     }
 
-    /// Counts a job and prints a line about it, unless it is one of many that went well.
+    /// Counts a job's outcome and prints a line about it; short test programs that passed are not printed.
     fn add(&mut self, outcome: Outcome) {
         let Outcome { step, name, tally, wall, processor, .. } = outcome;
         if step != Step::Tests || !tally.failed.is_empty() || wall > Duration::from_secs(10) {
@@ -195,7 +195,7 @@ impl Totals {
         self.tally.add(tally);
     }
 
-    /// Parts that were skipped or failed, by name, and the time of each step.
+    /// The skipped and failed checks by name, and the time of each step.
     fn report(&self) -> String {
         let mut text = String::new();
         for (name, reason) in &self.tally.skipped {
@@ -212,7 +212,7 @@ impl Totals {
     }
 }
 
-/// Runs the wanted steps; the result is whether nothing failed.
+/// Runs the wanted steps; the result is true if no check failed.
 pub(crate) fn run(args: &Args) -> Result<bool> {
     let started = Instant::now();
     let processors = thread::available_parallelism().map_or(2, usize::from);
@@ -310,15 +310,15 @@ pub(crate) fn run(args: &Args) -> Result<bool> {
     Ok(failed.is_empty())
 }
 
-/// The result of the build, as cargo tells it.
+/// The programs that a build made, from cargo's messages.
 #[derive(Debug, Default)]
 struct Built {
-    /// Evenkeel's program.
+    /// Path of `evenkeel`.
     binary: Option<PathBuf>,
     tests: Vec<Program>,
 }
 
-/// A test program, and the folder of its package, in which it runs.
+/// A test program; it runs in the folder of its package.
 #[derive(Debug, PartialEq, Eq)]
 struct Program {
     name: String,
@@ -327,7 +327,7 @@ struct Program {
 }
 
 impl Built {
-    /// Takes a line of cargo's; the result is whether it is one for machines.
+    /// Takes a line of cargo's output; true if it is a message in JSON, which is not for the log.
     fn line(&mut self, line: &str) -> bool {
         let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else { return false };
         let (Some(path), target) = (message["executable"].as_str(), &message["target"]) else {
@@ -346,7 +346,7 @@ impl Built {
         true
     }
 
-    /// Those in the order of their names, so that no two runs differ by it, but the longest one first.
+    /// A job for each test program, sorted by name so that all runs have the same order, but [`LONGEST_TEST`] first.
     fn tests(mut self) -> Vec<Job> {
         self.tests.sort_by_key(|program| (program.name != LONGEST_TEST, program.name.clone()));
         let job = |program: Program| {
@@ -359,14 +359,14 @@ impl Built {
     }
 }
 
-/// Why the lab of a step cannot run, if so; `machines` is whether what they need is there.
+/// Reason why the lab of a step cannot run; `machines` is true if the files of virtual machines are there.
 fn obstacle(step: Step, machines: bool) -> Option<String> {
     let lab = step.lab()?;
     let fetched = machines || !lab::boots(lab);
     lab::missing(lab).or_else(|| (!fetched).then(|| "the packages of its machine could not be fetched".to_owned()))
 }
 
-/// A lab as a program of its own.
+/// The job of a lab, which runs as a process of its own.
 fn lab_job(step: Step, quarters: u32, args: &Args, own: &Path, binary: &Path) -> Job {
     let mut command = Command::new(own);
     match step {
@@ -380,7 +380,7 @@ fn lab_job(step: Step, quarters: u32, args: &Args, own: &Path, binary: &Path) ->
     Job { reads: Reads::Lab, quarters, ..Job::new(step, command) }
 }
 
-/// The jobs that take cargo's lock. What only compiles gets the time that the others leave.
+/// The jobs that take cargo's lock. Those that only compile run at the lowest priority.
 fn cargo_jobs(args: &Args) -> Vec<Job> {
     let job = |step: Step, name: &str, reads: Reads, words: &[&str]| {
         let mut command = cargo();
@@ -404,7 +404,7 @@ fn cargo_jobs(args: &Args) -> Vec<Job> {
     jobs.into_iter().filter(|job| args.wants(job.step)).collect()
 }
 
-/// The jobs that `--full` judges after everything else: each alone on the machine.
+/// The jobs that `--full` adds, which run after all others and one at a time.
 fn full_jobs(args: &Args, own: &Path) -> Vec<Job> {
     let job = |step: Step, name: &str, reads: Reads, words: &[&str]| {
         let mut command = Command::new(own);

@@ -1,10 +1,10 @@
-//! How a test says that it cannot run here. Test programs of all crates include this file.
+//! Reports tests that cannot run on this machine. Test programs of all crates include this file.
 
 use std::io::Write as _;
 
-/// Reports the test of this thread as skipped, in the file that `cargo xtask test` names. The test returns afterwards.
+/// Reports the current test as skipped, in the file that EVENKEEL_SKIP_LOG names. The test should return afterwards.
 ///
-/// The harness names the thread of a test after the test; a thread that a test starts has no such name.
+/// Must be called on the thread of the test, whose name is that of the test.
 pub(crate) fn skip(reason: &str) {
     let thread = std::thread::current();
     let line = format!("{}: {reason}\n", thread.name().expect("the name of a test"));

@@ -1,8 +1,8 @@
-//! `docs/reference/failures.md` as test cases. Test programs include this file.
+//! The tables of `docs/reference/failures.md` as test cases. Test programs include this file.
 
 const PAGE: &str = include_str!("../../../../docs/reference/failures.md");
 
-/// The cells of the table under a heading of that page.
+/// The cells of the table below the heading `## HEADING`, row by row.
 pub(crate) fn table<const COLUMNS: usize>(heading: &str) -> Vec<[&'static str; COLUMNS]> {
     let (_, section) = PAGE.split_once(&format!("\n## {heading}\n")).expect("a heading");
     let section = section.split("\n## ").next().unwrap_or_default();

@@ -4,9 +4,9 @@ use super::SAMPLE;
 
 /// Standard errors that make an answer certain.
 const CERTAIN: f64 = 2.0;
-/// Comparisons of one length, after which the answer is looked for.
+/// Number of comparisons of one length after which the answer is looked for.
 pub(super) const ROUND: u32 = 4;
-/// Loss that two comparisons are enough to show: half of the throughput.
+/// A loss above this part of the throughput needs no more than two comparisons.
 const HOPELESS: f64 = 0.5;
 
 /// The answer to a question.
@@ -16,7 +16,7 @@ pub(super) enum Verdict {
     Open,
     /// The smaller budget seems to lose less than is tolerated, and certainly loses less than twice that.
     Enough,
-    /// The smaller budget loses more.
+    /// The smaller budget loses more than is tolerated, or no answer became certain.
     Costs,
 }
 
@@ -39,7 +39,7 @@ impl Evidence {
         self.count == 1
     }
 
-    /// Throughputs of `larger` and `smaller` over a time `length`.
+    /// Adds a comparison: the throughputs with the larger and the smaller budget over a time `length`.
     pub(super) fn add(&mut self, larger: f64, smaller: f64, length: f64) {
         let lost = (larger - smaller) * length;
         self.count += 1;
@@ -51,7 +51,7 @@ impl Evidence {
         self.length_squares += length * length;
     }
 
-    /// The part of the throughput that is lost; 0 without comparisons.
+    /// The part of the larger budget's throughput that the smaller one loses; 0 without comparisons.
     pub(super) fn loss(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.lost / self.served }
     }
@@ -80,7 +80,7 @@ impl Evidence {
         }
     }
 
-    /// True if the next comparisons had better be longer.
+    /// True if a round of comparisons is complete, so that the next ones should be longer.
     pub(super) fn is_round(&self) -> bool {
         self.count.is_multiple_of(ROUND)
     }

@@ -19,16 +19,16 @@ struct Sums {
     completions: u32,
     loaded: u32,
     highest: u64,
-    /// Nanoseconds, up to when the device had last nothing to do.
+    /// Nanoseconds in which the device had something to do, up to when it last had nothing.
     busy: f64,
 }
 
 /// The throughput of an interval, per nanosecond.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
-    /// Payload.
+    /// Payload bytes per nanosecond.
     pub(super) bytes: f64,
-    /// Nanoseconds.
+    /// Length of the interval in nanoseconds.
     pub(super) length: f64,
     of: Sums,
 }
@@ -39,7 +39,7 @@ impl Rate {
         self.of.loaded * 4 >= self.of.completions * 3
     }
 
-    /// That it did not, as a reason.
+    /// The reason for an interval in which the load did not fill the budget.
     pub(super) fn too_light(&self) -> Reason {
         Reason::AppLimited { waited: self.of.loaded.into(), completions: self.of.completions.into() }
     }
@@ -67,7 +67,7 @@ pub(super) struct Meter {
     last: Instant,
     /// Requests admitted earlier say nothing of the latency: another budget was in force.
     counts_from: Instant,
-    /// Completions of requests admitted since, and their mean latency.
+    /// Completions of requests admitted since `counts_from`; `latency_ns`: their mean latency.
     settling: u32,
     latency_ns: f64,
 }
@@ -82,9 +82,10 @@ impl Meter {
         *self = Self { last: self.last, ..Self::new(now) };
     }
 
-    /// One completion, which counts as loaded with more than `least` in flight; the interval that has ended before it. An
-    /// interval lasts from one completion to another, `shortest` nanoseconds at least; with 0 until sizes scatter no more than
-    /// those of a sample of one size. That may not end any other one: what ends with small requests has less than its share.
+    /// Takes a completion, which counts as loaded with more than `least` in flight; returns the interval that has ended
+    /// before it, if one has. An interval lasts from one completion to another, `shortest` nanoseconds at least. With
+    /// `shortest` 0 it lasts until sizes scatter no more than those of a sample of one size; other intervals have no such
+    /// condition, because what ends with small requests has less than its share.
     #[inline]
     pub(super) fn observe(&mut self, done: &Completion, least: f64, shortest: f64) -> Option<Rate> {
         let gap = done.now.since(self.last);

@@ -1,8 +1,8 @@
-//! Clients that were here a moment ago.
+//! Clients that were connected a moment ago.
 //!
-//! A host that logs in again is discovered seconds after it began to write, and by then reads wait. So the client that reached
-//! a device last stays known for it until another one does: its load counts as its own from the first tick on, and to
-//! throttle an address to which nothing is sent does no harm.
+//! A host that logs in again is discovered only seconds after it has begun to write, when reads are slow already. So the last
+//! client that reached a device stays known for it until another one does: its load counts as its own from the first tick on.
+//! To throttle an address that is not connected does no harm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,17 +12,17 @@ use evenkeel_control::{Duration, Instant};
 use crate::discovery::{Link, Map};
 use crate::sensor::diskstats::DeviceNumber;
 
-/// For so long: pauses between bursts, not hosts that were taken away.
+/// Time for which a client that is not connected stays known: a pause between bursts is shorter.
 const KEPT_FOR: Duration = Duration::from_secs(600);
-/// And so many at most: more than initiators log out and in again within that time.
+/// Most links that are kept: more than initiators log out and in again within [`KEPT_FOR`].
 const MAX_ABSENT: usize = 10_000;
 
-/// Links of clients that are not connected now, and when they were.
+/// Links of clients that are not connected now, with the time until which each was in the map.
 #[derive(Debug, Default)]
 pub(super) struct Absent(Vec<(Link, Instant)>);
 
 impl Absent {
-    /// Takes over that `before` was in force until `now`, when `map` took its place.
+    /// Keeps links of `before`, the map in force until `now`, whose clients and devices have none in the new `map`.
     pub(super) fn follow(&mut self, now: Instant, before: Map, map: &Map) {
         let present: BTreeSet<IpAddr> = map.links.iter().filter_map(|link| link.client).collect();
         let taken: BTreeSet<DeviceNumber> =

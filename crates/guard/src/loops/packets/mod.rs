@@ -1,4 +1,4 @@
-//! Packets of noisy clients wait for latency targets.
+//! Delays packets to noisy clients, so that pools meet their latency targets.
 //!
 //! ```text
 //!  Map ──────▶ follow ──▶ which clients and devices belong to each pool
@@ -31,10 +31,10 @@ use absent::Absent;
 use pool::Guarded;
 use retransmits::Resent;
 
-/// Decisions kept of all pools together: with one pool that changes its mind at every tick of 100 ms they reach back 100 s, and
-/// mostly for hours, because a decision that stays the same is one record.
+/// Most decisions kept of all pools together. With one pool whose decision changes at every tick of 100 ms they reach back
+/// 100 s, in most cases hours, because a decision that stays the same is one record.
 const MAX_RECORDS: usize = 1_000;
-/// Decisions kept of each pool at least.
+/// Decisions that are kept at least for each pool.
 const MIN_RECORDS: usize = 4;
 
 /// All pools with a latency target.
@@ -51,7 +51,7 @@ pub struct Packets {
     overlap: bool,
 }
 
-/// Numbers of clients, the same as long as they are known.
+/// Numbers of clients for the controllers. A client has the same number as long as its address is known.
 #[derive(Debug, Default)]
 struct Identities {
     known: BTreeMap<IpAddr, ClientId>,
@@ -68,7 +68,7 @@ impl Identities {
 }
 
 impl Packets {
-    /// The pools of a configuration, none of whose clients is known yet.
+    /// The pools of a configuration, without any client yet.
     ///
     /// # Errors
     /// A setting that the controllers refuse; a configuration that was read has none.
@@ -89,8 +89,8 @@ impl Packets {
         })
     }
 
-    /// Takes a newer policy. Pools of which nothing but the target differs keep what they have learned, and who waits waits on;
-    /// the others begin anew with the same clients. Settings of the agent stay.
+    /// Takes a newer policy. Pools in which nothing but the value of the target differs keep their delays and what they have
+    /// learned; the others begin anew with the same clients. Settings of the agent itself must not differ.
     ///
     /// # Errors
     /// A setting that the controllers refuse; nothing is changed then.
@@ -114,7 +114,7 @@ impl Packets {
         Ok(())
     }
 
-    /// Takes over who reaches what. Controllers keep what they have learned; no client is throttled before the next tick.
+    /// Takes over a new map. Controllers keep what they have learned; no client is throttled before the next tick.
     pub fn follow(&mut self, map: Map) {
         let before = std::mem::take(&mut self.map);
         self.absent.follow(self.ticked_at, before, &map);
@@ -157,8 +157,8 @@ impl Packets {
         self.overlap = seen.windows(2).any(|pair| pair[0] == pair[1]);
     }
 
-    /// Decides, after `tracker` took a sample if `observed`. [`Packets::holds`] is the result. Without samples controllers give
-    /// up after a while.
+    /// Decides about all pools; `observed` says that `tracker` has a new sample. The result is in [`Packets::holds`].
+    /// Controllers without samples release all clients after a while.
     pub fn tick(&mut self, now: Instant, tracker: &Tracker, observed: bool) {
         self.ticked_at = now;
         for pool in &mut self.pools {
@@ -175,8 +175,8 @@ impl Packets {
         }
     }
 
-    /// Devices of whose reads the latencies are wanted one by one, each with the number of its pool: those with a target
-    /// for a percentile. Changes with [`Packets::follow`].
+    /// Devices on which single reads have to be timed, each with the number of its pool: those of pools with a target for a
+    /// percentile. Changes with [`Packets::follow`].
     pub fn timed_devices(&self) -> impl Iterator<Item = (DeviceNumber, u32)> {
         let pools = self.pools.iter().zip(0..).filter(|(pool, _)| pool.wants_read_times());
         pools.flat_map(|(pool, number)| pool.devices().map(move |device| (device, number)))
@@ -187,8 +187,8 @@ impl Packets {
         self.pools.iter().any(Guarded::wants_read_times)
     }
 
-    /// Takes how long single reads took since the last call; call it before [`Packets::tick`]. `read` answers for the number of
-    /// a pool, with buckets of [`crate::sensor::tracepoints`] and how many reads came into each.
+    /// Takes in how long single reads took since the last call; call it before [`Packets::tick`]. `read` gets the number of a
+    /// pool and a callback, and calls it with buckets of [`crate::sensor::tracepoints`] and the number of reads in each.
     pub fn count_read_times(&mut self, now: Instant, mut read: impl FnMut(u32, &mut dyn FnMut(usize, u64))) {
         for (pool, number) in self.pools.iter_mut().zip(0..) {
             if let Some(percentile) = pool.percentile(now) {
@@ -197,8 +197,8 @@ impl Packets {
         }
     }
 
-    /// Takes how many TCP segments this host has sent, and sent again, until `now`. Call it about once a second: a delay
-    /// that makes TCP send again is shortened, and [`Packets::note`] says so.
+    /// Takes in the totals of TCP segments that this host has sent, and sent again, until `now`. Call it about once a second:
+    /// a delay that makes TCP send again is shortened, and [`Packets::note`] says so.
     pub fn watch_retransmits(&mut self, now: Instant, total: Segments) {
         let guard = &self.config.agent;
         let (most, step) = (guard.max_delay, guard.step);
@@ -212,18 +212,18 @@ impl Packets {
         }
     }
 
-    /// Takes what single initiators moved, for devices that several share. Call it about once a second; `read` answers for
-    /// a folder of counters, and is not called where no device is shared.
+    /// Takes in what single initiators moved, for devices that several clients share. Call it about once a second. `read`
+    /// reads the counters in a folder, and is not called where no device is shared.
     pub fn count_initiators(&mut self, mut read: impl FnMut(&Path) -> Option<Moved>) {
         self.pools.iter_mut().for_each(|pool| pool.count_initiators(&mut read));
     }
 
-    /// All that is to be throttled from the last tick to the next.
+    /// The delays that are to be in force from the last tick to the next.
     pub fn holds(&self) -> &Holds {
         &self.holds
     }
 
-    /// Why the longest delay is shorter than configured, if it is.
+    /// A note that says why the longest delay is shorter than configured; `None` if it is not.
     pub fn note(&self) -> Option<Note> {
         self.resent.because().map(|message| Note { kind: "retransmits".into(), message })
     }

@@ -5,15 +5,16 @@ use evenkeel_control::{Duration, Instant};
 
 use crate::sensor::tracepoints::{BUCKETS, middle};
 
-/// A percentile is over the last 5 to 10 s: each half is dropped as a whole when the next one is full.
+/// Half of the window of a percentile, which covers the last 5 to 10 s: the older half is dropped when the newer one is full.
 const HALF_WINDOW: Duration = Duration::from_secs(5);
 
-/// The percentile that a target is for.
+/// Counts single reads for the percentile of a latency target.
 pub(super) struct Percentile {
     quantile: f64,
-    /// The shape of the interval: the controller observes what comes from its mean, and from this.
+    /// Shape of the distribution of latencies: with the mean of an interval it gives the percentile that the controller
+    /// observes.
     shape: Shape,
-    /// Reads of the window: its full and its latest half.
+    /// Number of reads in each bucket, in the older half of the window (`full`) and in the newer one (`filling`).
     full: Vec<u64>,
     filling: Vec<u64>,
     since: Instant,
@@ -27,7 +28,7 @@ impl Percentile {
         Self { quantile: percentile / 100.0, shape: Shape::new(since), full, filling, since }
     }
 
-    /// Drops what is too old.
+    /// Begins a new half of the window, and drops the oldest one, if it is time.
     pub(super) fn advance(&mut self, now: Instant) {
         if now.since(self.since) >= HALF_WINDOW {
             std::mem::swap(&mut self.full, &mut self.filling);
@@ -36,7 +37,7 @@ impl Percentile {
         }
     }
 
-    /// Counts reads of this interval.
+    /// Counts `reads` reads of this interval that came into a bucket.
     pub(super) fn count(&mut self, bucket: usize, reads: u64) {
         if let Some(count) = self.filling.get_mut(bucket) {
             *count += reads;
@@ -44,7 +45,7 @@ impl Percentile {
         }
     }
 
-    /// The figure for an interval whose reads took `mean`; `None` as long as no single read has been measured.
+    /// The percentile for an interval whose reads took `mean` on average; `None` as long as no single read has been measured.
     pub(super) fn figure(&mut self, now: Instant, mean: Duration) -> Option<Duration> {
         self.shape.close_interval(now);
         self.shape.percentile(mean, self.quantile)

@@ -28,14 +28,14 @@ const CURE: &str = "cap the window in which the target receives, so that clients
 
 const NOT_HELD: (Duration, ClientReason) = (Duration::ZERO, ClientReason::SameForAll);
 
-/// A decision as it is kept.
+/// A decision about a pool, as the log keeps it.
 #[derive(Clone, Debug)]
 struct Decision {
     reason: Reason,
     mean_delay: Duration,
-    /// The further step that was taken.
+    /// A further step that was taken, or advice, for the sentence about the decision.
     also: Option<&'static str>,
-    /// The throttled clients.
+    /// The throttled clients, each with its delay and the reason.
     held: Vec<(IpAddr, Duration, ClientReason)>,
 }
 
@@ -51,7 +51,7 @@ impl Decided for Decision {
 
 /// A pool with a latency target.
 ///
-/// What every tick touches lies side by side, apart from names and addresses that only people ask for.
+/// Data that every tick touches lies side by side, apart from names and addresses, which only records need.
 pub(super) struct Guarded {
     name: String,
     config: PacketsConfig,
@@ -59,32 +59,33 @@ pub(super) struct Guarded {
     /// The percentile of the target, if it is not the mean.
     percentile: Option<Percentile>,
     choice: PacketChoice,
-    /// Which packets wait now: the choice, or all after it had no effect.
+    /// The packets that are delayed now: those of `choice`, or all after these had no effect.
     packets: Packets,
-    /// In order of number, and with them their names.
+    /// Devices in the order of their numbers; `names` has their numbers and names in the same order.
     devices: Vec<Device>,
-    /// How many clients reach each.
+    /// Number of clients that reach each device.
     shared_by: Vec<u32>,
     names: Vec<(DeviceNumber, String)>,
-    /// The tracker's arrangement that the devices' places are of.
+    /// The tracker's arrangement in which the devices were looked up.
     arrangement: Option<u64>,
-    /// In the order of their numbers, as the controller answers.
+    /// Clients in the order of their numbers, in which the controller answers too.
     clients: Vec<GuardedClient>,
-    /// For the controller, in the clients' order.
+    /// Samples for the controller, in the order of `clients`.
     samples: Vec<ClientSample>,
-    /// How each is held, in the clients' order; zero for not at all.
+    /// Delay of each client and its reason, in the order of `clients`; a delay of zero: not throttled.
     delays: Vec<(Duration, ClientReason)>,
-    /// Which client reaches which device, by their places here.
+    /// Pairs of a client and a device that it reaches, as indices into `clients` and `devices`.
     reach: Vec<(u32, u32)>,
-    /// The same of devices that several reach.
+    /// Those pairs of `reach` whose device is reached by several clients.
     shared_reach: Vec<(u32, u32)>,
-    /// An equal part of each device's load in bytes per second, where several reach it; empty if that is so of none.
+    /// An equal part of the load, in bytes per second, of each device that several clients reach; empty if there is no such
+    /// device.
     shared_loads: Vec<f64>,
-    /// Throughput of each device, and of each tenant, where a tenant is owed something; else empty.
+    /// Throughput of each device, and of each tenant; empty if no tenant of the clients is owed anything.
     paces: (Vec<Pace>, Vec<Pace>),
-    /// Parts of devices that several share, where they are known.
+    /// Clients' parts of devices that several share, where they are known.
     shares: Shares,
-    /// Places among the holds for which client.
+    /// Pairs of a client (index into `clients`) and one of its places among the holds.
     places: Vec<(u32, u32)>,
     last: diskstats::Sample,
     reason: Reason,
@@ -95,9 +96,9 @@ pub(super) struct Guarded {
 /// The facts about a device that every tick needs.
 #[derive(Clone, Copy)]
 struct Device {
-    /// Where the tracker has it, or beyond.
+    /// Index of the device in the tracker; `u32::MAX` if it is not there.
     place: u32,
-    /// The only client that reaches it, or beyond.
+    /// Index of the only client that reaches the device; `u32::MAX` if there is no client or several.
     client: u32,
 }
 
@@ -105,11 +106,11 @@ struct GuardedClient {
     id: ClientId,
     address: IpAddr,
     names: BTreeSet<String>,
-    /// Place of its tenant.
+    /// Index of the client's tenant in the configured throttles.
     tenant: u32,
     throttle: Throttle,
     exempt_because: Option<String>,
-    /// The keys by which its packets are recognised.
+    /// Keys by which packets to the client are recognised.
     keys: Vec<Client>,
 }
 
@@ -150,8 +151,8 @@ impl Guarded {
         })
     }
 
-    /// Takes the settings of a newer policy where its target is all that differs, and keeps what it has learned; whether it
-    /// did.
+    /// Takes the settings of a newer policy if nothing but the value of the target differs, and keeps what was learned; true
+    /// if so.
     pub(super) fn adopt(&mut self, config: &PacketsConfig) -> bool {
         let mut same = config.clone();
         same.latency.target = self.config.latency.target;
@@ -166,24 +167,25 @@ impl Guarded {
         &self.name
     }
 
-    /// True if it must know how long single reads take.
+    /// True if the target needs the latencies of single reads.
     pub(super) fn wants_read_times(&self) -> bool {
         self.percentile.is_some()
     }
 
-    /// Its devices.
+    /// Numbers of the pool's devices.
     pub(super) fn devices(&self) -> impl Iterator<Item = DeviceNumber> {
         self.names.iter().map(|(number, _)| *number)
     }
 
-    /// Where single reads are counted, if it wants them.
+    /// The counter of single reads; `None` if the target is for the mean.
     pub(super) fn percentile(&mut self, now: Instant) -> Option<&mut Percentile> {
         let percentile = self.percentile.as_mut()?;
         percentile.advance(now);
         Some(percentile)
     }
 
-    /// Takes over who reaches it: its own links, and all links of clients that reach several pools.
+    /// Takes over the pool's clients and devices. `links`: the pool's own links; `of_ambiguous`: all links of clients that
+    /// reach several pools.
     pub(super) fn follow(
         &mut self,
         links: &[&Link],
@@ -258,12 +260,12 @@ impl Guarded {
         self.delays = vec![NOT_HELD; self.clients.len()];
     }
 
-    /// The keys by which the packets of its clients are recognised.
+    /// Keys by which packets to the pool's clients are recognised.
     pub(super) fn keys(&self) -> impl Iterator<Item = Client> {
         self.clients.iter().flat_map(|client| client.keys.iter().copied())
     }
 
-    /// Notes where its clients are among the holds.
+    /// Looks up the places of the pool's clients among the holds.
     pub(super) fn place(&mut self, holds: &Holds) {
         let places = self.clients.iter().zip(0u32..).flat_map(|(client, number)| {
             let place = move |key: &Client| Some((number, holds.place(&key.canonical())? as u32));
@@ -291,7 +293,8 @@ impl Guarded {
         own.into_iter().map(key).collect()
     }
 
-    /// `guessed`: the client may reach this pool, or only another volume of the same server.
+    /// How a client may be throttled, and why it is exempt if not because of the policy. `guessed`: it is uncertain whether
+    /// the client reaches this pool, or only another volume of the same server.
     fn throttle(&self, tenant: usize, address: IpAddr, keys: &[Client], guessed: bool) -> (Throttle, Option<String>) {
         let throttle = self.config.throttles.tenants()[tenant].throttle;
         if throttle == Throttle::Never {
@@ -310,12 +313,12 @@ impl Guarded {
         (throttle, None)
     }
 
-    /// No delay may be longer than this from now on.
+    /// Limits all delays to `most` from now on.
     pub(super) fn limit(&mut self, most: Duration) {
         self.controller.limit_delay(most);
     }
 
-    /// Tells the controller what its devices did.
+    /// Passes the last sample of the pool's devices and clients to the controller.
     pub(super) fn observe(&mut self, now: Instant, tracker: &Tracker) {
         if self.arrangement != Some(tracker.arrangement()) {
             for (device, (number, _)) in self.devices.iter_mut().zip(&self.names) {
@@ -379,7 +382,7 @@ impl Guarded {
         self.controller.observe(now, &sample);
     }
 
-    /// Finds how much of what tenants are owed they get.
+    /// Finds out what part of the reservation or guarantee each client's tenant gets.
     fn pay(&mut self) {
         let (devices, tenants) = &mut self.paces;
         if tenants.is_empty() {
@@ -405,7 +408,7 @@ impl Guarded {
         }
     }
 
-    /// Takes what single initiators moved.
+    /// Takes in what single initiators moved on shared devices.
     pub(super) fn count_initiators(&mut self, read: &mut dyn FnMut(&Path) -> Option<Moved>) {
         let shared_by = &self.shared_by;
         self.shares.count(self.packets, read, |device| shared_by[device as usize]);
@@ -454,7 +457,7 @@ impl Guarded {
         changed
     }
 
-    /// Its decisions, oldest first.
+    /// The decisions in the log, oldest first.
     pub(super) fn records(&self) -> impl Iterator<Item = DecisionRecord> {
         self.decisions.iter().map(|entry| self.record(entry))
     }
@@ -483,12 +486,12 @@ impl Guarded {
         }
     }
 
-    /// Writes how its clients are held.
+    /// Writes the delays of the pool's clients to `holds`.
     pub(super) fn hold(&self, holds: &mut Holds) {
         self.each_hold(holds, |held, hold| *held = hold);
     }
 
-    /// The same, where others may throttle the same clients.
+    /// As [`Self::hold`], but keeps longer delays that other pools have written for the same clients.
     pub(super) fn hold_longer(&self, holds: &mut Holds) {
         self.each_hold(holds, |held, hold| *held = held.or_longer(hold));
     }
@@ -502,7 +505,7 @@ impl Guarded {
         }
     }
 
-    /// Its state.
+    /// The state of the pool.
     pub(super) fn state(&self, tracker: &Tracker) -> PoolState {
         let sample = &self.last;
         let ms = |duration: Option<Duration>| duration.map(Duration::as_millis_f64);

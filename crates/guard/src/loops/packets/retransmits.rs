@@ -1,52 +1,53 @@
-//! Does the delay make TCP send again?
+//! Finds out whether delays make TCP send segments again, and shortens them then.
 //!
-//! What waits too long counts as lost. The kernel counts for all connections together how many segments were sent again
-//! ([`crate::sensor::retransmits`]), so that this compares times in which a client is throttled with times in which none is:
-//! a count that is far above what the usual share would give shortens the longest delay. If a quarter of the delay brings as many,
-//! they have another cause (a lossy path, or a client that drops what it receives): they are usual from then
-//! on, and the delay is as long as before.
+//! TCP takes a segment that waits too long for lost. The kernel counts for all connections together how many segments were
+//! sent again ([`crate::sensor::retransmits`]), so that times in which a client is throttled are compared with times in which
+//! none is: a count far above the usual share shortens the longest delay. If a quarter of the delay brings as many, they have
+//! another cause (a lossy path, or a client that drops what it receives): they are usual from then on, and the longest delay
+//! is as before.
 
 use evenkeel_control::{Duration, Instant};
 
 use crate::sensor::retransmits::Segments;
 
-/// Length of a comparison.
+/// Length of the windows that are compared.
 const WINDOW: Duration = Duration::from_secs(1);
-/// By Chernoff's bound a Poisson count is so far above its mean with a probability below e to the minus this: less than
-/// once in ten days of windows.
+/// Threshold of the comparison: by Chernoff's bound a Poisson count is so far above its mean with a probability below e to
+/// the minus this, less than once in ten days of windows.
 const SURPRISE: f64 = 14.0;
-/// A mean is never taken to be less than this in a window: a path that has been free of losses so far may not stay so.
+/// Least number of retransmits that is expected in a window: a path that has been free of losses so far may not stay so.
 const LEAST_EXPECTED: f64 = 1.0;
-/// The weight of older windows when a new one comes: the usual share is that of some minutes.
+/// Factor by which a new window fades older ones, so that the usual share is that of some minutes.
 const FORGETTING: f64 = 0.99;
-/// By what the longest delay is shortened, and by what it grows again after a quiet time.
+/// Factor by which the longest delay is shortened; after each quiet time `QUIET` it grows by the factor `GROW`.
 const SHORTEN: f64 = 0.7;
 const GROW: f64 = 1.1;
 const QUIET: Duration = Duration::from_secs(60);
 
-/// Watches over segments sent again.
+/// The comparison of windows, and the limit that follows from it.
 #[derive(Debug, Default)]
 pub(super) struct Resent {
     window: Option<(Instant, Segments)>,
     /// Longest delay in the window under way.
     held: Duration,
-    /// Sent, and sent again, while no client was throttled.
+    /// Fading sums of segments sent, and sent again, while no client was throttled.
     usual: (f64, f64),
     limit: Option<Duration>,
     changed: Instant,
-    /// The part that was sent again when the delay was first shortened, with which delay, and the limit until then.
+    /// When the delay was first shortened: the share of segments sent again, the longest delay in force, and the limit until
+    /// then.
     suspected: Option<(f64, Duration, Option<Duration>)>,
-    /// The figures when the limit was set last: sent again, expected, with which delay.
+    /// When the limit was set last: segments sent again, the number expected, and the longest delay in force.
     seen: (u64, f64, Duration),
 }
 
 impl Resent {
-    /// The longest delay that may be, if less than was configured.
+    /// The longest delay that is allowed; `None`: as configured.
     pub(super) fn limit(&self) -> Option<Duration> {
         self.limit
     }
 
-    /// Why, as a sentence.
+    /// Why the longest delay is limited, as a sentence.
     pub(super) fn because(&self) -> Option<String> {
         let limit = self.limit?;
         let (resent, expected, delay) = self.seen;
@@ -58,8 +59,8 @@ impl Resent {
         ))
     }
 
-    /// Takes the totals at `now`, with the longest delay since the last call; `most` is the longest that is configured, `step`
-    /// the shortest. Tells whether the limit changed.
+    /// Takes in the totals at `now`. `held`: the longest delay since the last call; `most`: the longest delay configured;
+    /// `step`: the shortest. True if the limit has changed.
     pub(super) fn observe(
         &mut self,
         now: Instant,
@@ -140,7 +141,8 @@ mod tests {
             }
         }
 
-        /// Windows of 10,000 segments of which each is sent again with this probability; how often the limit changed.
+        /// Runs windows of 10,000 segments, each of which is sent again with probability `share`; returns how often the limit
+        /// changed.
         fn run(&mut self, windows: usize, share: f64, held: Duration) -> usize {
             let changed = (0..windows).filter(|_| {
                 self.now += WINDOW;

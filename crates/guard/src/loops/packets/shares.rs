@@ -1,7 +1,7 @@
 //! Divides the load of a device that several clients share.
 //!
-//! The block layer counts for all of them together. Where the target counts for each initiator, a client's part of the
-//! device's load is its part of what they moved lately; elsewhere each is taken for an equal part.
+//! The block layer counts for all clients together. Where the target counts for each initiator, a client's part of the
+//! device's load is its part of the bytes that all moved lately; elsewhere all parts are taken to be equal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use crate::actuator::Packets;
 use crate::discovery::Link;
 use crate::sensor::initiators::Moved;
 
-/// The part of older counts that stays at each new one: with one a second they reach back some seconds, long enough
-/// that a MiB, the unit they are in, is a small part.
+/// Factor by which a new count fades older ones. With one count a second they reach back some seconds: long enough that 1
+/// MiB, the unit of the counters, is a small part.
 const KEPT: f64 = 0.7;
-/// With less than this between all of them nothing is known of who moves how much.
+/// Least MiB that all clients of a device together must have moved lately; with less their parts count as unknown.
 const LEAST_MIB: f64 = 4.0;
 
 /// Counters of one client at one shared device; a client with several names has several.
@@ -31,12 +31,13 @@ struct Counter {
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     counters: Vec<Counter>,
-    /// Places of client and device, in order, and by how many equal parts the client's part differs from one.
+    /// Indices of client and device, in order, and the client's part of the device's load: in equal parts, less one.
     uneven: Vec<(u32, u32, f64)>,
 }
 
 impl Shares {
-    /// Takes over which clients share which device; `shared` has for a link the places of its client and its device if others share it.
+    /// Takes over which clients share which devices. `shared`: the indices of a link's client and device, if other clients
+    /// share the device.
     pub(super) fn follow(&mut self, links: &[&Link], shared: impl Fn(&Link) -> Option<(u32, u32)>) {
         let mut known: BTreeMap<PathBuf, Counter> =
             self.counters.drain(..).map(|counter| (counter.folder.clone(), counter)).collect();
@@ -88,7 +89,7 @@ impl Shares {
         self.uneven.sort_unstable_by_key(|&(client, device, _)| (client, device));
     }
 
-    /// Places of client and device, and by how many equal parts of the device's load the client's differs from one.
+    /// Indices of client and device, and the client's part of the device's load: in equal parts, less one.
     pub(super) fn uneven(&self) -> &[(u32, u32, f64)] {
         &self.uneven
     }

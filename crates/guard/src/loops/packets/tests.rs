@@ -1,4 +1,4 @@
-//! The loop in virtual time, over a modelled device whose reads slow down with what is written to it.
+//! Tests of the loop in virtual time, over a modelled device whose reads slow down with the load of writes.
 
 use evenkeel_control::Duration;
 
@@ -45,8 +45,8 @@ fn map(links: Vec<Link>) -> Map {
     Map { links, ..Map::default() }
 }
 
-/// A reader on dm-0 and writers on the others. A write takes 3 ms and twice its delay; reads take 4 ms and the more
-/// the more is written.
+/// A modelled device: a reader on dm-0, and writers on the others. A write takes 3 ms plus twice its client's delay; reads
+/// take 4 ms plus a time that grows with the rate of writes.
 struct Plant {
     writers: Vec<(u32, &'static str, f64)>,
     totals: Vec<[f64; 3]>,
@@ -58,7 +58,7 @@ impl Plant {
         Self { writers: writers.to_vec(), totals: vec![[0.0; 3]; writers.len() + 1], read_ms: 4.0 }
     }
 
-    /// Runs for `seconds` under these holds and tells the file at its end.
+    /// Runs for `seconds` under these holds; returns the text of diskstats at the end.
     fn step(&mut self, holds: &Holds, seconds: f64) -> String {
         let mut total = 0.0;
         for (n, (_, address, requests)) in self.writers.iter().enumerate() {
@@ -86,7 +86,8 @@ impl Plant {
         text
     }
 
-    /// Runs the agent on it for so many ticks from `from`; mean latency over the last half.
+    /// Runs the agent for `ticks` ticks, beginning with number `from`; returns the mean read latency of the second half, in
+    /// ms.
     fn run(&mut self, agent: &mut Agent, from: u64, ticks: u64) -> f64 {
         let mut sum = 0.0;
         for n in 0..ticks {
@@ -448,7 +449,8 @@ fn another_target_is_taken_without_releasing_who_waits() {
     assert!(agent.packets.holds().is_empty() && agent.names().is_empty());
 }
 
-/// Precedence: a latency target takes no reservation, in bytes or in requests, and others bear what is left.
+/// Precedence: delays for a latency target take no tenant below its reservation, in bytes or in requests; other clients bear
+/// the rest.
 #[test]
 fn no_delay_takes_a_reservation() {
     let writers = [(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)];

@@ -5,7 +5,7 @@ use evenkeel_control::Duration;
 use super::SECTOR_BYTES;
 use super::text::Totals;
 
-/// A total that went back counts as wrapped if that makes it move less than this; as reset otherwise. No device
+/// A total that went back counts as wrapped if it has then moved by less than this, and as reset otherwise. No device
 /// completes so many requests between two ticks.
 pub(super) const MAX_MOVE: u64 = 1 << 30;
 
@@ -26,17 +26,17 @@ impl Flow {
         self.time.as_nanos().checked_div(self.completed).map(Duration::from_nanos)
     }
 
-    /// Bytes per second over `interval`; 0 if that is no time.
+    /// Bytes per second over `interval`; 0 if that is zero.
     pub fn bytes_per_s(&self, interval: Duration) -> f64 {
         if interval == Duration::ZERO { 0.0 } else { self.bytes as f64 / interval.as_secs_f64() }
     }
 
-    /// Requests per second over `interval`; 0 if that is no time.
+    /// Requests per second over `interval`; 0 if that is zero.
     pub fn iops(&self, interval: Duration) -> f64 {
         if interval == Duration::ZERO { 0.0 } else { self.completed as f64 / interval.as_secs_f64() }
     }
 
-    /// Both together.
+    /// The sum of two flows.
     pub fn plus(self, other: Self) -> Self {
         Self {
             completed: self.completed.saturating_add(other.completed),
@@ -49,18 +49,18 @@ impl Flow {
 /// A device's figures between two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// Between which two readings.
+    /// Time between the two readings.
     pub interval: Duration,
     /// Reads.
     pub reads: Flow,
     /// Writes.
     pub writes: Flow,
-    /// Requests inside at the second reading.
+    /// Requests in flight at the second reading.
     pub in_flight: u64,
 }
 
 impl Sample {
-    /// Two devices together: what completed reads shapes the mean, the others say nothing about latencies.
+    /// The sum of two devices' figures, over the longer interval. Only completed requests count in mean latencies.
     pub fn plus(&self, other: &Self) -> Self {
         Self {
             interval: self.interval.max(other.interval),
@@ -70,7 +70,7 @@ impl Sample {
         }
     }
 
-    /// True if requests are inside and none came out: not idle, but nothing to measure either.
+    /// True if requests are in flight and none completed: the device is not idle, but there is nothing to measure either.
     pub fn is_stuck(&self) -> bool {
         self.in_flight > 0 && self.reads.completed == 0 && self.writes.completed == 0
     }
@@ -79,7 +79,7 @@ impl Sample {
 /// The state of a device after a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// It was not there before, or its totals started anew: nothing is known before the next reading.
+    /// The device was not there before, or its totals were reset: nothing is known before the next reading.
     First,
     /// Its figures since the last reading.
     Sample(Sample),
@@ -96,7 +96,7 @@ impl Reading {
     }
 }
 
-/// How far a total moved: across a wrap of 32 or 64 bits if that is what happened, `None` if it was reset.
+/// By how much a total has grown, also across a wrap at 32 or 64 bits; `None` if it was reset.
 #[inline]
 pub(super) fn moved(before: u64, now: u64) -> Option<u64> {
     if now >= before {
@@ -105,7 +105,7 @@ pub(super) fn moved(before: u64, now: u64) -> Option<u64> {
     moved_back(before, now)
 }
 
-/// The same for a total that went back.
+/// As [`moved`], for a total that is lower than before.
 #[cold]
 fn moved_back(before: u64, now: u64) -> Option<u64> {
     let across_64 = now.wrapping_sub(before);
@@ -113,14 +113,14 @@ fn moved_back(before: u64, now: u64) -> Option<u64> {
     across_32.into_iter().chain([across_64]).find(|&n| n < MAX_MOVE)
 }
 
-/// Totals without their time.
+/// Totals of one direction that are kept for the next reading; their time is kept apart.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kept {
     pub(super) completed: u64,
     pub(super) sectors: u64,
 }
 
-/// By how much totals moved: no device does in an interval what would not fit (2 TB).
+/// By how much totals have grown in an interval. 32 bits are enough: no device moves 2 TB in an interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Moved {
     completed: u32,
@@ -158,23 +158,23 @@ fn moved_32(before: u32, now: u32) -> Option<u32> {
     (now >= before || u64::from(n) < MAX_MOVE).then_some(n)
 }
 
-/// An interval in the unit of [`Move`]; 0 for none.
+/// An interval in microseconds, rounded up, as in [`Move`]; 0 for none.
 pub(super) fn interval_us(interval: Option<Duration>) -> u32 {
     u32::try_from(interval.unwrap_or_default().as_nanos().div_ceil(1_000)).unwrap_or(u32::MAX)
 }
 
-/// A reading in the least room, as all of them are gone through at every tick.
+/// A device's figures between two readings in compact form, because every tick goes through those of all devices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Move {
     interval_us: u32,
     reads: Moved,
     writes: Moved,
-    /// [`Self::NOTHING`] if nothing is known yet.
+    /// Requests in flight; [`Self::NOTHING`] if nothing is known yet.
     in_flight: u32,
 }
 
 impl Move {
-    /// More than are ever inside.
+    /// Marks a device of which nothing is known; more requests than are ever in flight.
     const NOTHING: u32 = u32::MAX;
     pub(super) const FIRST: Self =
         Self { interval_us: 0, reads: Moved::ZERO, writes: Moved::ZERO, in_flight: Self::NOTHING };
@@ -184,13 +184,13 @@ impl Move {
         both.map_or(Self::FIRST, |(reads, writes)| Self { interval_us, reads, writes, in_flight })
     }
 
-    /// True if anything is known.
+    /// True if the figures between two readings are known.
     #[inline]
     pub(crate) fn is_sample(&self) -> bool {
         self.in_flight != Self::NOTHING
     }
 
-    /// Between which two readings, in microseconds.
+    /// Time between the two readings, in microseconds.
     #[inline]
     pub(crate) fn interval_us(&self) -> u32 {
         self.interval_us
@@ -208,7 +208,7 @@ impl Move {
         u64::from(self.writes.sectors) * SECTOR_BYTES
     }
 
-    /// Reads and writes.
+    /// Numbers of reads and of writes completed.
     pub(crate) fn completed(&self) -> [u64; 2] {
         [self.reads.completed.into(), self.writes.completed.into()]
     }
@@ -224,19 +224,19 @@ impl Move {
     }
 }
 
-/// Several devices together, as [`Sample::plus`] puts them.
+/// The sum of several devices' figures, as by [`Sample::plus`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sum {
     samples: u32,
     interval_us: u32,
-    /// Of reads and of writes: completed, sectors, time.
+    /// Sums of requests completed, sectors, and time in ms: for reads here, for writes in `writes`.
     reads: [u64; 3],
     writes: [u64; 3],
     in_flight: u64,
 }
 
 impl Sum {
-    /// Takes in what a device did, if anything is known.
+    /// Adds the figures of a device, which must be known ([`Move::is_sample`]).
     #[inline(always)]
     pub(crate) fn add(&mut self, device: &Move) {
         let add = |sum: &mut [u64; 3], moved: &Moved| {
@@ -251,7 +251,7 @@ impl Sum {
         self.in_flight += u64::from(device.in_flight);
     }
 
-    /// All of them; `None` if nothing is known of any.
+    /// The sum as a sample; `None` if no device was added.
     pub(crate) fn sample(&self) -> Option<Sample> {
         let flow = |[completed, sectors, time_ms]: [u64; 3]| Flow {
             completed,

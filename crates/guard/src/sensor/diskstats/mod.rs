@@ -33,7 +33,7 @@ const SECTOR_BYTES: u64 = 512;
 pub struct DeviceNumber {
     /// Number of the driver.
     pub major: u32,
-    /// Number of the device or partition in it.
+    /// Number of the device or partition within the driver.
     pub minor: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Lines of the file.
+//! Lines of `/proc/diskstats`.
 
 use std::io::BufRead as _;
 
@@ -17,7 +17,7 @@ pub struct Totals {
     pub time_ms: u64,
 }
 
-/// Totals, a blank after them; `None` if that is not what there is.
+/// The totals of one direction from the next numbers; `None` unless each is followed by one blank.
 #[inline(always)]
 fn usual_totals(numbers: &mut Numbers<'_>) -> Option<Totals> {
     let (completed, merged) = (numbers.next(), numbers.next());
@@ -44,12 +44,12 @@ pub struct Line<'a> {
 /// Calls `each` with every line of the file.
 ///
 /// # Errors
-/// The first line that is none of the file's format; the lines before it have been handed out.
+/// The first line that is not in the file's format; `each` has been called for the lines before it.
 pub fn parse<'a>(text: &'a [u8], mut each: impl FnMut(Line<'a>)) -> Result<(), Fault> {
     walk(text, |fields| fields.line().map(&mut each))
 }
 
-/// Calls `take` with every line that is not blank; what is wrong with the first that it does not take is the error.
+/// Calls `take` with every line that is not blank. The error is the fault of the first line for which `take` returns `None`.
 #[inline(always)]
 pub(super) fn walk<'a>(text: &'a [u8], mut take: impl FnMut(&mut Fields<'a>) -> Option<()>) -> Result<(), Fault> {
     let mut rest = text;
@@ -68,8 +68,8 @@ pub(super) fn walk<'a>(text: &'a [u8], mut take: impl FnMut(&mut Fields<'a>) -> 
     Ok(())
 }
 
-/// A place in the text. A host may have a hundred thousand devices and is asked ten times a second, so that what is wrong
-/// with a line is found out only when something is.
+/// A position in the text, from which fields are read. A host may have 100,000 devices and is asked ten times a second, so
+/// that the fault of a line is found out only after reading it has failed.
 pub(super) struct Fields<'a> {
     pub(super) text: &'a [u8],
     pub(super) at: usize,
@@ -115,7 +115,7 @@ impl<'a> Fields<'a> {
         Some((Figures { reads, writes, in_flight }, end))
     }
 
-    /// The totals of reads and how long they are, if they look as usual.
+    /// The totals of reads and their length in the text, if they are in the usual form (single blanks, at most 16 digits).
     #[inline(always)]
     pub(super) fn usual_reads(&self) -> Option<(Totals, usize)> {
         let (b' ', rest) = self.text.get(self.at..)?.split_first()? else { return None };
@@ -144,7 +144,7 @@ impl<'a> Fields<'a> {
         Some((writes, in_flight(inside), numbers.begin))
     }
 
-    /// The figures however they look.
+    /// The figures in any form that the file allows, read field by field.
     #[cold]
     fn any_figures(&mut self) -> Option<(Figures, usize)> {
         let reads = self.totals()?;
@@ -178,7 +178,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Kernels before 5.5 could show a moment of -1 as a large number.
+/// The number of requests in flight; 0 for a large number, as which kernels before 5.5 could show -1.
 #[inline]
 pub(super) fn in_flight(n: u64) -> u32 {
     i32::try_from(n).map_or(0, i32::cast_unsigned)

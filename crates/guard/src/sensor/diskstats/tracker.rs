@@ -1,4 +1,4 @@
-//! Every device from reading to reading.
+//! Follows every device from reading to reading.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,24 +11,25 @@ use super::flow::{Kept, Move, Moved, Reading, interval_us};
 use super::text::{Fields, Figures, Totals, walk};
 use crate::error::Fault;
 
-/// How a device's line began at the last reading: number, name, totals of reads. As long as number and name are the same, so
-/// is the device; where the totals of reads are too, they need not be read again, which is so for most of those who write.
+/// How a device's line began at the last reading: number, name, totals of reads. While number and name are the same, so is
+/// the device. If the totals of reads are the same too, as for most devices that are only written, they need not be read
+/// again.
 #[derive(Debug)]
 struct Beginning {
     text: [u8; Self::LENGTH],
-    /// Length of number and name; 0 if they are longer than what is kept, and then it is never the same.
+    /// Length of number and name in bytes; 0 if they are longer than what is kept, and then they never match.
     head: u8,
-    /// The same with the totals of reads.
+    /// Length of number, name and totals of reads in bytes; 0 if they are longer than what is kept.
     reads: u8,
 }
 
-/// The part of a line's beginning that is as it was.
+/// The part of a line's beginning that is the same as at the last reading.
 enum Same {
-    /// Nothing that counts.
+    /// Less than number and name.
     Nothing,
-    /// Number and name, which end here.
+    /// Number and name, which end at this offset.
     Head(usize),
-    /// The totals of reads as well, which end here.
+    /// The totals of reads as well, which end at this offset.
     Reads(usize),
 }
 
@@ -58,16 +59,15 @@ impl Beginning {
     }
 }
 
-/// The facts about a device that the next reading needs. All of them are gone through at every tick, so that room
-/// counts.
+/// The facts about a device that the next reading needs; kept small, because a reading goes through those of all devices.
 #[derive(Debug)]
 struct Device {
     beginning: Beginning,
-    /// At which reading it was seen last.
+    /// Number of the reading at which the device was seen last.
     seen: u32,
     reads: Kept,
     writes: Kept,
-    /// Of reads and of writes; the kernel prints no more bits.
+    /// Total times of reads and of writes in ms, modulo 2^32 as the kernel prints them.
     times_ms: [u32; 2],
 }
 
@@ -78,13 +78,13 @@ impl Device {
         Self { beginning, seen, reads: kept(&reads), writes: kept(&writes), times_ms }
     }
 
-    /// Takes new totals of reads; answers how they moved, unless they began anew.
+    /// Takes new totals of reads; returns by how much they have grown, `None` if they were reset.
     #[inline(always)]
     fn read(&mut self, now: Totals) -> Option<Moved> {
         Moved::between(&mut self.reads, &mut self.times_ms[0], &now)
     }
 
-    /// The same of writes.
+    /// Takes new totals of writes; returns by how much they have grown, `None` if they were reset.
     #[inline(always)]
     fn wrote(&mut self, now: Totals) -> Option<Moved> {
         Moved::between(&mut self.writes, &mut self.times_ms[1], &now)
@@ -98,7 +98,7 @@ struct Identity {
     name: Box<str>,
 }
 
-/// Device numbers are few and not chosen by an adversary.
+/// A quick hasher: device numbers are few, and not chosen by an adversary.
 #[derive(Debug, Default)]
 struct NumberHasher(u64);
 
@@ -118,29 +118,29 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// Readings whose times are remembered: a line at fault keeps those after it from being read.
+/// Number of readings whose times are remembered: after a line at fault, devices behind it are not seen in that reading.
 const REMEMBERED: usize = 8;
 
 /// Differences between readings of the file, for every device.
 ///
-/// Devices are kept in the file's order, which hardly ever changes: then a line is found where it was the last time. What
-/// others ask for lies apart from what only the next reading needs.
+/// Devices are kept in the file's order, which hardly ever changes: as a rule a line is where it was the last time. Data for
+/// callers lies apart from data that only the next reading needs.
 #[derive(Debug, Default)]
 pub struct Tracker {
     devices: Vec<Device>,
     moves: Vec<Move>,
     identities: Vec<Identity>,
     places: HashMap<DeviceNumber, u32, BuildHasherDefault<NumberHasher>>,
-    /// Lines of the devices in a reading in which some are not where they were.
+    /// Line of each device, in a reading in which some devices are not where they were.
     lines: Vec<u32>,
     reading: u32,
-    /// When the last readings were, by their number.
+    /// Times of the last readings, each at its number modulo `REMEMBERED`.
     times: [Instant; REMEMBERED],
     arrangement: u64,
 }
 
 impl Tracker {
-    /// Takes in what the file held at `now`. Allocates only for devices that are new.
+    /// Takes in the content of the file at `now`. Allocates only for devices that are new.
     ///
     /// # Errors
     /// A line at fault; the devices of the lines before it have been taken in, no device is forgotten.
@@ -191,13 +191,13 @@ impl Tracker {
         Ok(())
     }
 
-    /// Time since a reading; `None` if it was too long ago.
+    /// Time from the reading with this number to `now`; `None` if it was too long ago.
     fn since(&self, now: Instant, reading: u32) -> Option<Duration> {
         let age = self.reading.wrapping_sub(reading) as usize;
         (age < REMEMBERED).then(|| now.since(self.times[reading as usize % REMEMBERED]))
     }
 
-    /// A line that is not where it was, or not as it was.
+    /// Takes in a line that differs in place or beginning from the last reading.
     fn displaced(&mut self, now: Instant, line: u32, in_order: &mut bool, fields: &mut Fields<'_>) -> Option<()> {
         if std::mem::take(in_order) {
             self.lines.clear();
@@ -247,23 +247,23 @@ impl Tracker {
         self.arrangement += 1;
     }
 
-    /// A device's last move; `None` if it is not there.
+    /// A device's figures at the last reading; `None` if it is not there.
     pub fn get(&self, number: DeviceNumber) -> Option<Reading> {
         self.place(number).and_then(|place| self.at(place)).map(Move::reading)
     }
 
-    /// Where a device is, until [`Self::arrangement`] changes.
+    /// Index of a device, valid until [`Self::arrangement`] changes.
     pub fn place(&self, number: DeviceNumber) -> Option<usize> {
         self.places.get(&number).map(|&place| place as usize)
     }
 
-    /// The last move of the device at a place.
+    /// The figures of the device at an index.
     #[inline]
     pub(crate) fn at(&self, place: usize) -> Option<&Move> {
         self.moves.get(place)
     }
 
-    /// Changes whenever places do.
+    /// A number that changes whenever indices of devices change.
     pub fn arrangement(&self) -> u64 {
         self.arrangement
     }

@@ -7,7 +7,7 @@ fn space(spare_percent: f64, used: f64, aged: bool) -> Space {
     Space::new(&Geometry { capacity_bytes: 1 << 30, spare_percent, used, aged, ..geometry })
 }
 
-/// Everything is counted once: by region and by group, in the sums and in the trees.
+/// Counts agree: by region, by group, in the sums and in the trees.
 fn check(space: &Space) {
     for (index, region) in space.regions.iter().enumerate() {
         assert_eq!(region.units.iter().sum::<u32>(), region.valid, "region {index}");
@@ -87,7 +87,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever is written and trimmed: the counts stay right, and room never runs out.
+    /// After any writes and trims the counts agree, and room never runs out.
     #[test]
     fn counts_stay_right(
         spare_percent in 1.0f64..30.0,

@@ -12,22 +12,22 @@ use crate::backend::operation::Extent;
 
 /// How long monitors may take to answer before the cluster counts as not there, in seconds, as the option is written.
 const CONNECT_TIMEOUT_S: &CStr = c"30";
-/// Owners of a lock that are named.
+/// Owners of a lock that an error names at most.
 const MAX_OWNERS: usize = 4;
 
 /// How an image is to be opened.
 pub(super) struct Access {
-    /// Which one.
+    /// The image: pool, namespace, name and snapshot.
     pub(super) image: rbd::Image,
-    /// Where the configuration of the cluster is, if not where Ceph looks.
+    /// Path of the cluster's configuration, if not where Ceph looks by itself.
     pub(super) conf: Option<PathBuf>,
-    /// The user, if not `admin`.
+    /// Name of the Ceph user, if not `admin`.
     pub(super) user: Option<String>,
-    /// Where the user's key is, if not where the configuration says.
+    /// Path of the user's key, if not where the configuration says.
     pub(super) keyring: Option<PathBuf>,
-    /// Nothing is written.
+    /// True if nothing is written.
     pub(super) read_only: bool,
-    /// librbd's own cache is left as it is configured.
+    /// True to leave librbd's own cache as it is configured.
     pub(super) cached: bool,
 }
 
@@ -41,7 +41,7 @@ impl Drop for Cluster {
     }
 }
 
-/// A pool of it, likewise.
+/// An open pool of a cluster; closed with the value.
 struct Pool(&'static Library, PoolPtr);
 
 impl Drop for Pool {
@@ -51,7 +51,7 @@ impl Drop for Pool {
     }
 }
 
-/// The image itself, likewise.
+/// An open image of a pool; closed with the value.
 struct Handle(&'static Library, ImagePtr);
 
 impl Drop for Handle {
@@ -67,15 +67,15 @@ impl Drop for Handle {
 
 /// The facts about an image when it has been opened.
 pub(super) struct Properties {
-    /// Bytes.
+    /// Size of the image in bytes.
     pub(super) size: u64,
-    /// Bytes of one object of the cluster.
+    /// Size of one object of the image in bytes.
     pub(super) object_size: u64,
-    /// Some of it is still read from another image, out of which it was cloned.
+    /// True if some of the image is still read from another image, out of which it was cloned.
     pub(super) is_clone: bool,
-    /// No other client writes to it as long as it is open.
+    /// True if no other client writes to the image as long as it is open.
     pub(super) locked: bool,
-    /// It knows which of its objects exist.
+    /// True if the image knows which of its objects exist.
     pub(super) knows_extents: bool,
 }
 
@@ -92,7 +92,7 @@ unsafe impl Send for Image {}
 // SAFETY: as above.
 unsafe impl Sync for Image {}
 
-/// The library's error, as the system names it.
+/// The system's error for an error code of the library, which is minus the errno.
 pub(super) fn error_of(code: c_int) -> std::io::Error {
     std::io::Error::from_raw_os_error(code.saturating_neg())
 }
@@ -101,7 +101,7 @@ fn text(what: impl Into<Vec<u8>>) -> Result<CString, String> {
     CString::new(what).map_err(|_| "a name has a zero byte".to_owned())
 }
 
-/// A pointer to it, or null for none. Valid as long as what it was made of.
+/// A pointer to the text, or null without one. Valid as long as the text.
 fn or_null(text: Option<&CString>) -> *const c_char {
     text.map_or(null(), |text| text.as_ptr())
 }
@@ -111,7 +111,7 @@ impl Image {
     /// does not answer.
     ///
     /// # Errors
-    /// What failed, and what could be done.
+    /// The failure, and what could be done.
     pub(super) fn open(library: &'static Library, access: &Access) -> Result<(Self, Properties), String> {
         let cluster = connect(library, access)?;
         let spec = &access.image;
@@ -177,8 +177,8 @@ impl Image {
         })
     }
 
-    /// Keeps others from writing. A lock that a dead client holds is broken by librbd when the cluster no longer hears of
-    /// that client, usually within 30 s.
+    /// Locks the image, which keeps others from writing. A lock that a dead client holds is broken by librbd when the cluster
+    /// no longer hears of that client, usually within 30 s.
     fn lock(&self) -> Result<(), String> {
         // SAFETY: the image is open.
         let code = unsafe { (self.library.rbd_lock_acquire)(self.handle.1, library::LOCK_EXCLUSIVE) };
@@ -218,7 +218,7 @@ impl Image {
         if code < 0 { Err(error_of(code)) } else { Ok(info) }
     }
 
-    /// Its size in bytes at present. Blocks while the cluster does not answer.
+    /// Size of the image in bytes at present. Blocks while the cluster does not answer.
     pub(super) fn size(&self) -> std::io::Result<u64> {
         self.info().map(|info| info.size)
     }
@@ -230,11 +230,11 @@ impl Image {
         if code < 0 { Err(error_of(code)) } else { Ok(()) }
     }
 
-    /// Has `changed` called with `argument`, on a thread of the library's, when something about the image has changed, until
-    /// [`Self::unwatch`].
+    /// Makes the library call `changed` with `argument`, on a thread of its own, when something about the image has changed,
+    /// until [`Self::unwatch`].
     ///
     /// # Safety
-    /// `changed` may be called with `argument` until then.
+    /// `changed` may be called with `argument` until [`Self::unwatch`] has returned.
     pub(super) unsafe fn watch(&self, changed: library::Changed, argument: *mut c_void) -> std::io::Result<u64> {
         let mut handle = 0;
         // SAFETY: the image is open, there is room for the result, and the caller vouches for the rest.
@@ -242,13 +242,13 @@ impl Image {
         if code < 0 { Err(error_of(code)) } else { Ok(handle) }
     }
 
-    /// Nothing is called any more when it returns.
+    /// Ends a watch: its function is not called any more once this returns.
     pub(super) fn unwatch(&self, watch: u64) {
         // SAFETY: the image is open.
         unsafe { (self.library.rbd_update_unwatch)(self.handle.1, watch) };
     }
 
-    /// Calls `each` with the extents of a range that hold data: offset and length, in order. `false` ends it. Blocks.
+    /// Calls `each` with the extents of a range that hold data: offset and length, in order; it returns `false` to end. Blocks.
     pub(super) fn walk(&self, offset: u64, len: u64, each: &mut dyn FnMut(u64, u64) -> bool) -> std::io::Result<()> {
         extern "C" fn walked(offset: u64, len: usize, holds: c_int, argument: *mut c_void) -> c_int {
             // SAFETY: the argument that was given below, used on one thread at a time.
@@ -264,10 +264,10 @@ impl Image {
         if code < 0 && code != -libc::EINTR { Err(error_of(code)) } else { Ok(()) }
     }
 
-    /// Has `completed` called with `argument` when an operation has ended that `start` starts.
+    /// Starts an operation by `start`; when it has ended, the library calls `completed` with `argument`.
     ///
     /// # Errors
-    /// Minus the errno, when it could not be started: `completed` is not called then.
+    /// Minus the errno, when the operation could not be started: `completed` is not called then.
     fn start(
         &self,
         completed: Completed,
@@ -295,7 +295,7 @@ impl Image {
     /// `into` is valid for writes of `len` bytes, and `argument` for `completed`, until that is called.
     ///
     /// # Errors
-    /// As [`Self::start`], which goes for the others as well.
+    /// As [`Self::start`].
     pub(super) unsafe fn read(
         &self,
         offset: u64,
@@ -326,7 +326,7 @@ impl Image {
         })
     }
 
-    /// Makes durable what was written before.
+    /// Starts to make durable what was written before.
     pub(super) fn start_flush(&self, completed: Completed, argument: *mut c_void) -> Result<(), c_int> {
         self.start(completed, argument, |library, image, completion| {
             // SAFETY: the image is open and the completion new.
@@ -334,7 +334,7 @@ impl Image {
         })
     }
 
-    /// Gives a range back where that helps; what is read there afterwards is not certain.
+    /// Gives a range back where that helps; its content is undefined afterwards.
     pub(super) fn discard(
         &self,
         offset: u64,
@@ -363,7 +363,7 @@ impl Image {
         })
     }
 
-    /// The result of an operation; the completion is gone afterwards. To be called once, where it was completed.
+    /// The result of an operation; frees the completion. To be called once, by the function that was called at the end.
     ///
     /// # Safety
     /// `completion` is the one that `completed` was called with.
@@ -391,7 +391,7 @@ impl Image {
     }
 }
 
-/// Puts extents together from those that hold data.
+/// Puts a list of extents without gaps together from those that hold data.
 pub(super) struct Extents {
     found: Vec<Extent>,
     at: u64,
@@ -400,12 +400,12 @@ pub(super) struct Extents {
 }
 
 impl Extents {
-    /// Nothing is known yet of the range from `offset` to `end`; at most `max` are wanted.
+    /// Begins with the range from `offset` to `end`, of which nothing is known yet; at most `max` extents are wanted.
     pub(super) fn new(offset: u64, end: u64, max: usize) -> Self {
         Self { found: Vec::new(), at: offset, end, max }
     }
 
-    /// There is data; whether more is wanted.
+    /// Notes that `len` bytes at `offset` hold data; true if more extents are wanted.
     pub(super) fn data(&mut self, offset: u64, len: u64) -> bool {
         self.up_to(offset, true);
         self.up_to(offset.saturating_add(len), false);
@@ -422,7 +422,7 @@ impl Extents {
         }
     }
 
-    /// The rest is a hole.
+    /// Ends the list: the rest of the range is a hole.
     pub(super) fn finish(mut self) -> Vec<Extent> {
         if self.found.len() <= self.max {
             self.up_to(self.end, true);

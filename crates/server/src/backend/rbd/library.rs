@@ -11,11 +11,11 @@ const RBD: &str = "librbd.so.1";
 
 /// A connection to a cluster, `rados_t`.
 pub(super) type ClusterPtr = *mut c_void;
-/// A pool of it, `rados_ioctx_t`.
+/// An open pool of a cluster, `rados_ioctx_t`.
 pub(super) type PoolPtr = *mut c_void;
 /// An open image, `rbd_image_t`.
 pub(super) type ImagePtr = *mut c_void;
-/// The end of an operation, `rbd_completion_t`.
+/// The completion of an operation, `rbd_completion_t`.
 pub(super) type CompletionPtr = *mut c_void;
 /// Called at the end of an operation, with the argument that was given.
 pub(super) type Completed = extern "C" fn(CompletionPtr, *mut c_void);
@@ -47,7 +47,7 @@ impl ImageInfo {
 pub(super) const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
 /// An image with this feature knows which of its objects exist.
 pub(super) const FEATURE_FAST_DIFF: u64 = 1 << 4;
-/// The flag that the fast-diff map is not to be trusted.
+/// Flag of an image: its fast-diff map is not to be trusted.
 pub(super) const FLAG_FAST_DIFF_INVALID: u64 = 1 << 1;
 /// `RBD_LOCK_MODE_EXCLUSIVE`.
 pub(super) const LOCK_EXCLUSIVE: c_int = 0;
@@ -56,7 +56,7 @@ pub(super) const ZEROES_ALLOCATED: c_int = 1;
 
 macro_rules! library {
     ($($from:ident $name:ident($($argument:ty),*) $(-> $result:ty)?;)*) => {
-        /// The functions that are used, by their own names.
+        /// The functions of librados and librbd that are used, by their own names.
         pub(super) struct Library {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
@@ -124,10 +124,10 @@ pub fn leave(status: u8) {
 }
 
 impl Library {
-    /// The libraries of this system. What was found stays; what was not is looked for again the next time.
+    /// The libraries of this system. Libraries once found stay; missing ones are looked for again the next time.
     ///
     /// # Errors
-    /// What is missing, and what to install.
+    /// The missing library, and what to install.
     pub(super) fn of_system() -> Result<&'static Self, String> {
         if let Some(found) = FOUND.get() {
             return Ok(found);
@@ -136,7 +136,7 @@ impl Library {
         Ok(FOUND.get_or_init(|| library))
     }
 
-    /// Loads from these files. They are never unloaded: threads of theirs may run as long as the process.
+    /// Loads the libraries from these files. They are never unloaded: their threads may run as long as the process.
     pub(super) fn load(rados: &str, rbd: &str) -> Result<Self, String> {
         let files = Files { rados: open(rados)?, rbd: open(rbd)? };
         let library = Self::find(&files)?;
@@ -158,7 +158,7 @@ fn open(file: &str) -> Result<libloading::Library, String> {
 }
 
 /// # Safety
-/// `F` must be the type of that function.
+/// `F` must be the type of the function `name`.
 unsafe fn find<F: Copy>(file: &libloading::Library, name: &str) -> Result<F, String> {
     // SAFETY: as the caller says; the library is never unloaded once all were found, and nothing is called before.
     let symbol = unsafe { file.get::<F>(name) };

@@ -1,7 +1,7 @@
 //! An image of a Ceph cluster, through librbd.
 //!
-//! Operations are started by the workers and completed on threads of librbd, which post to the workers' mailboxes. What
-//! blocks is done by one thread for each volume: opening, asking for the size when the image has changed, closing.
+//! Operations are started by the workers and completed on threads of librbd, which post to the workers' mailboxes. Calls
+//! that block are made by one thread for each volume: opening, asking for the size when the image has changed, closing.
 
 mod image;
 mod library;
@@ -21,8 +21,8 @@ use self::library::{CompletionPtr, Library};
 use super::operation::{Extent, FileIo, IoResult, Report, Reports};
 use crate::error::Error;
 
-/// How long a cluster may take to open an image: its monitors 30 s to answer, and as long until a lock is free that a dead
-/// client holds.
+/// How long a cluster may take to open an image: 30 s for its monitors to answer, and about as long until a lock is free that
+/// a dead client holds.
 const OPEN_PATIENCE: StdDuration = StdDuration::from_secs(90);
 /// Bytes of one step of a trim or zeroing: 256 objects of the usual size, each an operation inside librbd.
 const RANGE_STEP: u64 = 1 << 30;
@@ -34,7 +34,7 @@ pub(crate) struct Rbd {
     object_size: u64,
     is_clone: bool,
     knows_extents: bool,
-    /// Hears when the image has been closed.
+    /// Receives a message when the image has been closed.
     closed: Mutex<mpsc::Receiver<()>>,
 }
 
@@ -68,14 +68,14 @@ struct Pending {
     step: Step,
 }
 
-/// The success that a step is reported as.
+/// Kind of a step of an operation, which decides the code that its success is reported as.
 #[derive(Clone, Copy)]
 enum Step {
-    /// As many bytes as librbd says.
+    /// A read: as many bytes as librbd says.
     Read,
-    /// All of them, up to so far into the image.
+    /// A write: all `len` bytes, which lie before offset `end` of the image.
     Write { len: u32, end: u64 },
-    /// So many bytes of a range that is longer, or 0 for all that is left.
+    /// A trim or zeroing: this many bytes of a longer range, or 0 for all that was left of it.
     Range(i32),
     /// A flush; when it fails, data may be lost.
     Flush,
@@ -151,14 +151,14 @@ impl Rbd {
         Ok((rbd, size))
     }
 
-    /// Bytes at present; follows when the image is resized.
+    /// Size in bytes at present; follows when the image is resized.
     #[inline]
     pub(crate) fn size(&self) -> u64 {
         self.shared.size.load(Ordering::Relaxed)
     }
 
-    /// True if zeroing without writing zeros is never slower than writing. Part of a clone's object has to be copied
-    /// first.
+    /// True if zeroing without writing zeros is never slower than writing. For a clone it may be slower: a part of an object
+    /// has to be copied first.
     pub(crate) fn zeroes_fast(&self) -> bool {
         !self.is_clone
     }
@@ -168,7 +168,7 @@ impl Rbd {
         &self.name
     }
 
-    /// Starts an operation; `reply_to` hears of its end under `token`. Does not block.
+    /// Starts an operation; its end is reported to `reply_to` under `token`. Does not block.
     pub(crate) fn submit(&self, io: FileIo, token: u32, reply_to: &Arc<Reports>) {
         let report = |code: i32| reply_to.report(Report::Done(token, IoResult::Code(code)));
         if let Some(code) = self.answer_at_once(&io) {
@@ -209,7 +209,7 @@ impl Rbd {
         }
     }
 
-    /// The answer that needs no asking of the cluster, as [`IoResult::Code`].
+    /// The code, as in [`IoResult::Code`], of an operation that can be answered without asking the cluster.
     fn answer_at_once(&self, io: &FileIo) -> Option<i32> {
         let (offset, len, beyond) = match *io {
             FileIo::Read { offset, len, .. } => (offset, len.into(), libc::EINVAL),
@@ -225,7 +225,7 @@ impl Rbd {
         (offset.saturating_add(len) > self.size()).then_some(-beyond)
     }
 
-    /// Which parts of a range hold data; all of it where the image does not know. Blocks.
+    /// The data and holes of a range; all of it is data where the image does not know. Blocks.
     pub(crate) fn extents(&self, offset: u64, len: u64, max: usize) -> IoResult {
         if offset.saturating_add(len) > self.size() {
             return IoResult::Code(-libc::EINVAL);
@@ -243,7 +243,7 @@ impl Rbd {
     /// Makes everything durable that was acknowledged. Blocks while the cluster does not answer.
     ///
     /// # Errors
-    /// When that failed, or a flush has failed before.
+    /// When the flush fails, or a flush has failed before.
     pub(crate) fn sync(&self) -> Result<(), String> {
         if let Some(loss) = self.loss() {
             return Err(loss);
@@ -252,8 +252,8 @@ impl Rbd {
         image.flush().map_err(|error| format!("unflushed writes may be lost: {error}"))
     }
 
-    /// Closes the image, which gives its lock back, when nothing is under way any more. Waits for that no longer than
-    /// `patience`; whether it was long enough.
+    /// Closes the image and so releases its lock, once nothing is under way any more. Waits for that no longer than
+    /// `patience`; true if that was long enough.
     pub(crate) fn close(&self, patience: StdDuration) -> bool {
         self.shared.stop();
         // A sender that is gone says that the thread has ended, too.
@@ -266,7 +266,7 @@ impl Rbd {
         self.shared.is_lost.load(Ordering::Acquire)
     }
 
-    /// Why.
+    /// Why a flush has failed, if one has.
     pub(crate) fn loss(&self) -> Option<String> {
         lock(&self.shared.loss).clone()
     }
@@ -344,7 +344,7 @@ impl Shared {
         let _ = closed.send(());
     }
 
-    /// Waits until the image has changed; false when it is to be closed.
+    /// Waits until the image has changed, and returns true; false when it is to be closed.
     fn wait(&self) -> bool {
         let mut todo = lock(&self.todo);
         while !todo.look && !todo.stop {
@@ -354,7 +354,7 @@ impl Shared {
         !todo.stop
     }
 
-    /// Takes over the size that the image has now.
+    /// Serves the size that the image has now.
     fn look(&self, image: &Image) {
         let size = match image.size() {
             Ok(size) => size,
@@ -385,7 +385,7 @@ impl Shared {
         }
     }
 
-    /// Closes the image once no other thread holds it: those of operations under way, and of walks through it.
+    /// Closes the image once no other thread holds it, for operations under way or searches for extents.
     fn close(&self, mut image: Arc<Image>) {
         loop {
             match Arc::try_unwrap(image) {
@@ -408,10 +408,10 @@ impl Shared {
     }
 }
 
-/// How often a volume that is being closed looks whether it is still in use.
+/// How often a volume that is being closed checks if its image is still in use.
 const CLOSE_LOOK: StdDuration = StdDuration::from_millis(50);
 
-/// The image has changed, in its size perhaps. On a thread of librbd, which must not be kept.
+/// Called when the image has changed, in its size perhaps; on a thread of librbd, which must not be delayed.
 extern "C" fn changed(argument: *mut c_void) {
     // SAFETY: given to `watch` by the thread that keeps it alive until the watch has ended.
     let shared = unsafe { &*argument.cast::<Shared>() };
@@ -419,7 +419,7 @@ extern "C" fn changed(argument: *mut c_void) {
     shared.changed.notify_one();
 }
 
-/// An operation has ended. On a thread of librbd.
+/// Called when an operation has ended; on a thread of librbd.
 extern "C" fn completed(completion: CompletionPtr, argument: *mut c_void) {
     // SAFETY: made by `submit`, and librbd calls this once.
     let pending = unsafe { Box::from_raw(argument.cast::<Pending>()) };

@@ -23,7 +23,7 @@ fn mailbox() -> Arc<Reports> {
     mailbox
 }
 
-/// What the worker with this mailbox hears next.
+/// The next report to the worker with this mailbox: token and code.
 fn hear(mailbox: &Reports) -> (u32, i32) {
     let (begun, mut mail) = (Instant::now(), Vec::new());
     while mail.is_empty() {

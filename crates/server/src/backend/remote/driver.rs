@@ -19,17 +19,17 @@ use crate::mailbox::Mailbox;
 use crate::prompt;
 use crate::settle::AbortOnPanic;
 
-/// The pause before the second attempt to connect, and the longest between two; each is twice the one before.
+/// Pause before the second attempt to connect; each further pause is twice as long, up to [`LONGEST_BACKOFF`].
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
-/// The inbox, among the events; connections report serial number and place.
+/// Event data of the inbox; that of a connection is its serial number and place.
 const INBOX_EVENT: u64 = u64::MAX;
 /// Events taken with one system call: all connections and the inbox.
 const EVENTS: usize = 65;
 
 /// Events of the driver.
 pub(super) enum Event {
-    /// Do this, and report its end.
+    /// Carry out an operation, and report its end.
     Job(FileIo, ReplyTo),
     /// The result of an attempt to connect for this place.
     Dialed(usize, Result<(OwnedFd, Connected), DialError>),
@@ -41,11 +41,11 @@ pub(super) enum Event {
 #[derive(Default)]
 struct Place {
     link: Option<Link>,
-    /// There was one before: the next one is a reconnection.
+    /// True once the place had a connection: the next one is a reconnection.
     was_used: bool,
 }
 
-/// Flushes: one round at a time, on every connection that needs it. A flush that is asked for during a round shares the next.
+/// Flushes: one round at a time, on every connection that needs it. Flushes asked for during a round share the next round.
 #[derive(Default)]
 struct Flushes {
     waiting: Vec<ReplyTo>,
@@ -56,9 +56,9 @@ struct Flushes {
 struct Round {
     id: u64,
     waiters: Vec<ReplyTo>,
-    /// Connections that have not answered.
+    /// Connections that have not answered their flush.
     pending: usize,
-    /// Of the connections that are gone, how many had broken when it began: what those had acknowledged is covered, too.
+    /// Value of [`Driver::broken`] when the round began: it also covers what those lost connections had acknowledged.
     covers: u64,
 }
 
@@ -71,22 +71,22 @@ pub(super) struct Driver {
     epoll: OwnedFd,
     places: Vec<Place>,
     serial: u32,
-    /// Jobs that are to be sent, in order of arrival.
+    /// Jobs to be sent, in order of arrival.
     waiting: VecDeque<Job>,
     order: u64,
     flushes: Flushes,
-    /// Connections that are gone and had acknowledged what no flush had covered, where the server is trusted with it, and
-    /// how many of them a round has covered since.
+    /// Connections lost with acknowledged writes that no flush had covered, where the server is trusted to keep them; and
+    /// how many of these connections a round of flushes has covered since.
     broken: u64,
     covered: u64,
     is_dialing: bool,
     dial_at: Instant,
     backoff: Duration,
-    /// Since when nothing was answered, for want of a connection.
+    /// When the last connection was lost; `None` once something is answered again, or nothing waits for an answer.
     away_since: Option<Instant>,
-    /// It has been away for too long: new requests fail at once.
+    /// True if the server has been away for too long: new requests fail at once.
     has_given_up: bool,
-    /// The last complaint about connecting, not to be repeated in the log.
+    /// The last complaint about connecting, so that the log does not repeat it.
     complained: String,
     scratch: Vec<u8>,
     outbox: Outbox,
@@ -194,12 +194,12 @@ impl Driver {
         self.places.iter().any(|place| place.link.is_some())
     }
 
-    /// True if writes that connections which are gone had acknowledged have not been covered by a flush.
+    /// True if acknowledged writes of a lost connection have not been covered by a flush.
     fn is_carried(&self) -> bool {
         self.broken > self.covered
     }
 
-    /// A place without a connection.
+    /// Index of a place without a connection, if there is one.
     fn vacancy(&self) -> Option<usize> {
         self.places.iter().position(|place| place.link.is_none())
     }
@@ -245,7 +245,7 @@ impl Driver {
         }
     }
 
-    /// Hands what waits to the connections.
+    /// Hands waiting jobs to the connections, and begins a round of flushes if one is due.
     fn hand_out(&mut self) {
         while let Some(job) = self.waiting.front() {
             let open = self.places.iter_mut().filter_map(|place| place.link.as_mut());
@@ -269,7 +269,7 @@ impl Driver {
         self.begin_round();
     }
 
-    /// Starts a round of flushes if one is waited for.
+    /// Starts a round of flushes if any flush waits for one.
     fn begin_round(&mut self) {
         if self.flushes.round.is_some() || self.flushes.waiting.is_empty() || !self.is_connected() {
             return;
@@ -336,7 +336,7 @@ impl Driver {
         }
     }
 
-    /// Deals with an answer; whether the server said that it is about to end.
+    /// Handles an answer; true if the server said that it is about to end.
     fn answered(&mut self, answer: Answer) -> bool {
         let Answer { flight, length, result } = answer;
         let is_ending = result.as_ref().is_err_and(|&errno| errno == Errno::Shutdown);
@@ -374,7 +374,7 @@ impl Driver {
         self.answer(job.to, result);
     }
 
-    /// A connection has flushed, or failed to.
+    /// Handles the answer of one connection to the flush of round `id`.
     fn flushed(&mut self, id: u64, error: Option<Errno>) {
         if let Some(errno) = error {
             self.lost(format!("the server answered a flush with an error: {errno}"));
@@ -396,7 +396,7 @@ impl Driver {
         }
     }
 
-    /// The outcome of a round of flushes is unknown: its waiters wait for another one.
+    /// Ends a round of flushes whose outcome is unknown: its waiters wait for another one.
     fn abort_round(&mut self) {
         if let Some(round) = self.flushes.round.take() {
             self.flushes.waiting.splice(0..0, round.waiters);
@@ -411,12 +411,12 @@ impl Driver {
         }
     }
 
-    /// Acknowledged writes may be lost.
+    /// Records that acknowledged writes may be lost.
     fn lost(&mut self, why: String) {
         self.status.lose(&self.settings.volume, why);
     }
 
-    /// Puts a job back that was in flight on a connection which broke, unless it has been tried for too long.
+    /// Puts a job that was in flight on a lost connection back among the waiting ones; fails it after too long a time.
     fn requeue(&mut self, mut job: Job) {
         let now = clock::now();
         let since = *job.lost_at.get_or_insert(now);
@@ -429,7 +429,7 @@ impl Driver {
         self.waiting.insert(at, job);
     }
 
-    /// A connection is of no further use.
+    /// Removes a connection that is of no further use, and puts its jobs back.
     fn lose(&mut self, index: usize, why: &Broken) {
         let Some(link) = self.places[index].link.take() else { return };
         let (volume, uri) = (&self.settings.volume, &self.settings.target);
@@ -465,7 +465,7 @@ impl Driver {
         }
     }
 
-    /// Fails what waits when the server has been away for too long.
+    /// Fails everything that waits, once the server has been away for too long.
     fn give_up_if_away(&mut self, now: Instant) {
         let timeout = self.settings.reconnect_timeout;
         let too_long = self.away_since.is_some_and(|since| now.since(since) >= timeout);
@@ -538,7 +538,7 @@ impl Driver {
         }
     }
 
-    /// Takes a connection up.
+    /// Puts a new connection into its place.
     fn connected(&mut self, index: usize, fd: OwnedFd, connected: &Connected) -> rustix::io::Result<()> {
         self.serial = self.serial.wrapping_add(1);
         // The event of the inbox is never mistaken for one of a connection: no place has that number.
@@ -557,7 +557,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Shows what others may know.
+    /// Publishes the driver's state in [`Status`].
     fn publish(&self) {
         let status = &self.status;
         let links = || self.places.iter().filter_map(|place| place.link.as_ref());
@@ -570,8 +570,8 @@ impl Driver {
     }
 }
 
-/// How the system names what the server said. Everything without a name of its own is an I/O error; that a zeroing
-/// cannot be fast is news only where that was asked.
+/// The system's errno for an error of the server. Errors without a counterpart become EIO, and so does "not supported" unless
+/// a fast zeroing was asked for (`fast`).
 fn code_of(errno: Errno, fast: bool) -> i32 {
     match errno {
         Errno::Perm => libc::EPERM,

@@ -14,14 +14,14 @@ use crate::clock;
 use crate::transport::Transport;
 use crate::transport::tls::Room;
 
-/// Requests in flight on one connection at most. More wait here, where they can still go to another one; a server that
-/// is slow needs no more to be busy.
+/// Requests in flight on one connection at most. Further ones wait in the driver, where they can still go to another
+/// connection; a slow server needs no more to be busy.
 pub(super) const DEPTH: usize = 256;
 /// The longest trim, zeroing or question for extents in one request, in bytes; compact headers carry no 4 GiB.
 const MAX_RANGE: u64 = 1 << 31;
 /// Extents of one reply that are kept; the client asks again for what comes after them.
 const MAX_EXTENTS: usize = 1024;
-/// Pieces handed to the kernel at once; its limit (`UIO_MAXIOV`) is 1024, and far fewer pay.
+/// Pieces of memory handed to the kernel at once; its limit (`UIO_MAXIOV`) is 1024, and far fewer pay.
 const MAX_PIECES: usize = 128;
 /// Bytes received with one system call.
 pub(super) const SCRATCH: usize = 256 << 10;
@@ -34,11 +34,11 @@ const _: () = assert!(SCRATCH > MAX_CARRY);
 pub(super) enum Flight {
     /// A job, or a piece of it.
     Job(Job),
-    /// A flush of what this connection has acknowledged up to here.
+    /// A flush of the writes that this connection has acknowledged up to `covers`.
     Flush {
-        /// Value of [`Link::acknowledged`] when it was sent.
+        /// Value of [`Link::acknowledged`] when the flush was queued.
         covers: u64,
-        /// The round that it belongs to.
+        /// Number of the round that the flush belongs to.
         round: u64,
     },
 }
@@ -49,25 +49,25 @@ struct Slot {
     offset: u64,
     length: u64,
     extents: Vec<Extent>,
-    /// Bytes that they cover.
+    /// Bytes that `extents` covers.
     told: u64,
-    /// All of it has left: its payload is not read any more.
+    /// True once all of the request has been sent: its payload is not read any more.
     is_sent: bool,
     flight: Flight,
 }
 
 /// The result of a request.
 pub(super) struct Answer {
-    /// Which.
+    /// The operation that was answered.
     pub(super) flight: Flight,
-    /// Bytes that it was about.
+    /// Bytes that the request was about.
     pub(super) length: u64,
     /// The result.
     pub(super) result: Result<Vec<Extent>, Errno>,
 }
 
-/// The requests in flight. A cookie is the index of its slot, and above it a serial number, so that an answer given
-/// twice is noticed.
+/// The requests in flight. A cookie is the index of its slot, and above that a serial number, so that a second answer to a
+/// request is noticed.
 #[derive(Default)]
 struct Slots {
     slots: Vec<Option<Slot>>,
@@ -85,7 +85,7 @@ impl Slots {
     }
 }
 
-/// Bytes to send: a header, and the payload of a write where it is.
+/// A request to send: its header, and for a write a pointer to its payload.
 struct Outgoing {
     cookie: u64,
     header: [u8; MAX_REQUEST],
@@ -97,9 +97,9 @@ struct Outgoing {
 /// A connection in transmission.
 pub(super) struct Link {
     transport: Transport,
-    /// Told apart from earlier users of its place.
+    /// Distinguishes the connection from earlier ones in its place.
     pub(super) serial: u32,
-    /// When it was made.
+    /// When the connection was made.
     pub(super) since: Instant,
     framing: Framing,
     has_context: bool,
@@ -107,14 +107,14 @@ pub(super) struct Link {
     carry: Vec<u8>,
     slots: Slots,
     out: VecDeque<Outgoing>,
-    /// Bytes of the first of them that have been sent.
+    /// Bytes of the first request in `out` that have been sent.
     sent: usize,
-    /// The socket was full and is watched for room.
+    /// True while the socket is full and is watched for room.
     pub(super) is_blocked: bool,
-    /// Writes, trims and zeroings acknowledged without being durable, and how many of them a flush has covered since.
+    /// Writes, trims and zeroings acknowledged without being durable, and below how many of them a flush has covered since.
     acknowledged: u64,
     flushed: u64,
-    /// True if anything was ever answered, except that the server is shutting down.
+    /// True if the server has answered any request, other than by saying that it is shutting down.
     pub(super) has_answered: bool,
 }
 
@@ -122,7 +122,7 @@ pub(super) struct Link {
 unsafe impl Send for Link {}
 
 impl Link {
-    /// A connection that is through with the handshake.
+    /// A connection after its handshake.
     pub(super) fn new(transport: Transport, connected: &Connected, serial: u32) -> Self {
         Self {
             transport,
@@ -152,12 +152,12 @@ impl Link {
         self.slots.slots.len() - self.slots.free.len()
     }
 
-    /// True if something was acknowledged that no flush has covered.
+    /// True if the connection has acknowledged writes that no flush has covered.
     pub(super) fn is_dirty(&self) -> bool {
         self.acknowledged > self.flushed
     }
 
-    /// True if it knows what is allocated.
+    /// True if the server tells on this connection which parts are allocated.
     pub(super) fn has_extents(&self) -> bool {
         self.has_context
     }
@@ -190,7 +190,7 @@ impl Link {
         self.push(command, flags, offset, length, payload, Flight::Job(job));
     }
 
-    /// Queues a flush of all that this connection has acknowledged, for this round.
+    /// Queues a flush of all that this connection has acknowledged, for a round of flushes.
     pub(super) fn queue_flush(&mut self, round: u64) {
         let flight = Flight::Flush { covers: self.acknowledged, round };
         self.push(Command::Flush, CommandFlags::NONE, 0, 0, (std::ptr::null(), 0), flight);
@@ -219,7 +219,7 @@ impl Link {
         self.out.push_back(Outgoing { cookie, header, header_len, payload, payload_len });
     }
 
-    /// Sends what is queued, as much as the socket takes.
+    /// Sends queued requests, as much as the socket takes.
     ///
     /// # Errors
     /// Why the connection is lost.
@@ -272,7 +272,7 @@ impl Link {
         }
     }
 
-    /// Takes in what has arrived; appends what was answered to `answers`.
+    /// Takes in the replies that have arrived; appends the requests that they complete to `answers`.
     ///
     /// # Errors
     /// Why the connection is of no further use.
@@ -310,12 +310,12 @@ impl Link {
         Ok(())
     }
 
-    /// All that was in flight, when the connection is lost.
+    /// All operations that were in flight when the connection was lost.
     pub(super) fn into_flights(self) -> impl Iterator<Item = Flight> {
         self.slots.slots.into_iter().flatten().map(|slot| slot.flight)
     }
 
-    /// Says good-bye, if nothing else is on its way. There is no answer to it.
+    /// Sends a disconnect request, if nothing else is to be sent. There is no answer to it.
     pub(super) fn disconnect(&mut self) {
         if self.out.is_empty() {
             let request =
@@ -342,7 +342,7 @@ pub(super) enum Broken {
     ShuttingDown,
 }
 
-/// Where the answers of one batch go.
+/// Receiver of the parsed replies of one batch.
 struct Answers<'a> {
     slots: &'a mut Slots,
     answers: &'a mut Vec<Answer>,

@@ -2,19 +2,19 @@
 //!
 //! ```text
 //!  workers ── jobs ──▶ inbox ──▶ driver (one thread, epoll) ──▶ links (connections) ──▶ server
-//!     ◀── IoDone, in batches ──────┘      ▲ sockets, hands shaken
+//!     ◀── reports, in batches ─────┘      ▲ sockets, hands shaken
 //!                                         └── a thread for each attempt to connect
 //! ```
 //!
 //! A job that was in flight on a connection that broke is sent again: every command that is used is idempotent, and
-//! what a client has not been answered is ordered against nothing else it has asked. It may thus be carried out twice,
+//! an unanswered request is not ordered against any other request of its client. It may thus be carried out twice,
 //! the second time after a later overlapping one that was under way with it, which no client can distinguish from the order
 //! in which the server might have carried them out anyway.
 //!
-//! Durability is never claimed that is not there. Every connection counts what it has acknowledged and what a flush *on
-//! this very connection* has covered since; a flush of the volume is one on each connection that has something
-//! uncovered. When such a connection breaks, the server may have been started anew without it, and every flush fails
-//! from then on, unless the operator says that it keeps what it has acknowledged.
+//! Durability is never claimed that is not there. Every connection counts the writes it has acknowledged and how many of
+//! them a flush *on this very connection* has covered since; a flush of the volume is one on each connection with uncovered
+//! writes. When a connection with uncovered writes breaks, the server may have been restarted and lost them: every flush
+//! fails from then on, unless the operator says that the server keeps acknowledged writes.
 
 mod driver;
 mod link;
@@ -43,9 +43,9 @@ use driver::{Driver, Event};
 pub(crate) struct Settings {
     /// Name of the volume, for the log.
     pub(crate) volume: String,
-    /// Where it is.
+    /// Address of the remote server, and name of the export.
     pub(crate) target: Target,
-    /// Connections that are wanted.
+    /// Number of connections wanted.
     pub(crate) connections: usize,
     /// How long requests wait while the server is away.
     pub(crate) reconnect_timeout: Duration,
@@ -53,26 +53,26 @@ pub(crate) struct Settings {
     pub(crate) keeps_unflushed: bool,
 }
 
-/// The offer to clients of the export, which it must therefore keep as long as it is served.
+/// The properties of an export on which clients rely, and which it must therefore keep as long as it is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Guaranteed {
-    /// Bytes.
+    /// Size in bytes.
     pub(crate) size: u64,
-    /// Its abilities.
+    /// Transmission flags of the export that this server knows.
     pub(crate) flags: TransmissionFlags,
-    /// Requests must be multiples of so many bytes.
+    /// Requests must be multiples of this number of bytes.
     pub(crate) min_block: u32,
-    /// Requests should be multiples of so many bytes.
+    /// Requests should be multiples of this number of bytes.
     pub(crate) preferred_block: u32,
     /// The largest read or write in bytes.
     pub(crate) max_payload: u32,
 }
 
 impl Guaranteed {
-    /// The used part of an export.
+    /// The properties of an export, as far as they are used.
     ///
     /// # Errors
-    /// Why it cannot be served.
+    /// Why the export cannot be served.
     fn of(connected: &Connected) -> Result<Self, String> {
         let min_block = connected.min_block;
         let size = connected.size / u64::from(min_block) * u64::from(min_block);
@@ -102,23 +102,23 @@ impl Guaranteed {
         self.has(TransmissionFlags::READ_ONLY)
     }
 
-    /// True if writes can be made durable one by one.
+    /// True if single writes can be made durable (FUA).
     pub(crate) fn has_fua(&self) -> bool {
         self.has(TransmissionFlags::SEND_FUA)
     }
 
-    /// True if the server says when a zeroing would mean writing zeros.
+    /// True if the server tells when a zeroing would mean writing zeros (FAST_ZERO).
     pub(crate) fn zeroes_fast(&self) -> bool {
         self.has(TransmissionFlags::SEND_FAST_ZERO)
     }
 
-    /// True if a zeroing is first tried without writing zeros.
+    /// True if a zeroing is sent as FAST_ZERO: it may not write zeros, and the server knows the flag.
     fn tries_fast(&self, may_write: bool) -> bool {
         !may_write && self.zeroes_fast()
     }
 
-    /// The abilities that our own clients may use. One connection to it at a time, or coherent ones: a flush covers all
-    /// of them.
+    /// The flags offered to this server's own clients. CAN_MULTI_CONN is among them: there is one connection to the remote
+    /// server or several coherent ones, and a flush covers all of them.
     pub(crate) fn flags(&self, read_only: bool) -> TransmissionFlags {
         use TransmissionFlags as Has;
         let flush = self.has(Has::SEND_FLUSH);
@@ -141,7 +141,7 @@ impl Guaranteed {
     /// Checks that an export that answers now can stand in for the one that was guaranteed.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it cannot.
     fn fits(&self, now: &Connected, connections: usize) -> Result<(), String> {
         use TransmissionFlags as Has;
         if now.size < self.size {
@@ -180,16 +180,16 @@ pub(crate) struct Job {
     io: FileIo,
     /// The receiver of the result.
     to: ReplyTo,
-    /// Bytes of a range that earlier requests have dealt with.
+    /// Bytes of the job's range that earlier requests to the server have done.
     done: u64,
     /// Place in the order of arrival.
     order: u64,
-    /// When the connection first broke on which it had been sent.
+    /// When a connection on which the job was in flight first broke.
     lost_at: Option<Instant>,
 }
 
 impl Job {
-    /// True if it has changed something that is not durable by itself.
+    /// True if the job has changed something that is not durable before a flush.
     fn leaves_something_to_flush(&self) -> bool {
         matches!(self.io, FileIo::Write { durable: false, .. } | FileIo::Trim { .. } | FileIo::Zero { .. })
     }
@@ -203,7 +203,7 @@ pub(crate) enum ReplyTo {
     Thread(Sender<i32>),
 }
 
-/// The driver's state for others.
+/// The driver's state, published for other threads.
 #[derive(Default)]
 struct Status {
     connections: AtomicU32,
@@ -212,7 +212,7 @@ struct Status {
     in_flight: AtomicU64,
     waiting: AtomicU64,
     unflushed: AtomicBool,
-    /// Since when there is no connection; 0 while there is one.
+    /// When the last connection was lost, as a time of the clock; 0 once requests are answered again.
     away_since_ns: AtomicU64,
     last_error: Mutex<Option<String>>,
     is_lost: AtomicBool,
@@ -224,7 +224,7 @@ impl Status {
         *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
     }
 
-    /// Acknowledged writes may be lost: no flush succeeds any more.
+    /// Records that acknowledged writes may be lost: no flush succeeds any more.
     fn lose(&self, volume: &str, why: String) {
         let mut loss = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
         if loss.is_none() {
@@ -293,12 +293,12 @@ impl Remote {
         Ok(Self { guaranteed, uri, connections, inbox, status })
     }
 
-    /// The offer to its clients.
+    /// The properties of the export on which clients rely.
     pub(crate) fn guaranteed(&self) -> &Guaranteed {
         &self.guaranteed
     }
 
-    /// Hands an operation over; `reply_to` hears of its end under `token`.
+    /// Hands an operation to the driver; its end is reported to `reply_to` under `token`.
     pub(crate) fn submit(&self, io: FileIo, token: u32, reply_to: &Arc<Reports>) {
         self.inbox.report(Event::Job(io, ReplyTo::Worker(Arc::clone(reply_to), token)));
     }
@@ -306,7 +306,7 @@ impl Remote {
     /// Makes everything durable that was acknowledged, if there is anything. Blocks while the server takes its time.
     ///
     /// # Errors
-    /// When that failed, or acknowledged writes may be lost already.
+    /// When the flush fails, or acknowledged writes may be lost already.
     pub(crate) fn sync(&self) -> Result<(), String> {
         if let Some(loss) = self.loss() {
             return Err(loss);
@@ -325,7 +325,7 @@ impl Remote {
         self.status.is_lost.load(Ordering::Acquire)
     }
 
-    /// Why.
+    /// Why acknowledged writes may be lost, if so.
     pub(crate) fn loss(&self) -> Option<String> {
         self.status.loss.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -335,7 +335,7 @@ impl Remote {
         self.status.connections.load(Ordering::Relaxed) == 0
     }
 
-    /// Where it is.
+    /// URI of the remote export.
     pub(crate) fn uri(&self) -> &str {
         &self.uri
     }
@@ -368,7 +368,7 @@ impl Drop for Remote {
     }
 }
 
-/// Takes a socket over; a peer that acknowledges nothing for `patience` counts as gone.
+/// Takes over a connected socket; a peer that acknowledges nothing for `patience` counts as gone.
 fn transport(fd: std::os::fd::OwnedFd, target: &Target, patience: Duration) -> Transport {
     match target.address {
         Address::Tcp(..) => {
@@ -379,7 +379,7 @@ fn transport(fd: std::os::fd::OwnedFd, target: &Target, patience: Duration) -> T
     }
 }
 
-/// Collects messages to workers, for one lock and one wake-up each.
+/// Collects reports to workers, for one lock and one wake-up of each worker.
 #[derive(Default)]
 struct Outbox(Vec<(Arc<Reports>, Vec<Report>)>);
 

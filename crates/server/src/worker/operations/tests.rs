@@ -9,7 +9,7 @@ use crate::backend::memory::Memory;
 use crate::buffer::BufferPool;
 use crate::worker::request::ConnKey;
 
-/// A table with one write of `volume` in it.
+/// A table of operations with one write to `volume` under way.
 fn one_inside(volume: &Arc<Volume>) -> (Operations, u32) {
     one_inside_with(volume, CommandFlags::NONE)
 }

@@ -1,4 +1,4 @@
-//! What of a worker's time for one connection could be another thread's: a measurement, run by hand.
+//! A measurement, run by hand: how much of a worker's time for one connection could be another thread's.
 //!
 //! `cargo test --release -p evenkeel-server --lib one_connection -- --ignored --nocapture`
 
@@ -29,7 +29,7 @@ fn timed<T>(sum: &mut u64, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// A request, and what a write carries.
+/// A request, with the payload of a write.
 fn request(write: bool, n: usize, bytes: usize, random: &mut u64) -> Vec<u8> {
     *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     let offset = (*random >> 20) % (VOLUME / bytes as u64) * bytes as u64;
@@ -76,8 +76,8 @@ fn serve(write: bool, bytes: usize) -> Parts {
     parts
 }
 
-/// What it takes to give another thread something to do and to hear that it is done, and the part of it for which the
-/// giver is kept, in nanoseconds.
+/// The time it takes to give another thread something to do and to hear that it is done, and the part of that for which
+/// the giver is kept, both in nanoseconds.
 fn hand_over(sleeps: bool) -> (f64, f64) {
     const TIMES: u64 = 20_000;
     let (there, back) = (Mailbox::<Message>::new().unwrap(), Mailbox::<Message>::new().unwrap());

@@ -1,4 +1,4 @@
-//! Throughput and latency on four devices under three workloads, against the oracle of each.
+//! Throughput and latency on four devices under three workloads, compared with each case's oracle, its best fixed budget.
 
 use std::collections::BTreeMap;
 
@@ -21,23 +21,23 @@ use crate::world::Setup;
 const LOSS_BAR_PERCENT: f64 = 3.0;
 /// Bar: the light tenant's 99th percentile, as a multiple of the oracle's.
 const P99_BAR: f64 = 1.2;
-/// Bar: the standard deviation of the budget, as a part of its mean.
+/// Bar: the standard deviation of the budget, divided by its mean.
 const CV_BAR: f64 = 0.1;
 
 const SMALL_READS: &str = "4 KiB reads";
 const MIXTURE: &str = "4 KiB to 4 MiB, 70 % reads";
-/// Seeds of each budget of an oracle's sweep; more where the throughput scatters by more than what the oracle may lose.
+/// Seeds of each budget in an oracle's sweep; more for the mixture, whose throughput scatters by more than the oracle may lose.
 const SWEEPS: usize = 2;
 const MIXTURE_SWEEPS: usize = 6;
-/// Time before the measurement, in which methods that learn settle; the same for the oracle. As long as the paper's runs.
+/// Warm-up of methods that learn and of the oracle, in seconds of virtual time: as long as the paper's runs.
 const LEARNING_S: f64 = 300.0;
-/// The same for the fastest device, and for small reads of solid-state devices, which are too many for a long run. SlowFast
-/// CoDel has its first fit after 50 s.
+/// Warm-up, in seconds, on the fastest device and for small reads of solid-state devices, which are too many for a long
+/// run. SlowFast CoDel has its first fit after 50 s.
 const QUICK_LEARNING_S: f64 = 60.0;
-/// The device and workload that are measured without that time, which would be 30 million reads: their latency lies below
-/// SlowFast's smallest target, so a fit would change nothing.
+/// Device and workload without extra warm-up, which would be 30 million reads: their latency lies below SlowFast's
+/// smallest target, so a fit would change nothing.
 const NO_FIT_NEEDED: (&str, &str) = ("nvme", SMALL_READS);
-/// Seeds of each method that is only there for comparison.
+/// Seeds of each method other than ours.
 const OTHERS_SEEDS: usize = 4;
 
 /// A device under a workload.
@@ -54,7 +54,7 @@ impl Case {
     }
 }
 
-/// A device, and how it is loaded and for how long, so that there are some thousand light requests and not too many others.
+/// A device with its load and its times, chosen so that there are some thousand light requests and not too many others.
 struct Bench {
     name: &'static str,
     device: DeviceParams,
@@ -90,10 +90,10 @@ fn benches() -> [Bench; 4] {
     ]
 }
 
-/// 64 GiB: far beyond any cache, within every device.
+/// Bytes of the device that requests go to: 64 GiB, far beyond any cache, within every device.
 const SPAN: u64 = 64 << 30;
 
-/// Name, requests of the bulk tenant, kind of those of the light tenant, and how many times as long a run may be because
+/// Name, the bulk tenant's requests, the kind of the light tenant's requests, and a factor on the run's duration, as
 /// larger requests are fewer.
 fn workloads() -> [(&'static str, Requests, Kind, f64); 3] {
     let sizes = [(4 << 10, 70), (64 << 10, 25), (1 << 20, 4), (4 << 20, 1)];
@@ -126,7 +126,7 @@ pub(super) fn cases(quick: bool) -> Vec<Case> {
     cases
 }
 
-/// Runs the frontier.
+/// Runs all methods and oracles on all cases.
 pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Section, E> {
     let cases = cases(options.quick);
     let sweep_seeds: Vec<u64> = (options.seed + 1_000_000..).take(MIXTURE_SWEEPS).collect();

@@ -1,8 +1,8 @@
-//! Admission control against bufferbloat: the figures of the SlowFast CoDel paper, and methods compared.
+//! Admission control against bufferbloat: the figures of the SlowFast CoDel paper, and a comparison of methods.
 //!
 //! S. E. Mirvakili, S. Just and C. Maltzahn, *Managing Bufferbloat in Cloud Storage Systems*. The paper's cluster is a
-//! model of a batching store here; what its text leaves open (the size and depth of recovery, the shape of the bursts) is
-//! chosen and said. Figures are read off as shapes, since the paper prints no numbers.
+//! model of a batching store here. Where its text leaves something open (the size and depth of recovery, the shape of
+//! the bursts), a value is chosen and documented. Its figures are compared by shape, since the paper prints no numbers.
 //!
 //! | module | what it runs |
 //! |---|---|

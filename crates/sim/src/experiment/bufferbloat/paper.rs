@@ -21,19 +21,19 @@ use crate::world::{Setup, Tenant};
 const SPAN: u64 = 64 << 30;
 /// Payload of a recovery write. The paper does not say; Ceph recovers objects in pieces of this order and larger.
 const RECOVERY_BYTES: u32 = 64 << 10;
-/// Recovery writes outstanding; nor does it say this.
+/// Recovery writes outstanding. The paper does not say.
 const RECOVERY_DEPTH: u32 = 64;
-/// Distance of the bursts of the client; nor this.
+/// Time from one burst of the client to the next. The paper does not say.
 const BURST_EVERY: Duration = Duration::from_millis(100);
 /// Trade-offs of figures 8 and 9, in MB/s per ms.
 const TRADEOFFS: [f64; 4] = [0.1, 1.0, 2.0, 5.0];
 
-/// Sizes of figures 4 and 5 and how many requests make a burst.
+/// Bursts of figures 4 and 5: size of a request in KiB, and requests in a burst.
 const BURSTS: [(u32, u32); 2] = [(4, 64), (32, 32)];
-/// Sizes of figures 6 to 9, in KiB.
+/// Request sizes of figures 6 to 9, in KiB.
 const SIZES_KIB: [u32; 3] = [4, 32, 64];
 
-/// The paper's policy: the client has 1,000 requests/s reserved and weight 2, recovery 1 and 1.
+/// The paper's policy: the client has a reservation of 1,000 requests/s and weight 2, recovery 1 request/s and weight 1.
 fn tenants() -> Vec<Tenant> {
     let tenant = |name: &str, iops, weight| {
         Tenant::new(name, Qos { reservation: Rates { iops, bytes_per_s: 0 }, weight, ..Qos::default() })
@@ -49,7 +49,7 @@ fn writes(kib: u32) -> Requests {
     Requests::random(Kind::Write, kib << 10, SPAN)
 }
 
-/// A bursty client, with recovery or without, or recovery alone.
+/// A bursty client (`burst`: KiB of a request, requests of a burst), recovery, or both.
 fn bursty(burst: Option<(u32, u32)>, recovery: bool, duration: Duration) -> Setup {
     let mut clients = Vec::new();
     if let Some((kib, requests)) = burst {
@@ -64,14 +64,14 @@ fn bursty(burst: Option<(u32, u32)>, recovery: bool, duration: Duration) -> Setu
     setup
 }
 
-/// Which runs of the recovery case.
+/// The tenants that run in the recovery case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum With {
     ClientAlone,
     Both,
 }
 
-/// Figures 4 and 5, and what recovery costs under each method.
+/// Figures 4 and 5: the client's latency with and without recovery under each method.
 pub(super) fn recovery<E>(
     options: &Options,
     execute: &mut Execute<'_, E>,
@@ -196,7 +196,7 @@ fn client_p99_ms(run: &Digest) -> f64 {
     run.tenants[0].response.p99_ms
 }
 
-/// The arms of figures 6 to 9: one of the methods, or SlowFast as published with another trade-off (its place).
+/// The arms of figures 6 to 9: a method, or SlowFast as published with another trade-off (by its place in [`TRADEOFFS`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
     Method(Method),
@@ -346,7 +346,7 @@ fn claim_tradeoff(claims: &mut Vec<Claim>, name: &str, [p99, speed]: &[Vec<(f64,
     });
 }
 
-/// Methods side by side.
+/// A plot of a figure by method, one series for each group.
 fn bars(title: &str, label: &str, groups: &[(&str, &BTreeMap<Method, Estimate>)]) -> Plot {
     let series = groups.iter().map(|&(name, values)| {
         let points = (1u32..).zip(values).map(|(n, (method, value))| (f64::from(n), value.mean, method.name()));

@@ -12,44 +12,44 @@ use crate::statistics::Estimate;
 use crate::workload::Spec;
 use crate::world::{Client, Setup, Tenant};
 
-/// BlueStore's charge for a request on an SSD on top of its payload, in bytes; here for every device.
+/// Cost of a request on top of its payload, in bytes: BlueStore's for an SSD, used for every device here.
 const BASE_COST_BYTES: u32 = 4_000;
 
 /// Fixed budgets of the paper, in KiB.
 pub(super) const GRID_KIB: [u32; 4] = [128, 256, 512, 1024];
 
-/// A way to bound what is in flight.
+/// A method of admission control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Method {
-    /// Not at all.
+    /// No bound.
     None,
-    /// So many KiB.
+    /// A fixed budget of so many KiB.
     Fixed(u32),
     /// SlowFast CoDel as published, with the paper's trade-off.
     Published,
     /// SlowFast CoDel with every defect repaired.
     Repaired,
-    /// The authors' later variant.
+    /// SlowFast CoDel's later variant by the same authors.
     Theta,
     /// Linux's writeback throttle.
     Wbt,
-    /// As TCP Vegas.
+    /// A bound that adapts as in TCP Vegas.
     Vegas,
-    /// By the ratio of latencies.
+    /// A bound that follows a ratio of latencies.
     Gradient,
-    /// Ours.
+    /// Our method.
     Elastic,
 }
 
 impl Method {
-    /// All that are compared.
+    /// All methods that are compared.
     pub(super) fn all() -> Vec<Self> {
         let adaptive =
             [Self::Published, Self::Repaired, Self::Theta, Self::Wbt, Self::Vegas, Self::Gradient, Self::Elastic];
         std::iter::once(Self::None).chain(GRID_KIB.map(Self::Fixed)).chain(adaptive).collect()
     }
 
-    /// True if it finds its budget by itself.
+    /// True if the method adapts its budget.
     pub(super) fn adapts(self) -> bool {
         !matches!(self, Self::None | Self::Fixed(_))
     }
@@ -69,7 +69,7 @@ impl Method {
         }
     }
 
-    /// Its settings. `rotational` is what the writeback throttle of Linux asks the device for its target: 2 or 75 ms.
+    /// The method's settings. `rotational` sets the target of Linux's writeback throttle: 75 ms, or else 2 ms.
     pub(super) fn config(self, rotational: bool) -> Config {
         match self {
             Self::None => Config::None,
@@ -85,12 +85,12 @@ impl Method {
     }
 }
 
-/// A tenant by weight.
+/// A tenant with a weight and no other policy.
 pub(super) fn tenant(name: &str, weight: u32) -> Tenant {
     Tenant::new(name, Qos { weight, ..Qos::default() })
 }
 
-/// A client that is there from the beginning to the end.
+/// A client that is active for the whole run.
 pub(super) fn client(tenant: usize, workload: Spec) -> Client {
     Client { tenant, workload, from: Instant::ZERO, until: Instant::FAR_FUTURE }
 }
@@ -107,18 +107,18 @@ pub(super) fn seconds(s: f64) -> Duration {
     Duration::from_nanos((s * 1e9) as u64)
 }
 
-/// The estimate of a figure over all runs.
+/// Mean and confidence interval of a figure over all runs.
 pub(super) fn estimate<T>(runs: &[T], figure: impl Fn(&T) -> f64) -> Estimate {
     Estimate::over(runs, figure)
 }
 
-/// The mean alone.
+/// Mean of a figure over all runs.
 pub(super) fn mean<T>(runs: &[T], figure: impl Fn(&T) -> f64) -> f64 {
     estimate(runs, figure).mean
 }
 
-/// A metric of a case by method as rows: one with `baseline`, the published and our method side by side, and one for
-/// each other method, whose name ends the metric's.
+/// The rows of a case's metric: one with the columns `baseline`, published and ours, and one for each other method,
+/// whose name is appended to the metric's.
 pub(super) fn rows(row: &Row, baseline: Method, values: &BTreeMap<Method, Estimate>) -> Vec<Row> {
     let columns = [baseline, Method::Published, Method::Elastic];
     let others = values.iter().filter(|(method, _)| !columns.contains(method));

@@ -20,26 +20,26 @@ use crate::workload::{Requests, Spec};
 use crate::world::{Change, Client, Setup, Window};
 
 const SPAN: u64 = 64 << 30;
-/// Windows in which throughput and latency are judged.
+/// Length of the windows in which throughput and latency are judged.
 const WINDOW: Duration = Duration::from_millis(500);
-/// A window meets the bars with so much of the oracle's throughput
+/// The least throughput of a window that meets the bars, as a part of the oracle's.
 const THROUGHPUT_BAR: f64 = 0.9;
-/// and at most so many times its mean light latency.
+/// The largest mean light latency of a window that meets the bars, as a multiple of the oracle's.
 const LATENCY_BAR: f64 = 1.2;
-/// Settled is a run from the first window on from which this share of all windows meets the bars: windows are short, and
-/// chance alone takes a few of the oracle's own beyond them.
+/// A run is settled from the first window that meets the bars and from which on this share of the windows does: windows
+/// are short, and chance alone makes a few of the oracle's own miss the bars.
 const SETTLED_SHARE: f64 = 0.95;
-/// How long it may take, in seconds.
+/// Bar: the longest time to settle, in seconds.
 const SETTLE_BAR_S: f64 = 2.0;
-/// Seeds of what is only compared with.
+/// Seeds of each method other than ours.
 const OTHERS_SEEDS: usize = 3;
-/// The time that is shown before the step.
+/// Time before the step that plots show.
 const LEAD: Duration = Duration::from_secs(2);
 
-/// The load before the one that the step changes.
+/// The time before the load that the step changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Prelude {
-    /// Nothing; the load then lasts for as long as the bed says.
+    /// None; the load before the step lasts for [`Bed::fresh_s`].
     Fresh,
     /// Two hours without a request.
     Idle,
@@ -58,7 +58,7 @@ impl Prelude {
         }
     }
 
-    /// How long it lasts, and how long the load before the step does.
+    /// Durations of the prelude, and of the load between it and the step.
     fn lengths(self, fresh_s: f64) -> (Duration, Duration) {
         match self {
             Self::Fresh => (Duration::ZERO, seconds(fresh_s)),
@@ -67,12 +67,12 @@ impl Prelude {
     }
 }
 
-/// A device to take steps on.
+/// A device on which steps are made.
 struct Bed {
     name: &'static str,
     device: DeviceParams,
     light_per_s: f64,
-    /// How long the load before a step lasts on a fresh pool: on the store a minute, so that SlowFast has its first fit.
+    /// Seconds of load before a step without a prelude: on the store a minute, so that SlowFast has its first fit.
     fresh_s: f64,
 }
 
@@ -90,7 +90,7 @@ fn beds(quick: bool) -> [Bed; 2] {
     ]
 }
 
-/// The same device `speed` times as fast.
+/// The device at `speed` times its speed.
 fn scaled(device: &DeviceParams, speed: f64) -> DeviceParams {
     match device {
         DeviceParams::Store(store) => DeviceParams::Store(store.scaled(speed)),
@@ -99,16 +99,16 @@ fn scaled(device: &DeviceParams, speed: f64) -> DeviceParams {
     }
 }
 
-/// A change in mid-run.
+/// A change of load or device in mid-run.
 struct Step {
     name: &'static str,
-    /// Bulk load before, throughout and after.
+    /// Bulk load: until the step, all the time, and from the step on.
     before: Option<Spec>,
     throughout: Option<Spec>,
     after: Option<Spec>,
-    /// Speed of the device after it.
+    /// Speed of the device after the step, as a multiple of its speed before.
     speed: f64,
-    /// How long the device stands still first.
+    /// Time for which the device serves nothing from the step on.
     stall: Duration,
     light: Kind,
 }
@@ -138,12 +138,12 @@ fn steps() -> Vec<Step> {
     ]
 }
 
-/// A step on a device after a prelude.
+/// A step on a device after a prelude, with the runs that it needs.
 struct Case {
     name: String,
     prelude: Prelude,
     setup: Setup,
-    /// Load and device as they are before the step, and after it, for their oracles.
+    /// The steady states before and after the step, for which oracles are sought.
     before: Setup,
     after: Setup,
     stall: Duration,
@@ -195,19 +195,19 @@ fn case(bed: &Bed, step: &Step, prelude: Prelude, after_s: f64) -> Case {
     }
 }
 
-/// How a run went on after a step.
+/// A run's figures after a step.
 #[derive(Clone, Copy, Debug)]
 struct Settling {
-    /// From the step, or the end of the stall, to the first window from which on the bars are met; the whole time
-    /// observed when that never happens.
+    /// Seconds from the step, or from the end of the stall, to the first window from which on the bars are met; all the
+    /// time observed if there is none.
     settle_s: f64,
     /// The worst mean light latency of a window, as a multiple of the oracle's.
     overshoot_ratio: f64,
-    /// Windows after the time that settling may take that miss the bars, in per cent.
+    /// Per cent of the windows later than [`SETTLE_BAR_S`] that miss the bars.
     missed_percent: f64,
 }
 
-/// The oracle's figures in the long run.
+/// The oracle's figures in the steady state after the step.
 struct Reference {
     bytes_per_s: f64,
     light_ms: f64,
@@ -223,7 +223,7 @@ impl Reference {
             && self.light_ratio(window).is_some_and(|ratio| ratio <= LATENCY_BAR)
     }
 
-    /// `windows` begin at the moment from which settling counts.
+    /// Judges a run by its `windows`, of which the first begins at the step or at the end of the stall.
     fn judge(&self, windows: &[Window]) -> Settling {
         let met: Vec<bool> = windows.iter().map(|window| self.is_met(window)).collect();
         let settled_from = |&place: &usize| {
@@ -243,7 +243,7 @@ impl Reference {
     }
 }
 
-/// Runs the steps.
+/// Runs all methods and oracles on all steps.
 pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<Section, E> {
     let after_s = if options.quick { 10.0 } else { 20.0 };
     let (beds, steps) = (beds(options.quick), steps());
@@ -328,7 +328,7 @@ pub(super) fn run<E>(options: &Options, execute: &mut Execute<'_, E>) -> Result<
     Ok(section)
 }
 
-/// One run of each method over time.
+/// Plots over time, with one run of each method.
 fn figures(case: &Case, reference: &Reference, runs: &[(String, &Digest)]) -> [Plot; 3] {
     let at = case.setup.warmup + LEAD;
     let since = |instant: Instant| instant.as_nanos() as f64 / 1e9 - at.as_secs_f64();

@@ -1,4 +1,4 @@
-//! The results of the runs: how often targets were missed, what it cost, and which claims came out.
+//! The results of the runs: share of time with a missed target, throughput, and which claims are reproduced.
 
 use evenkeel_control::slots::Method;
 
@@ -8,17 +8,17 @@ use crate::experiment::{Better, Claim, Options, Report, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
-/// The paper's RW(D), in per cent of the periods, by set of targets and workload.
+/// The paper's violations under RW(D), in per cent of the periods: a row for each set of targets, a column for each workload.
 const PAPER_RWD: [[f64; 4]; 2] = [[0.0, 0.0, 28.0, 20.0], [5.0, 14.0, 0.0, 0.0]];
 
-/// Share of a workload's seconds whose mean response time exceeds the target, in per cent; seconds without any count for nothing.
+/// Per cent of a workload's seconds whose mean response time exceeds the target; seconds without completions are left out.
 fn violations(seconds: &[Second], target_ms: u64) -> f64 {
     let responses = || seconds.iter().filter_map(Second::response);
     let missed = responses().filter(|response| response * 1e3 > target_ms as f64).count();
     100.0 * missed as f64 / responses().count().max(1) as f64
 }
 
-/// The outcomes of one case, by method, all seeds of each.
+/// The outcomes of one case: method by method, all seeds of each.
 struct Judged<'a> {
     case: Case,
     outcomes: &'a [Outcome],
@@ -44,7 +44,7 @@ impl<'a> Judged<'a> {
         })
     }
 
-    /// How many workloads meet their target in 99 seconds of a hundred.
+    /// The number of workloads that meet their target in at least 99 % of the seconds.
     fn kept(&self, method: Method) -> Estimate {
         let targets = self.case.targets();
         Estimate::over(self.of(method), |outcome| {
@@ -61,7 +61,7 @@ impl<'a> Judged<'a> {
         }
     }
 
-    /// A metric of all methods: a row with the columns, and one for each method without.
+    /// The rows of a metric: one with three methods in the columns, and one for each other method.
     fn rows(&self, row: &Row, of: impl Fn(Method) -> Estimate) -> Vec<Row> {
         let columns = [Method::Rwd, Method::Drg, Method::Needs].map(|method| Some(of(method)));
         let others = [Method::None, Method::Parda, Method::SfqD].map(|method| (method.name(), Some(of(method).mean)));
@@ -94,7 +94,7 @@ impl<'a> Judged<'a> {
         section
     }
 
-    /// Response times of the first seed.
+    /// A plot of one workload's response times under three methods, with the first seed.
     fn figure(&self, place: usize, name: &str) -> Plot {
         let line = |method: Method| {
             let seconds = self.of(method).first().map_or(&[][..], |outcome| &outcome.seconds[place]);

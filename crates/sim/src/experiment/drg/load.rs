@@ -1,8 +1,8 @@
-//! The requests of the workloads.
+//! Requests of the workloads.
 //!
-//! The paper replays two traces twice each: WebSearch, and a TPC-C trace. Where they are given they are replayed here, at
-//! chosen rates; else twins are invented after what the traces look like: their sizes, reads, and how much arrivals vary
-//! from one second to the next.
+//! The paper replays two traces twice each: WebSearch, and a TPC-C trace. Traces that are given are replayed here, at
+//! chosen rates. Otherwise requests are generated that resemble the traces in sizes, share of reads, and variation of
+//! the arrival rate from one second to the next.
 
 use std::sync::Arc;
 
@@ -12,23 +12,24 @@ use evenkeel_control::{Duration, Instant};
 
 use crate::workload::trace::Record;
 
-/// One of the two traces.
+/// Properties of one of the two traces, for replay or generation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Habits {
-    /// Requests per second in the mean.
+    /// Mean requests per second.
     pub rate_per_s: f64,
-    /// How much that varies from one tenth of a second to the next beyond chance: standard deviation over mean.
+    /// Standard deviation of the logarithm of the arrival rate, which changes every tenth of a second.
     pub varies: f64,
-    /// Part of it that lasts into the next tenth of a second.
+    /// Correlation of the logarithm of the rate with that of a tenth of a second earlier, 0 to 1.
     pub lasts: f64,
-    /// Part of the requests that are reads.
+    /// Share of the requests that are reads, 0 to 1.
     pub reads: f64,
-    /// Sizes in KiB, and how often each.
+    /// Sizes in KiB, each with its share of the requests.
     pub sizes_kib: Vec<(u32, f64)>,
 }
 
 impl Habits {
-    /// WebSearch: 24,783 requests in 60 s, nearly all reads of 8 to 32 KiB. At 0.84 times its own pace of 413 a second.
+    /// WebSearch: 24,783 requests in 60 s, nearly all reads of 8 to 32 KiB. The rate is 0.84 times the trace's own, 413
+    /// a second.
     pub fn web() -> Self {
         Self {
             rate_per_s: 345.0,
@@ -39,19 +40,19 @@ impl Habits {
         }
     }
 
-    /// TPC-C: 6,999 requests, 63 % reads, of 8 KiB; they were recorded within 0.14 s on a machine of today, so their pace is
+    /// TPC-C: 6,999 requests of 8 KiB, 63 % reads. They were recorded within 0.14 s on a modern machine, so the rate is
     /// chosen.
     pub fn tpcc() -> Self {
         Self { rate_per_s: 192.0, varies: 0.32, lasts: 0.9, reads: 0.626, sizes_kib: vec![(8, 0.985), (16, 0.015)] }
     }
 }
 
-/// Where a workload's requests come from.
+/// The source of a workload's requests.
 #[derive(Clone, Debug)]
 pub enum Source {
-    /// Invented.
+    /// Generated requests.
     Twin(Habits),
-    /// Recorded, replayed at the pace of the habits over and over.
+    /// Recorded requests, replayed over and over at the mean rate of the habits.
     Recorded(Habits, Arc<[Record]>),
 }
 
@@ -63,7 +64,7 @@ pub fn arrivals(source: &Source, seed: u64, end: Instant, capacity: u64) -> Vec<
     }
 }
 
-/// A tenth of a second.
+/// Interval after which the arrival rate changes, in seconds.
 const STEP_S: f64 = 0.1;
 
 fn invented(habits: &Habits, seed: u64, end: Instant, capacity: u64) -> Vec<Record> {

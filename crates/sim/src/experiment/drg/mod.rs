@@ -1,13 +1,13 @@
 //! Latency targets of hosts that share an array: the experiments of the DRG paper.
 //!
-//! L. Liu, L. Xu and D. Yang, *A Decentralized Resource Allocation Approach for Response-time Guarantees in Storage System*.
-//! The array is the model [`evenkeel_model::raid`] of eight disks as in the paper; what the paper leaves open (load, period,
-//! slots, how long) is chosen and said.
+//! L. Liu, L. Xu and D. Yang, *A Decentralized Resource Allocation Approach for Response-time Guarantees in Storage
+//! System*. The array is the model [`evenkeel_model::raid`] of eight disks as in the paper. Where the paper leaves
+//! something open (load, period, slots, duration), a value is chosen and documented.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | [`load`] | what the workloads ask, invented or recorded |
-//! | [`world`] | hosts, their pools, the array, and what the hosts tell each other |
+//! | [`world`] | hosts, their pools, the array, and the figures that hosts send each other |
 //! | `judge` | rows and claims |
 
 mod judge;
@@ -32,48 +32,48 @@ pub const NAME: &str = "drg";
 
 /// Workloads of the paper.
 const NAMES: [&str; 4] = ["web0", "web1", "tpcc0", "tpcc1"];
-/// All slots of the methods with a fixed total, and the most that the published one hands out: with so many the array takes a
-/// little less than [`LATENCY`] when all workloads have more to do than it can serve.
+/// Slots of the methods with a fixed total, and the most slots that the published method hands out. With this many the
+/// array's latency is a little less than [`LATENCY`] when all workloads have more to do than it can serve.
 const TOTAL: f64 = 100.0;
-/// The latency of the device that the published method aims at: two fifths of the smallest target.
+/// Target of the published method for the device's latency: two fifths of the smallest response time target.
 const LATENCY: Duration = Duration::from_millis(100);
-/// How long a run lasts, after so much that does not count.
+/// Counted time of a run in seconds, and the warm-up before it.
 const SECONDS: u64 = 120;
 const LEAD: Duration = Duration::from_secs(10);
-/// When something happens, and for how long, in cases where something does.
+/// Start and end of the event in cases that have one, in seconds of the run.
 const EVENT: (u64, u64) = (40, 80);
-/// How long a neighbour asks more.
+/// How long the neighbour asks [`SURGE`] times as much.
 const SURGE_LASTS: Duration = Duration::from_secs(20);
 
-/// Recorded requests to replay in place of generated load.
+/// Recorded requests, replayed in place of generated ones.
 #[derive(Clone, Debug, Default)]
 pub struct Traces {
-    /// For the web workloads.
+    /// For web0 and web1.
     pub web: Option<Arc<[Record]>>,
-    /// For the others.
+    /// For tpcc0 and tpcc1.
     pub tpcc: Option<Arc<[Record]>>,
 }
 
-/// As [`super::Execute`], of this experiment.
+/// The type [`super::Execute`] with this experiment's setup and outcome.
 pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 
 /// The case of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
-    /// The paper's two sets of targets.
+    /// The paper's sets of targets, SLO_A and SLO_B.
     SloA,
     SloB,
-    /// SLO_A with TPC-C twice as variable.
+    /// SLO_A; the rates of the TPC-C workloads vary twice as much.
     Bursts,
     /// SLO_A; the host of tpcc1 joins in mid-run.
     Join,
-    /// SLO_A; the host of tpcc1 is gone in mid-run.
+    /// SLO_A; the host of tpcc1 disappears in mid-run.
     Death,
-    /// SLO_A; hosts do not hear of each other for a third of the run.
+    /// SLO_A; for a third of the run hosts receive no figures from each other.
     Loss,
-    /// SLO_A, but tpcc1 has time, and asks three times as much for a while: more than the array can do.
+    /// SLO_A, but tpcc1 has a target of 30 s, and asks three times as much for 20 s: more than the array can serve.
     Neighbour,
-    /// SLO_B with a quarter more to do: not all targets can be met.
+    /// SLO_B with 25 % more requests: not all targets can be met.
     Unachievable,
 }
 
@@ -102,12 +102,12 @@ impl Case {
         }
     }
 
-    /// True if the paper has it.
+    /// True for the cases of the paper.
     const fn is_published(self) -> bool {
         matches!(self, Self::SloA | Self::SloB)
     }
 
-    /// Targets in milliseconds.
+    /// Response time targets by workload, in milliseconds.
     const fn targets(self) -> [u64; 4] {
         match self {
             Self::SloB | Self::Unachievable => [400, 400, 250, 250],
@@ -159,7 +159,7 @@ impl Case {
     }
 }
 
-/// RAID-0 of eight Cheetah 9LP, each choosing the nearest of what waits for it.
+/// RAID-0 of eight Cheetah 9LP; each disk serves the request with the shortest positioning time first.
 fn array() -> DeviceParams {
     let member = DiskParams { queue_depth: 64, scheduling: Scheduling::Sptf, ..DiskParams::cheetah9lp() };
     DeviceParams::Raid0(Raid0Params {
@@ -169,7 +169,7 @@ fn array() -> DeviceParams {
     })
 }
 
-/// Runs everything; workloads replay `traces` where there are some, and generated load where there are none.
+/// Runs all cases and methods. Workloads replay `traces` where given, and generated requests otherwise.
 ///
 /// # Errors
 /// What `execute` answers.

@@ -1,4 +1,4 @@
-//! Hosts with a pool each and one array behind all of them: what is run, and what is kept of it.
+//! Hosts with a pool each and one array behind all of them: setup and outcome of a run.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::workload::trace::Trace;
 use crate::workload::{Replay, Spec};
 use crate::world::{self, Client, Hosts, Tenant, run_hosts};
 
-/// Over how long a target is judged.
+/// Interval over which response times are averaged and held against the target.
 pub const WINDOW: Duration = Duration::from_secs(1);
 
 /// A workload, its host and its target.
@@ -22,23 +22,23 @@ pub const WINDOW: Duration = Duration::from_secs(1);
 pub struct Workload {
     /// Name in results.
     pub name: &'static str,
-    /// Which host it is on.
+    /// Number of its host, from 0.
     pub host: usize,
-    /// Its requests.
+    /// Source of its requests.
     pub source: Source,
     /// The target for its mean response time.
     pub target: Duration,
     /// Its weight.
     pub weight: u32,
-    /// When it begins and ends.
+    /// Start of its requests.
     pub from: Instant,
-    /// When it stops asking; its host is gone from then on.
+    /// End of its requests; its host is gone from then on.
     pub until: Instant,
-    /// When it asks all that its source has, if there is such a time; else one request in [`SURGE`].
+    /// When it sends all requests of its source; at other times it sends one in [`SURGE`]. `None`: it always sends all.
     pub surge: Option<(Instant, Instant)>,
 }
 
-/// How much more a workload asks in its surge.
+/// A workload's request rate in its surge, as a multiple of its rate outside.
 pub const SURGE: usize = 3;
 
 /// The setup of a run.
@@ -46,26 +46,26 @@ pub const SURGE: usize = 3;
 pub struct Setup {
     /// The array.
     pub device: DeviceParams,
-    /// Bytes of it that are used.
+    /// Bytes of the array that requests go to.
     pub capacity: u64,
     /// The workloads, in the order of [`Outcome::seconds`].
     pub workloads: Vec<Workload>,
-    /// How slots are shared out.
+    /// Settings of the controller that shares out slots.
     pub slots: slots::Config,
-    /// When hosts do not hear of each other.
+    /// When hosts receive no figures from each other.
     pub partition: Option<(Instant, Instant)>,
-    /// How long it runs before it counts.
+    /// Warm-up before the counted time.
     pub lead: Duration,
-    /// How long after that.
+    /// Counted time.
     pub duration: Duration,
 }
 
-/// A second of one workload.
+/// One workload's completions in one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Second {
     /// Requests completed.
     pub completed: u64,
-    /// Their response times, added up, in seconds.
+    /// Sum of their response times, in seconds.
     pub response_s: f64,
 }
 
@@ -76,14 +76,14 @@ impl Second {
     }
 }
 
-/// The outcome of a run: for each workload its seconds, in order.
+/// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// By workload.
+    /// By workload, then by second of the counted time.
     pub seconds: Vec<Vec<Second>>,
 }
 
-/// Runs it. The same setup and seed give the same outcome, bit for bit.
+/// Runs a setup. The same setup and seed give the same outcome, bit for bit.
 ///
 /// # Errors
 /// Parameters of the device or of the slots that make no sense.
@@ -121,7 +121,7 @@ impl Workload {
         Tenant { latency_target, ..Tenant::new(self.name, Qos { weight: self.weight, ..Qos::default() }) }
     }
 
-    /// Its requests, from the first on.
+    /// The workload's client, which replays all its requests.
     fn client(&self, place: usize, setup: &Setup, seed: u64) -> Client {
         let until = self.until.min(Instant::ZERO + setup.lead + setup.duration);
         let seed = seed.wrapping_mul(1_000_003) ^ place as u64;

@@ -1,9 +1,9 @@
-//! The constants of the controllers as one number: which set of cases is drawn follows from it.
+//! The constants of the controllers as one hash, from which the seed of the drawn set of cases follows.
 //!
 //! A controller must not be fitted to the cases that judge it. So a set belongs to a hash, and a controller with other
-//! constants is judged on another set. The hash is made of the source of `evenkeel-control` without comments and files of
-//! tests, because a list of constants could miss one, and of the settings that configurations and the judged methods
-//! give their controllers. It also changes with what is no constant; that costs a set, not the truth.
+//! constants is judged on another set. The hash covers the source of `evenkeel-control` without comments and test
+//! files, because a list of constants could miss one, and the settings that configurations and the judged methods give
+//! their controllers. It also changes with code that holds no constant; that costs a set, but no correctness.
 
 use evenkeel_control::pool::target::{Load, Statistic};
 use evenkeel_control::response;
@@ -11,9 +11,9 @@ use evenkeel_control::{Duration, placement, slots};
 
 use super::fnv::{BASIS, fnv1a};
 
-/// The least seed that follows from a hash, and how many there are: far above what people choose.
+/// The least seed that follows from a hash, and the number of such seeds: far above the seeds that people choose.
 const SEEDS: (u64, u64) = (1_000_000_000, 1_000_000_000);
-/// A scenario without any setting: its pool has the defaults of configurations.
+/// A scenario without any setting of the pool, which so has the defaults of configurations.
 const PLAIN: &str = "[device]\nkind = \"store\"\n[tenants.one]\n[[client]]\ntenant = \"one\"\nworkload = {}\n";
 
 /// The hash of all constants.
@@ -27,7 +27,7 @@ pub fn seed(hash: u64) -> u64 {
     SEEDS.0 + hash % SEEDS.1
 }
 
-/// The settings of the judged controllers, as text.
+/// The settings of the judged controllers and the defaults of a pool, as text.
 fn settings() -> String {
     let time = Duration::from_secs(1);
     let setup = super::setup(PLAIN, time, time).unwrap_or_else(|why| panic!("{why}"));

@@ -1,21 +1,21 @@
-//! Cases drawn at random: a device as the market has it, tenants that load it.
+//! Cases drawn at random: a device as the market has it, and tenants that load it.
 //!
-//! A case is a scenario without admission, as text, so that one that fails is a file to run, to shrink and to keep.
+//! A case is a scenario without admission, as text, so that a harmed case is a file to run, to shrink and to keep.
 
 use std::fmt::Write as _;
 
 use evenkeel_control::rng::SplitMix64;
 
-/// The most tenants of a case, and the share of cases that have more than a few.
+/// The most tenants of a case, and the share of cases with many tenants.
 const MOST_TENANTS: u64 = 1_000;
 const CROWDED: f64 = 0.1;
 
-/// Random choices.
+/// A source of random choices.
 pub(super) struct Draw {
     pub(super) random: SplitMix64,
 }
 
-/// The scenario of a seed, but for `duration`, `warmup` and admission. The same seed gives the same text on every machine.
+/// The scenario of a seed, without `duration`, `warmup` and admission. The same seed gives the same text on every machine.
 pub fn case(seed: u64) -> String {
     let mut draw = Draw::new(seed);
     let mut text = format!("title = \"case {seed}\"\n\n");
@@ -24,8 +24,8 @@ pub fn case(seed: u64) -> String {
     text
 }
 
-/// The scenario of a seed with hosts in mind: up to four tenants that load the device, some of them whatever it does, and
-/// up to three light ones, with requests that are not so large that a host would divide them.
+/// The scenario of a seed for hosts that share a device: one to four tenants that load the device, some at a rate that
+/// does not depend on it, and one to three light ones. No request is so large that a host would divide it.
 pub fn shared(seed: u64) -> String {
     let mut draw = Draw::new(seed);
     let mut text = format!("title = \"shared case {seed}\"\n\n");
@@ -74,7 +74,7 @@ impl Draw {
         from + (to - from) * self.random.next_f64()
     }
 
-    /// All orders of magnitude alike.
+    /// A number from `from` to `to`, its logarithm uniformly distributed.
     pub(super) fn log(&mut self, from: f64, to: f64) -> f64 {
         libm::exp(self.uniform(libm::log(from), libm::log(to)))
     }
@@ -91,7 +91,7 @@ impl Draw {
         choices[self.random.next_below(choices.len() as u64) as usize]
     }
 
-    /// Writes a device; whether it seeks.
+    /// Writes a device. True if it is a disk, or consists of disks.
     fn device(&mut self, out: &mut String) -> bool {
         out.push_str("[device]\n");
         match self.random.next_below(8) {
@@ -163,7 +163,7 @@ impl Draw {
         true
     }
 
-    /// Writes tenants and clients: some that take what they get, some that want little.
+    /// Writes tenants and clients: bulk ones that take all throughput they get, and light ones with few requests.
     fn load(&mut self, out: &mut String, rotational: bool) {
         let crowded = self.chance(CROWDED);
         let bulk = if crowded { self.whole(4.0, MOST_TENANTS as f64 / 4.0) } else { 1 + self.random.next_below(3) };

@@ -1,4 +1,4 @@
-//! Drawn cases on hosts that share a device; some hosts have no control of ours.
+//! Drawn cases on hosts that share a device; one of the hosts may be without our control.
 
 use evenkeel_control::slots;
 use evenkeel_control::{Duration, Instant};
@@ -6,21 +6,21 @@ use evenkeel_model::device::Device;
 
 use crate::world::{Hosts, Setup, TenantResult, run_hosts};
 
-/// A tenant's figures while it counted.
+/// A tenant's figures in the counted time.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// All of it.
+    /// All figures of the simulator.
     pub result: TenantResult,
-    /// Payload bytes of each tenth of a second.
+    /// Payload bytes completed in each tenth of a second.
     pub tenths: Vec<u64>,
 }
 
-/// Most hosts of a case.
+/// Most hosts of a case, the one without control included.
 pub const MOST_HOSTS: usize = 4;
 /// A tenth of a second.
 const TENTH: Duration = Duration::from_millis(100);
 
-/// Runs `setup` on `hosts`. The slots of the pools under control are `slots`. The same arguments give the same figures.
+/// Runs `setup` on `hosts`; `slots` are the settings of the pools under control. The same arguments give the same figures.
 ///
 /// # Panics
 /// If a model fails.

@@ -1,4 +1,4 @@
-//! The effect of a method on a case.
+//! The judge: how a method changes throughput and latencies of a case, and its verdict.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,61 +10,62 @@ use crate::experiment::{Digest, TenantDigest, oracle};
 use crate::statistics::interval_99;
 use crate::world::Setup;
 
-/// Bounds of harm, and of grave harm: of the throughput, and of light tenants' p50 and p99, as multiples of the reference's.
+/// Bounds of harm, and of grave harm: the least throughput, and the largest p50 and p99 of light tenants, as multiples
+/// of the reference's.
 pub(super) const HARM: (f64, f64) = (0.95, 1.1);
 pub(super) const GRAVE: (f64, f64) = (0.8, 2.0);
-/// Help: of the throughput, and of light tenants' p99.
+/// Bounds of help: the least throughput, and the largest p99 of light tenants, as multiples of the reference's.
 pub(super) const HELP: (f64, f64) = (0.97, 0.5);
-/// A tenant is light below so much of its fair share,
+/// A tenant is light below this part of its fair share, by weight.
 const LIGHT: f64 = 0.9;
-/// and has figures with so many requests.
+/// The least requests of a light tenant in the counted time; with fewer its percentiles mean little.
 pub(super) const REQUESTS: u64 = 200;
-/// The ratio of latencies that stands for that of a tenant that gets nothing.
+/// The ratio of latencies that is used for a tenant that completes nothing under control.
 const NOTHING: f64 = 1e9;
 
-/// A case with what came of it.
+/// A case and the effects of the methods on it.
 pub struct Case {
-    /// Of [`draw::case`](super::draw::case).
+    /// Seed of [`draw::case`](super::draw::case).
     pub seed: u64,
-    /// Without control.
+    /// The setup without admission control.
     pub setup: Setup,
-    /// The same as text.
+    /// The setup as the text of a scenario.
     pub(super) scenario: String,
-    /// The reference of methods: none, or the best fixed setting.
+    /// The admission that methods are compared with: none, or the best fixed setting if there is a policy.
     pub(super) reference: Config,
-    /// Requests per second that the device gives each tenant alone.
+    /// By tenant: requests per second that the device serves when the tenant has it alone.
     capacity: Vec<f64>,
     effects: Vec<Effect>,
 }
 
-/// True if a setup has a policy.
+/// True if a setup has a limit, a reservation or a latency target.
 pub(super) fn has_policy(setup: &Setup) -> bool {
     let is_set = |rates: &Rates| rates.iops > 0 || rates.bytes_per_s > 0;
     setup.pool.target.is_some()
         || setup.tenants.iter().any(|tenant| is_set(&tenant.qos.limit) || is_set(&tenant.qos.reservation))
 }
 
-/// The effect of a method on a case: natural logarithms of ratios to the reference's figures, one for each seed.
+/// The effect of a method on a case: natural logarithms of the method's figures divided by the reference's, one for each seed.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
     pub(super) throughput: Vec<f64>,
-    /// p50 and p99 of each tenant that was light, by its place.
+    /// p50 and p99 of each light tenant, by its place among the tenants.
     p50: BTreeMap<usize, Vec<f64>>,
     p99: BTreeMap<usize, Vec<f64>>,
-    /// Each reserved tenant's throughput as a part of what is due to it.
+    /// By place: each reserved tenant's throughput, divided by the rate due to it.
     reserved: BTreeMap<usize, Vec<f64>>,
-    /// Of the light tenants together, in ms: p99 without control and with it.
+    /// Natural logarithms of the light tenants' p99 in ms: under the reference, and under the method.
     light_p99_ms: [Vec<f64>; 2],
 }
 
-/// The figures that count.
+/// The verdict on a method in one case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// It would have been better to do nothing.
+    /// True if the reference would have been better, beyond doubt.
     pub harmed: bool,
-    /// Far better.
+    /// True if the reference would have been far better, beyond doubt.
     pub gravely: bool,
-    /// Light tenants gain, and nothing is lost.
+    /// True if light tenants' p99 is halved while throughput is kept.
     pub helped: bool,
 }
 
@@ -74,17 +75,17 @@ impl Case {
         Self { seed, setup, scenario: scenario.to_owned(), reference: Config::None, capacity, effects }
     }
 
-    /// The reference of methods.
+    /// The setup under the admission that methods are compared with.
     pub(super) fn reference(&self) -> Setup {
         self.with(self.reference)
     }
 
-    /// True if it carries a limit, a reservation or a latency target.
+    /// True if the case has a limit, a reservation or a latency target.
     pub fn has_policy(&self) -> bool {
         has_policy(&self.setup)
     }
 
-    /// The reference of methods, in a few words.
+    /// The admission that methods are compared with, in a few words.
     pub fn reference_name(&self) -> String {
         match self.reference {
             Config::Fixed { budget_bytes } => format!("the best fixed budget, {} KiB", budget_bytes >> 10),
@@ -92,12 +93,12 @@ impl Case {
         }
     }
 
-    /// The case with a method.
+    /// The setup under the method `admission`.
     pub(super) fn with(&self, admission: Config) -> Setup {
         oracle::with(&self.setup, admission)
     }
 
-    /// The tenants that are light, by their places: those that take little of the device's time.
+    /// The places of light tenants: those that take little of the device's time in the run `none`.
     pub(super) fn light(&self, none: &Digest) -> Vec<usize> {
         let seconds = self.setup.duration.as_secs_f64();
         let is_light = |&place: &usize| {
@@ -108,7 +109,7 @@ impl Case {
         (0..none.tenants.len()).filter(is_light).collect()
     }
 
-    /// Adds a pair of runs of one seed.
+    /// Adds the runs of one seed: under the reference (`none`), and under the method.
     pub(super) fn learn(&mut self, method: usize, none: &Digest, with: &Digest) {
         let light = self.light(none);
         let effect = &mut self.effects[method];
@@ -128,18 +129,18 @@ impl Case {
         }
     }
 
-    /// The effect of a method.
+    /// The effect of the method at this place.
     pub fn effect(&self, method: usize) -> &Effect {
         &self.effects[method]
     }
 
-    /// The figures that count.
+    /// The verdict on the method at this place.
     pub fn verdict(&self, method: usize) -> Verdict {
         self.effects[method].verdict()
     }
 
-    /// The part of the gain of the best of `constants` that a method has: of what the constant takes from light tenants'
-    /// p99. `None` if no constant is worth having: one that has half of none's p99 at 0.97 of its throughput on the first
+    /// The method's gain, divided by the gain of the best of `constants`: gain is the fall of light tenants' p99.
+    /// `None` if no constant is worth having: one that has half of none's p99 at 0.97 of its throughput on the first
     /// seed, by which it is chosen, and on the second one.
     pub fn part_of_gain(&self, method: usize, constants: &[usize]) -> Option<f64> {
         let best = |a: &&usize, b: &&usize| {
@@ -154,25 +155,25 @@ impl Case {
         self.effects[*constant].helps(1).then(|| gain(method).zip(gain(*constant)).map(|(ours, best)| ours / best))?
     }
 
-    /// True if the means so far are beyond a bound of harm, which more seeds are to decide.
+    /// True if the means over the seeds so far are beyond a bound of harm, so that more seeds must decide.
     pub(super) fn looks_harmed(&self, method: usize) -> bool {
         self.effects[method].looks_harmed()
     }
 }
 
 impl Effect {
-    /// True if the throughput, a reservation or a light tenant's figure is beyond a bound; `range` is where the mean of
-    /// values lies.
+    /// True if the throughput, a reservation or a light tenant's latency is beyond a bound; `range` gives the interval
+    /// in which the mean of values lies.
     pub(super) fn beyond(&self, bounds: (f64, f64), range: impl Fn(&[f64]) -> (f64, f64)) -> bool {
         self.is_slow(bounds.0, &range) || self.is_beyond_for_a_tenant(bounds, range)
     }
 
-    /// True if the throughput is beyond a bound.
+    /// True if the throughput is below `bound` times the reference's; `range` as in [`Effect::beyond`].
     pub(super) fn is_slow(&self, bound: f64, range: impl Fn(&[f64]) -> (f64, f64)) -> bool {
         range(&self.throughput).1 < libm::log(bound)
     }
 
-    /// True if a reservation or a light tenant's figure is beyond a bound.
+    /// True if a reservation or a light tenant's latency is beyond its bound; `range` as in [`Effect::beyond`].
     pub(super) fn is_beyond_for_a_tenant(
         &self,
         (throughput, latency): (f64, f64),
@@ -182,20 +183,20 @@ impl Effect {
             || self.p50.values().chain(self.p99.values()).any(|values| range(values).0 > libm::log(latency))
     }
 
-    /// Adds p50 and p99 of a light tenant.
+    /// Adds a light tenant's p50 and p99 under the reference (`was`) and under the method (`is`), in any unit.
     pub(super) fn late(&mut self, place: usize, was: [f64; 2], is: [f64; 2]) {
         self.p50.entry(place).or_default().push(log_ratio(is[0], was[0]));
         self.p99.entry(place).or_default().push(log_ratio(is[1], was[1]));
     }
 
-    /// Adds what tenants with reservations get.
+    /// Adds the throughput of tenants with reservations in one pair of runs.
     pub(super) fn reserve(&mut self, setup: &Setup, none: &Digest, with: &Digest) {
         for (place, due) in due(setup, none) {
             self.reserved.entry(place).or_default().push(libm::log(part_of_due(setup, with, place, due)));
         }
     }
 
-    /// True if one seed's figures are help.
+    /// True if the figures of the seed at this place are within the bounds of help.
     fn helps(&self, seed: usize) -> bool {
         let [none, with] = &self.light_p99_ms;
         let gain = none.get(seed).zip(with.get(seed)).map(|(none, with)| with - none);
@@ -204,8 +205,8 @@ impl Effect {
             && gain.is_some_and(|gain| gain <= libm::log(HELP.1))
     }
 
-    /// Adds the figures of a seed: the ratio of throughputs, and p50 and p99 of the light requests without control and with
-    /// it.
+    /// Adds one seed's figures: throughput under the method divided by the reference's, and p50 and p99 of light
+    /// requests in ms under the reference and under the method.
     pub(super) fn add(&mut self, throughput: f64, light: Option<([f64; 2], [f64; 2])>) {
         self.throughput.push(log_throughput(throughput, 1.0));
         let Some((was, is)) = light else { return };
@@ -214,12 +215,12 @@ impl Effect {
         self.light_p99_ms[1].push(libm::log(was[1]) + log_ratio(is[1], was[1]));
     }
 
-    /// True if the means so far are beyond a bound of harm.
+    /// True if the means over the seeds so far are beyond a bound of harm.
     pub(super) fn looks_harmed(&self) -> bool {
         self.beyond(HARM, |values| (mean(values), mean(values)))
     }
 
-    /// The counts of a case.
+    /// The verdict by all seeds so far.
     pub(super) fn verdict(&self) -> Verdict {
         let gain = mean(&self.light_p99_ms[1]) - mean(&self.light_p99_ms[0]);
         Verdict {
@@ -247,37 +248,38 @@ impl fmt::Display for Effect {
     }
 }
 
-/// The mean; 0 of no values.
+/// The mean; 0 if there are no values.
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// The logarithm of a ratio of latencies. A tenant that gets nothing any more has none, and waits for ever: a ratio far
-/// beyond every bound, but a number, because an interval of infinities is none.
+/// The natural logarithm of `is / was`, two latencies. A tenant that completes nothing has none: its ratio is far
+/// beyond every bound, but finite, because infinities have no confidence interval.
 pub(super) fn log_ratio(is: f64, was: f64) -> f64 {
     libm::log(if is > 0.0 { is / was } else { NOTHING })
 }
 
-/// The logarithm of a ratio of throughputs; nothing at all counts as very little, for the same reason.
+/// The natural logarithm of `is / was`, two throughputs. No throughput counts as very little: infinities have no
+/// confidence interval.
 pub(super) fn log_throughput(is: f64, was: f64) -> f64 {
     libm::log((is / was).max(1.0 / NOTHING))
 }
 
-/// The share below which a tenant is light.
+/// The share of the device's time, 0 to 1, below which a tenant is light.
 fn fair_share(setup: &Setup, place: usize) -> f64 {
     let weight = |place: usize| f64::from(setup.tenants[place].qos.weight);
     LIGHT * weight(place) / (0..setup.tenants.len()).map(weight).sum::<f64>()
 }
 
-/// True if a tenant is light by its parts of all bytes and of all requests, where nothing is known of the device's
-/// time.
+/// True if a tenant is light by its shares of all `bytes` and of all `requests` (0 to 1), where its device time is
+/// unknown; `count` is its number of requests.
 pub(super) fn is_light_by_use(setup: &Setup, place: usize, bytes: f64, requests: f64, count: u64) -> bool {
     let fair = fair_share(setup, place);
     bytes < fair && requests < fair && count >= REQUESTS
 }
 
-/// The rate due to each tenant with a reservation, by its place, in requests a second: no more than the reference gives
-/// it.
+/// Place and due rate of each tenant with a reservation, in requests a second: the reservation, but at most the rate in
+/// the run `none`. Tenants with too few requests are left out.
 pub(super) fn due(setup: &Setup, none: &Digest) -> Vec<(usize, f64)> {
     let seconds = setup.duration.as_secs_f64();
     let due = |(place, was): (usize, &TenantDigest)| {
@@ -287,7 +289,7 @@ pub(super) fn due(setup: &Setup, none: &Digest) -> Vec<(usize, f64)> {
     none.tenants.iter().enumerate().map(due).filter(|(_, due)| due * seconds >= REQUESTS as f64).collect()
 }
 
-/// The part of what is due to a tenant that it gets.
+/// The tenant's rate divided by its due rate, at most 1.
 pub(super) fn part_of_due(setup: &Setup, with: &Digest, place: usize, due: f64) -> f64 {
     let rate = with.tenants[place].requests as f64 / setup.duration.as_secs_f64();
     (rate / due).clamp(1e-9, 1.0)

@@ -1,10 +1,10 @@
-//! First, do no harm: controllers against none, on cases drawn at random.
+//! First, do no harm: controllers are compared with no control, on cases drawn at random.
 //!
-//! Here: admission. A harmed case becomes a scenario ([`failure`]). The others have modules of their own, and what is judged
-//! there is said there.
+//! This module judges admission control. A harmed case becomes a scenario ([`failure`]). Each other controller has a
+//! module of its own, which says what is judged.
 //!
-//! A controller is judged on devices and loads on which it was not built. Each case is run without control and with each
-//! method, on the same seeds. It counts from 10 s or 20,000 completions on, whichever is later.
+//! A controller is judged on devices and loads for which it was not built. Each case is run without control and with
+//! each method, on the same seeds. It counts from 10 s or 20,000 completions on, whichever is later.
 //!
 //! | verdict | when |
 //! |---|---|
@@ -12,14 +12,14 @@
 //! | gravely | the same with 0.8 and 2 |
 //! | helped | light tenants' p99 at most half of none's, throughput at least 0.97 |
 //! | worth | the best constant helps, on the seed by which it was chosen and on another one |
-//! | gained | of those, a method has at least half of what that constant takes from the p99 |
+//! | gained | of the cases of `worth`, those in which a method lowers the p99 by at least half as much as the constant |
 //!
-//! Half of the cases carry a policy (`policy`): for those the best fixed setting takes the place of no control, and a tenant
-//! that gets less than 0.95 of its reservation counts as harm, too, if it gets that with the best setting.
+//! Half of the cases carry a policy (`policy`). There the best fixed setting takes the place of no control; a tenant
+//! that gets less than 0.95 of its reservation is harmed, too, if the best setting gives it that much.
 //!
-//! Beyond doubt: the 99 % interval over the seeds lies beyond the bound. A tenant is light if it takes less than its fair
-//! share of the device's time without control. Its time is its rate over the rate that the device gives its requests when
-//! they have it for themselves.
+//! Beyond doubt: the 99 % interval over the seeds lies beyond the bound. A tenant is light if it takes less than its
+//! fair share of the device's time without control. Its share of the time is its rate, divided by the rate at which the
+//! device serves its requests when it has the device alone.
 
 pub mod constants;
 pub mod draw;
@@ -51,14 +51,14 @@ pub use judge::{Case, Effect, Verdict};
 pub use report::{Answer, Ask, Controller, Judged, NAME, Plan, SET, judge, run};
 pub use shrink::failure;
 
-/// Seeds of every case, and of one that looks harmed.
+/// Seeds of every case; seeds of a case that looks harmed.
 const SEEDS: u64 = 2;
 const MORE_SEEDS: u64 = 8;
-/// The pilot runs that tell how long a case takes, and how fast the device is for each tenant alone.
+/// Duration of the pilot runs, which measure how long a case must run, and the device's rate for each tenant alone.
 const PILOT: Duration = Duration::from_secs(5);
-/// Requests that a tenant alone has under way then.
+/// Queue depth of a tenant that has the device alone in a pilot run.
 const PILOT_DEPTH: u32 = 256;
-/// Completions that a controller may learn from before it counts, and that count; the least and the most time for each.
+/// Completions of the warm-up, and of the counted time; the least and the most seconds of each.
 const COMPLETIONS: f64 = 20_000.0;
 const LEAST_S: f64 = 10.0;
 const MOST_S: f64 = 300.0;
@@ -66,13 +66,13 @@ const MOST_S: f64 = 300.0;
 /// A method that is judged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Method {
-    /// As in results.
+    /// Name in results.
     pub name: String,
     /// The admission control.
     pub admission: Config,
 }
 
-/// The default, the published method, and constants, in this order.
+/// The judged methods: our default, the published method, and constants, in this order.
 pub fn methods() -> Vec<Method> {
     let mut methods = vec![
         Method { name: "elastic".into(), admission: Config::Elastic(ElasticConfig::default()) },
@@ -84,7 +84,7 @@ pub fn methods() -> Vec<Method> {
     methods
 }
 
-/// The scenario of a drawn case that counts from `warmup` on.
+/// The text of a scenario with these times.
 fn timed(text: &str, warmup: Duration, duration: Duration) -> String {
     let ms = |time: Duration| time.as_nanos() / 1_000_000;
     format!("warmup = \"{}ms\"\nduration = \"{}ms\"\n{text}", ms(warmup), ms(duration))
@@ -93,7 +93,7 @@ fn timed(text: &str, warmup: Duration, duration: Duration) -> String {
 /// The setup of a scenario, without admission control.
 ///
 /// # Errors
-/// What the text has that no scenario may have.
+/// Text that is no valid scenario.
 fn parsed(text: &str) -> Result<Setup, String> {
     let parsed = scenario::parse(text, "a drawn case", &[], &mut |_| Err(std::io::ErrorKind::NotFound.into()));
     let mut setup = parsed.map_err(|problems| format!("{problems:?}"))?.scenario.setup;
@@ -102,15 +102,15 @@ fn parsed(text: &str) -> Result<Setup, String> {
     Ok(setup)
 }
 
-/// The setup of a drawn case, without control, whose time counts from `warmup` on.
+/// The setup of a drawn case without control, whose counted time begins at `warmup` and lasts for `duration`.
 ///
 /// # Errors
-/// What a drawn text has that no scenario may have: a mistake in [`draw`].
+/// Text that is no valid scenario: a mistake in [`draw`].
 pub fn setup(text: &str, warmup: Duration, duration: Duration) -> Result<Setup, String> {
     parsed(&timed(text, warmup, duration))
 }
 
-/// The same requests, as many as the device takes.
+/// The same requests at the queue depth [`PILOT_DEPTH`], so that the device is saturated.
 fn saturating(spec: &Spec) -> Spec {
     match spec {
         Spec::Load { requests, .. } => Spec::closed(PILOT_DEPTH, requests.clone()),
@@ -118,8 +118,8 @@ fn saturating(spec: &Spec) -> Spec {
     }
 }
 
-/// Runs the case of a seed without control and with each method. `None`: it has more than `most` requests a second, which
-/// take long to run.
+/// Runs the case of a seed without control and with each method. `None`: the pilot run completes more than `most`
+/// requests a second, so the case would take long to run.
 ///
 /// # Errors
 /// Those of `execute`.
@@ -144,13 +144,13 @@ pub fn case<E>(seed: u64, most: f64, methods: &[Method], execute: &mut Execute<'
     judged(seed, &timed(&text, time, time), methods, execute).map(Some)
 }
 
-/// How long a device with so many requests a second is run before it counts, and how long it counts.
+/// Warm-up of a case that completes so many requests a second, and also its counted time.
 fn counted(requests_per_s: f64) -> Duration {
     let seconds = (COMPLETIONS / requests_per_s.max(1.0)).clamp(LEAST_S, MOST_S);
     Duration::from_nanos((seconds * 1e9) as u64)
 }
 
-/// Runs a scenario with what it is compared with, which is no control or the best fixed setting, and with each method.
+/// Runs a scenario under its reference, which is no control or the best fixed setting, and under each method.
 fn judged<E>(seed: u64, scenario: &str, methods: &[Method], execute: &mut Execute<'_, E>) -> Result<Case, E> {
     let setup = parsed(scenario).unwrap_or_else(|why| panic!("{why}\n{scenario}"));
     // Each kind of request alone on the device.
@@ -178,7 +178,7 @@ fn judged<E>(seed: u64, scenario: &str, methods: &[Method], execute: &mut Execut
     Ok(case)
 }
 
-/// Runs a case without control and with each method, on the same seeds: on more of them where a method looks harmful.
+/// Runs a case under its reference and under each method, on the same seeds: on more of them where a method looks harmful.
 ///
 /// # Errors
 /// Those of `execute`.

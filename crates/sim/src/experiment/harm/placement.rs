@@ -1,12 +1,12 @@
-//! Placement against round robin, on workers and connections drawn at random.
+//! Placement of connections compared with round robin, on workers and connections drawn at random.
 //!
 //! | module | subject |
 //! |---|---|
 //! | [`draw`] | a case: workers, and the load of each connection |
 //! | [`world`] | a case in virtual time |
 //!
-//! The judge is that of admission; light connections count together, as one tenant. A static placement that is found on
-//! another seed says what there was to gain.
+//! The judge is that of admission; light connections count together, as one tenant. A static placement, chosen on
+//! another seed, shows how much could be gained.
 
 pub mod draw;
 pub mod world;
@@ -17,23 +17,24 @@ use super::judge::{Effect, Verdict};
 pub use draw::Case;
 use world::{Outcome, Who, simulate};
 
-/// Seeds of every case, and of one that looks harmed.
+/// Seeds of every case; seeds of a case that looks harmed.
 const SEEDS: u64 = 2;
 const MORE_SEEDS: u64 = 8;
-/// Seed on which static placements are sought, apart from those that judge.
+/// Seed on which the static placement is chosen; no seed that judges.
 const OTHER_SEED: u64 = 1_000;
-/// Throughput that a static placement keeps, and the light p99 that it reaches, to be worth having.
+/// A static placement is worth having with at least this throughput and at most this light p99, as multiples of round robin's.
 const WORTH: (f64, f64) = (0.97, 0.5);
-/// Light requests that a run needs for figures.
+/// Light requests that a run needs for meaningful percentiles.
 const REQUESTS: u64 = 300;
 
 /// A case and its results.
 pub struct Judged {
     /// Seed of the case.
     pub seed: u64,
-    /// Against round robin.
+    /// Effect of the method, compared with round robin.
     pub effect: Effect,
-    /// Part of the best static gain of the light p99 that the method has; `None` where no static placement halves it.
+    /// The method's gain of light p99, divided by that of the best static placement; `None` where no static placement
+    /// halves the p99.
     pub part_of_gain: Option<f64>,
 }
 
@@ -44,7 +45,7 @@ impl Judged {
     }
 }
 
-/// The numbers of cases.
+/// Numbers of cases by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Harmed.
@@ -53,14 +54,14 @@ pub struct Counts {
     pub gravely: usize,
     /// Helped.
     pub helped: usize,
-    /// Cases in which a static placement is worth having,
+    /// Cases in which a static placement is worth having.
     pub worth: usize,
-    /// and those of them in which the method has at least half of its gain.
+    /// Cases in which the method has at least half of that placement's gain.
     pub gained: usize,
 }
 
 impl Counts {
-    /// Counts cases.
+    /// Counts the verdicts of cases.
     pub fn of(cases: &[Judged]) -> Self {
         let count = |counts: &dyn Fn(&Judged) -> bool| cases.iter().filter(|case| counts(case)).count();
         Self {
@@ -108,8 +109,9 @@ fn learn(effect: &mut Effect, none: &Outcome, ours: &Outcome) {
     effect.add(ours.bytes_per_s / none.bytes_per_s.max(1.0), light);
 }
 
-/// The best static placement by the light p99, if it is worth having: the heaviest first, each to the worker with the
-/// least load, whole and slot by slot, and with light connections on a worker of their own.
+/// The static placement with the lowest light p99, if it is worth having. Three are tried, each with the heaviest
+/// connections first, on the worker with the least load: by load slot by slot, by total load, and slot by slot with a
+/// worker for light connections alone.
 fn find_static(case: &Case) -> Option<Vec<u32>> {
     let none = simulate(case, &Who::Placed(Config::RoundRobin), OTHER_SEED);
     if none.light_requests < REQUESTS || case.workers < 2 {
@@ -127,8 +129,8 @@ fn find_static(case: &Case) -> Option<Vec<u32>> {
     best.min_by(|(a, _), (b, _)| a.light_ms[1].total_cmp(&b.light_ms[1])).map(|(_, homes)| homes)
 }
 
-/// The heaviest connections first, each to the one of the first `heavy` workers where its load meets the least; light
-/// ones then to the worker with the least load.
+/// A static placement: the heaviest connections first, each on that of the first `heavy` workers where it adds least; light
+/// connections last, on all workers. With `by_slot`, loads in the same slots count against each other, else total loads.
 fn place(case: &Case, slots: &[Vec<f32>], by_slot: bool, heavy: usize) -> Vec<u32> {
     let width = slots.first().map_or(0, Vec::len);
     let mut totals = vec![vec![0.0_f32; width]; case.workers];

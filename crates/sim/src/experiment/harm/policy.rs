@@ -1,7 +1,8 @@
 //! The policy of a drawn case: half of the cases have none, the others a limit, a reservation or a latency target.
 //!
-//! It is drawn around what tenants get without control, of numbers of its own: a case without a policy is what
-//! [`draw`](super::draw) made of its seed. A case with one is compared with the best fixed setting under the same policy.
+//! A policy is scaled to the tenants' figures without control, by random numbers of its own: a case without a policy is
+//! exactly the text that [`draw`](super::draw) made of its seed. A case with a policy is compared with the best fixed
+//! setting under the same policy.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Rates;
@@ -12,20 +13,22 @@ use super::judge::{Case, HELP};
 use crate::experiment::{Digest, Execute};
 use crate::world::Setup;
 
-/// The part of the cases that have a policy.
+/// Share of the cases that have a policy, 0 to 1.
 const CARRIED: f64 = 0.5;
-/// Limits and reservations, as parts of what the tenant gets without, and targets, as multiples of what the light tenant gets.
+/// Ranges of limits and of reservations, as parts of the tenant's rate without control, and of targets, as multiples of
+/// the light tenant's latency without control.
 const LIMITS: (f64, f64) = (0.1, 1.0);
 const RESERVATIONS: (f64, f64) = (0.05, 1.0);
 const TARGETS: (f64, f64) = (0.05, 2.0);
-/// Targets that a pool may have, in microseconds.
+/// Range of a pool's latency target, in microseconds.
 const TARGET_US: (f64, f64) = (20.0, 5e6);
-/// Budgets that may be the best one, in KiB, beside none.
+/// Fixed budgets among which the best setting is chosen, in KiB; no budget is tried, too.
 pub(super) const BUDGETS_KIB: [u64; 4] = [256, 1_024, 4_096, 16_384];
-/// The seed on which the best setting is chosen, apart from those that judge.
+/// The seed on which the best setting is chosen; no seed that judges.
 const OTHER_SEED: u64 = 1_000;
 
-/// The scenario with the policy of a seed; `None` if it has none. `setup` and `pilot` are those without it.
+/// The scenario with the policy of its seed; `None` if the seed gives no policy. `setup` and `pilot` are the case's
+/// without a policy.
 pub(super) fn add(seed: u64, text: &str, setup: &Setup, pilot: &Digest) -> Option<String> {
     // Not the numbers of which the case was drawn.
     let mut random = SplitMix64::new(seed ^ 0x706f_6c69_6379);
@@ -74,7 +77,7 @@ pub(super) fn add(seed: u64, text: &str, setup: &Setup, pilot: &Digest) -> Optio
     Some(table.to_string())
 }
 
-/// The setup without its policy.
+/// The setup without latency target, limits and reservations.
 pub(super) fn without(setup: &Setup) -> Setup {
     let mut plain = setup.clone();
     plain.pool.target = None;
@@ -84,8 +87,8 @@ pub(super) fn without(setup: &Setup) -> Setup {
     plain
 }
 
-/// The best fixed setting of a case: of those that keep 0.97 of the highest throughput, the one with the lowest p99 of light
-/// tenants; without light tenants, no budget.
+/// The best fixed setting of a case: of the settings that keep 0.97 of the highest throughput, the one with the lowest
+/// p99 of light tenants.
 ///
 /// # Errors
 /// Those of `execute`.
@@ -119,7 +122,7 @@ mod tests {
         runs.iter().map(|(setup, seed)| run_quietly(setup, *seed).map(Digest::of)).collect()
     }
 
-    /// Figures of a run, without running it.
+    /// Invented figures of a run, for tests that need no real ones.
     fn pilot(setup: &Setup) -> Digest {
         let mut short = setup.clone();
         (short.duration, short.sample_every) = (Duration::from_millis(1), Duration::from_millis(1));
@@ -156,7 +159,7 @@ mod tests {
         assert!((120..=180).contains(&kinds[3]), "{kinds:?}");
     }
 
-    /// A bulk writer whose budget costs nothing until it is small, and a light reader behind it.
+    /// A bulk writer whose throughput suffers only under a small budget, and a light reader behind it.
     #[test]
     fn the_best_setting_keeps_the_throughput_and_has_the_lowest_latency() {
         let text = "
@@ -182,7 +185,7 @@ mod tests {
         assert_eq!(best_setting(&bulk, &mut execute).expect("models work"), Config::None);
     }
 
-    /// Case 0 of those with a policy whose runs are short: what it is compared with is a fixed setting, on the same policy.
+    /// A case with a policy whose runs are short is compared with a fixed setting under the same policy.
     #[test]
     fn a_case_with_a_policy_is_compared_with_a_fixed_setting() {
         let found = (0..60).find_map(|seed| {

@@ -1,7 +1,7 @@
-//! The latency target against none, on cases drawn at random.
+//! The latency target compared with none, on cases drawn at random.
 //!
-//! Devices and loads are those of [`draw`]; the target is drawn around what light tenants get without one, and
-//! half of the cases carry a reservation of a bulk tenant. Both runs of a pair have the same seed.
+//! Devices and loads are those of [`draw`]; the target is scaled to the latency of light tenants without one. Half of
+//! the cases have a reservation of a bulk tenant. Both runs of a pair have the same seed.
 //!
 //! | verdict | when, beyond doubt |
 //! |---|---|
@@ -26,36 +26,37 @@ use crate::experiment::{Digest, Execute, TenantDigest};
 use crate::statistics::interval_99;
 use crate::world::Setup;
 
-/// Requests with which a tenant that was drawn as light shows what it gains.
+/// Requests from which on a tenant drawn as light counts for the gain.
 const PROTECTED_REQUESTS: u64 = 30;
-/// The longest that a throttle makes a request wait.
+/// The longest time for which a throttle delays a request.
 const MAX_DELAY: Duration = Duration::from_secs(2);
 
-/// A case with the evidence for and against each method.
+/// A case and the effects of the methods on it.
 pub struct Case {
-    /// Of the generator.
+    /// Seed of [`draw::case`].
     pub seed: u64,
-    /// Without a target.
+    /// The setup without a latency target.
     pub setup: Setup,
-    /// The target.
+    /// The latency target.
     pub target: Duration,
-    /// The figure that it bounds.
+    /// The statistic of latencies that the target bounds.
     pub statistic: Statistic,
-    /// The load that makes a tenant noisy.
+    /// The kind of load by which a tenant counts as noisy.
     pub load: Load,
     effects: Vec<Effect>,
 }
 
-/// Logarithms of ratios, one for each pair; what is above 0 exceeds a bound of 1.
+/// Natural logarithms of ratios, one for each pair of runs; above 0 a ratio exceeds 1.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
-    /// Of throughput, light tenants and reservations; here what is below 0 is less.
+    /// Throughput, light tenants' latencies and reservations, with the target divided by without.
     judge: judge::Effect,
-    /// Their figures against none's, the least of all; none's against the target, and with the target, the largest.
+    /// Of tenants drawn as light: the least ratio of latency with the target to latency without; the largest ratios to
+    /// the target of the latency without it, and with it.
     gained: Vec<f64>,
     none_of_target: Vec<f64>,
     with_of_target: Vec<f64>,
-    /// Of the longest waits of each tenant, by its place.
+    /// By tenant's place: its p999 with the target, divided by the p999 without plus `max_delay`.
     waits: BTreeMap<usize, Vec<f64>>,
 }
 
@@ -82,7 +83,7 @@ impl Case {
         if self.statistic == Statistic::Mean { tenant.response.mean_ms } else { tenant.response.p99_ms }
     }
 
-    /// Adds a pair of runs of one seed.
+    /// Adds the runs of one seed: without a target (`none`), and under the method.
     fn learn(&mut self, method: usize, none: &Digest, with: &Digest) {
         let mut effect = core::mem::take(&mut self.effects[method]);
         effect.judge.throughput.push(log_throughput(with.bytes_per_s, none.bytes_per_s));
@@ -115,17 +116,17 @@ impl Case {
         self.effects[method] = effect;
     }
 
-    /// True if the means so far are beyond a bound of harm, which more seeds are to decide.
+    /// True if the means over the seeds so far are beyond a bound of harm, so that more seeds must decide.
     fn looks_harmed(&self, method: usize) -> bool {
         self.effects[method].beyond(HARM, |values| (mean(values), mean(values)))
     }
 
-    /// The evidence on a method.
+    /// The effect of the method at this place.
     pub fn effect(&self, method: usize) -> &Effect {
         &self.effects[method]
     }
 
-    /// The judgement of a method.
+    /// The verdict on the method at this place.
     pub fn verdict(&self, method: usize) -> Verdict {
         let effect = &self.effects[method];
         let missed = mean(&effect.none_of_target) > 0.0;
@@ -140,7 +141,7 @@ impl Case {
 }
 
 impl Effect {
-    /// True if something is beyond a bound of harm; `range` is where the mean of values lies.
+    /// True if a figure is beyond its bound; `range` gives the interval in which the mean of values lies.
     fn beyond(&self, bounds: (f64, f64), range: impl Fn(&[f64]) -> (f64, f64)) -> bool {
         // A light tenant that gains pays for throughput, unless nothing was to be gained.
         let for_nothing = self.none_of_target.is_empty()
@@ -164,8 +165,8 @@ impl std::fmt::Display for Effect {
     }
 }
 
-/// True if a tenant takes less than its share of requests and of bytes without a target, and reads enough to have
-/// figures.
+/// True if a tenant is light: without a target it takes less than its share of requests and of bytes, and completes
+/// enough requests.
 fn is_light(setup: &Setup, none: &Digest, place: usize) -> bool {
     let tenant = &none.tenants[place];
     let all: u64 = none.tenants.iter().map(|tenant| tenant.requests).sum();
@@ -173,8 +174,8 @@ fn is_light(setup: &Setup, none: &Digest, place: usize) -> bool {
     judge::is_light_by_use(setup, place, bytes, requests, tenant.requests) && tenant.response.p50_ms > 0.0
 }
 
-/// Runs the case of a seed without a target and with each method. `None`: it has more than `most` requests a second, which
-/// take long to run.
+/// Runs the case of a seed without a target and with each method. `None`: the pilot run completes more than `most`
+/// requests a second, so the case would take long to run.
 ///
 /// # Errors
 /// Those of `execute`.

@@ -1,13 +1,13 @@
 //! The record of drawn sets: which constants were judged on which cases.
 //!
-//! A set that has been looked at is used up: controllers may be fitted to it. The record says how many were used.
+//! Once its results are known, a set is used up: controllers may be fitted to it. The record says how many were used.
 
 use std::collections::BTreeSet;
 
 use super::{Controller, constants};
 use crate::experiment::Report;
 
-/// The text above the lines.
+/// The text of an empty record.
 const HEAD: &str = "\
 # Sets of drawn cases
 
@@ -19,20 +19,20 @@ from it, and what came of admission control. Another hash draws another set ([re
 ";
 const COLUMNS: usize = 6;
 
-/// The constants of this program, and the sets that were drawn.
+/// The hash of this program's constants, and the record of the sets that were drawn.
 #[derive(Debug, PartialEq)]
 pub struct Sets {
     /// The hash of the constants, in hexadecimal.
     pub constants: String,
-    /// The hashes whose sets were used, with this one if its set is drawn; `None` without a record.
+    /// The hashes whose sets were used, with `constants` if this run draws its set; `None` if there was no record.
     used: Option<BTreeSet<String>>,
-    /// The text of the record.
+    /// The whole text of the record.
     text: String,
 }
 
 impl Sets {
-    /// Reads the record of earlier sets; `None` if there is no record yet. `drawn`: this run uses the set of the present
-    /// constants, which then counts as drawn.
+    /// Reads the record of earlier sets from `text`, `None` if there is no record. `drawn`: this run uses the set of
+    /// its constants, which then counts as used.
     ///
     /// # Errors
     /// The first wrong line, with its number.
@@ -59,12 +59,12 @@ impl Sets {
         Ok(Self { constants, used: is_there.then_some(used), text })
     }
 
-    /// How many sets were used, if that is known.
+    /// The number of used sets; `None` if there was no record.
     pub fn used(&self) -> Option<usize> {
         self.used.as_ref().map(BTreeSet::len)
     }
 
-    /// Adds this run to the record, of which it answers the text.
+    /// Adds this run to the record; the new text of the record.
     pub fn record(&mut self, report: &Report) -> &str {
         let admission = report.sections.iter().find(|section| section.title == Controller::Admission.name());
         let rows = admission.map_or(&[][..], |section| &section.rows);
@@ -89,7 +89,7 @@ impl Sets {
         &self.text
     }
 
-    /// The hash and the count, in a sentence each. `file`: where the record is.
+    /// The hash and the number of used sets, in a sentence each. `file`: path of the record.
     pub fn words(&self, file: &str) -> String {
         let used = match self.used() {
             Some(1) => format!("1 set used so far ({file})."),

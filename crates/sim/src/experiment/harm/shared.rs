@@ -1,4 +1,4 @@
-//! Cases on hosts that share a device: how they are drawn, how long they run, and their figures for the judge of admission.
+//! Cases on hosts that share a device: the draw, the duration, and the figures for the judge of admission.
 
 use evenkeel_control::{Duration, Instant};
 
@@ -7,18 +7,18 @@ use super::judge::{Effect, is_light_by_use, log_throughput};
 use super::{COMPLETIONS, Verdict, draw};
 use crate::world::{Setup, TenantResult};
 
-/// The pilot run.
+/// Duration of the pilot run.
 pub(super) const PILOT: Duration = Duration::from_secs(2);
-/// The least and the most time that counts, in seconds.
+/// The least and the most counted time, in seconds.
 const LEAST_S: f64 = 3.0;
 const MOST_S: f64 = 15.0;
 
-/// The figures of a case that count.
+/// The verdict, with the outcome of further criteria added.
 pub(super) fn with(verdict: Verdict, harmed: bool, gravely: bool) -> Verdict {
     Verdict { harmed: verdict.harmed || harmed, gravely: verdict.gravely || gravely, ..verdict }
 }
 
-/// Adds a pair of runs of one seed.
+/// Adds the runs of one seed: under the reference, and under the method.
 pub(super) fn learn(effect: &mut Effect, setup: &Setup, reference: &[Figures], with: &[Figures]) {
     // Requests of other sizes are served when others wait: throughput is lost where both are.
     let ratio = |of: fn(&[Figures]) -> f64| log_throughput(of(with), of(reference).max(1.0));
@@ -33,14 +33,14 @@ pub(super) fn learn(effect: &mut Effect, setup: &Setup, reference: &[Figures], w
     }
 }
 
-/// Device and tenants of a number, for the pilot run.
+/// The setup of the case with this number, for the pilot run.
 pub(super) fn drawn(number: u64) -> Setup {
     let text = draw::shared(number);
     super::setup(&text, Duration::ZERO, PILOT).unwrap_or_else(|why| panic!("{why}\n{text}"))
 }
 
-/// Sets how long a case runs before it counts, and how long it counts: 20,000 completions, 3 s to 15 s. `None` for a device
-/// that falls ever further behind: it makes all latencies a question of when the run ends.
+/// Sets warm-up and counted time, each as long as 20,000 completions take, but 3 s to 15 s. `None` if the device falls
+/// ever further behind, as all latencies would then depend on when the run ends.
 pub(super) fn settle(setup: &mut Setup, pilot: &[Figures]) -> Option<()> {
     let behind = |each: &Figures| each.result.response.mean().as_secs_f64() > 0.25 * PILOT.as_secs_f64();
     if pilot.iter().any(behind) {

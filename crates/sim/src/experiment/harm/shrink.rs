@@ -1,8 +1,8 @@
-//! A harmed case made small, as a scenario that can be run, and kept as a test once it is mended.
+//! A harmed case made small: a scenario that can be run, and that is kept as a test once the harm is mended.
 //!
-//! Tenants are left out, loads and devices become plainer and the counted time shorter, one step after the other, as long as
-//! the judge finds the case harmed. The warm-up follows from the judge's rule each time: a controller is not blamed for what
-//! happens before it counts. The same case gives the same scenario.
+//! Tenants are left out, loads and devices become plainer and the counted time shorter, one step after the other, as
+//! long as the judge finds the case harmed. The warm-up follows from the judge's rule each time, so that a controller
+//! is not blamed for its behaviour before the counted time. The same case gives the same scenario.
 
 use toml::{Table, Value};
 
@@ -11,17 +11,17 @@ use super::{Config, MORE_SEEDS, Method, PILOT, counted, judged, parsed};
 use crate::experiment::{Digest, Execute};
 use evenkeel_control::{Duration, Instant};
 
-/// Scenarios that are judged for a case: each takes up to 16 runs.
+/// The most scenarios that are judged to shrink one case; each takes up to 16 runs.
 const MOST_JUDGED: u32 = 100;
-/// The least time that counts, in milliseconds.
+/// The least counted time, in milliseconds.
 const LEAST_MS: i64 = 1_000;
-/// Settings of a device that say what it is.
+/// Settings that define the device, and so are never left out.
 const OF_DEVICE: [&str; 4] = ["kind", "preset", "member", "members"];
-/// Settings of a workload that are left out first.
+/// Settings of a workload, in the order in which they are left out.
 const OF_WORKLOAD: [&str; 6] = ["pattern", "streams", "burst", "arrivals", "read_percent", "size"];
 
-/// The scenario of a harmed case: shrunk, with the method, and with bounds that the method misses. `None` if the method is
-/// one that no scenario has, or if the case is not harmed, or cannot be run.
+/// The scenario of a harmed case: shrunk, with the method's admission, a seed, and bounds that the method misses.
+/// `None` if no scenario can state the method, if the case is not harmed, or if it cannot be run.
 pub fn failure<E>(case: &Case, method: &Method, execute: &mut Execute<'_, E>) -> Option<String> {
     let admission = admission(method.admission)?;
     let mut found = None;
@@ -37,7 +37,7 @@ pub fn failure<E>(case: &Case, method: &Method, execute: &mut Execute<'_, E>) ->
     with_bounds(&text, &found?, method, admission, execute)
 }
 
-/// How a scenario writes a method.
+/// The method as the value of a scenario's `admission` key; `None` if no scenario can state it.
 fn admission(config: Config) -> Option<Value> {
     let table = |kind: &str, key: &str, value: Value| {
         Value::Table(Table::from_iter([("kind".to_owned(), kind.into()), (key.to_owned(), value)]))
@@ -53,7 +53,7 @@ fn admission(config: Config) -> Option<Value> {
     }
 }
 
-/// The scenario with the warm-up that the judge gives it; `None` if it is none.
+/// The scenario with the warm-up that the judge's rule gives it; `None` if the text is no valid scenario.
 fn settled<E>(text: &str, seed: u64, execute: &mut Execute<'_, E>) -> Option<String> {
     let (mut pilot, mut table) = (parsed(text).ok()?, text.parse::<Table>().ok()?);
     for client in &mut pilot.clients {
@@ -66,8 +66,8 @@ fn settled<E>(text: &str, seed: u64, execute: &mut Execute<'_, E>) -> Option<Str
     parsed(&text).is_ok().then_some(text)
 }
 
-/// The smallest scenario that is found with so many judgements at `most`: `harmed` answers with the scenario that it judged, or
-/// with nothing for one that is not harmed, or is none. `None` if the whole one is not.
+/// The smallest harmed scenario that is found by judging at most `most` candidates. `harmed` judges a text: it returns the
+/// scenario that was judged, or `None` if that is not harmed or no valid scenario. `None` if `scenario` itself is not harmed.
 fn shrink(scenario: &str, most: u32, harmed: &mut dyn FnMut(&str) -> Option<String>) -> Option<String> {
     let mut best = harmed(scenario)?;
     let mut left = most;
@@ -90,7 +90,7 @@ fn shrink(scenario: &str, most: u32, harmed: &mut dyn FnMut(&str) -> Option<Stri
     }
 }
 
-/// Scenarios that are simpler by a step: those that leave out most come first.
+/// All scenarios that are simpler by one step; the steps that leave out most come first.
 fn simpler(text: &str) -> Vec<String> {
     let Ok(table) = text.parse::<Table>() else { return Vec::new() };
     let mut steps = Vec::new();
@@ -150,7 +150,7 @@ fn simpler(text: &str) -> Vec<String> {
     steps
 }
 
-/// The keys of a table in it.
+/// The keys of the table that `table` has under `key`.
 fn names(table: &Table, key: &str) -> Vec<String> {
     table.get(key).and_then(Value::as_table).map_or_else(Vec::new, |table| table.keys().cloned().collect())
 }
@@ -159,7 +159,7 @@ fn workload(table: &mut Table, place: usize) -> Option<&mut Table> {
     table.get_mut("client")?.get_mut(place)?.get_mut("workload")?.as_table_mut()
 }
 
-/// Leaves out tenants with their clients, but not all.
+/// Leaves out these tenants with their clients; `None` if no client would be left.
 fn without(table: &mut Table, tenants: &[String]) -> Option<()> {
     let clients = table.get_mut("client")?.as_array_mut()?;
     clients.retain(|client| {
@@ -174,7 +174,7 @@ fn without(table: &mut Table, tenants: &[String]) -> Option<()> {
     Some(())
 }
 
-/// Counts half of the time.
+/// Halves the counted time.
 fn shorter(table: &mut Table) -> Option<()> {
     let now: i64 = table.get("duration")?.as_str()?.strip_suffix("ms")?.parse().ok()?;
     set_ms(table, "duration", (now / 2).max(LEAST_MS.min(now)));
@@ -185,7 +185,7 @@ fn set_ms(table: &mut Table, key: &str, ms: i64) {
     table.insert(key.to_owned(), format!("{ms}ms").into());
 }
 
-/// How far a pair of runs is beyond the bounds of harm, as a logarithm; above 0 it is.
+/// The natural logarithm of how far a pair of runs exceeds the worst of the bounds of harm; above 0, the case is harmed.
 fn excess(case: &Case, none: &Digest, with: &Digest) -> f64 {
     let lost = |part: f64| libm::log(HARM.0) - libm::log(part);
     let throughput = lost(with.bytes_per_s / none.bytes_per_s);
@@ -198,8 +198,8 @@ fn excess(case: &Case, none: &Digest, with: &Digest) -> f64 {
     case.light(none).into_iter().map(late).chain(reserved).fold(throughput, f64::max)
 }
 
-/// Adds the method, a seed that shows the harm (of those that do, the one in the middle), and what the method would have to
-/// keep on that seed.
+/// Adds to a scenario the method, a seed that shows the harm (the one with the median harm), and bounds that a harmless
+/// method keeps on that seed.
 fn with_bounds<E>(
     text: &str,
     case: &Case,
@@ -263,7 +263,7 @@ mod tests {
     use crate::scenario::{self, Scenario};
     use crate::world::{Failure, Setup, run_quietly};
 
-    /// A store that takes long for each request and many at a time, with things that have no part in the harm.
+    /// A store that takes long for each request and serves many at a time, with settings that have no part in the harm.
     const PLANTED: &str = "
         duration = '100000ms'
         [device]
@@ -340,7 +340,7 @@ mod tests {
         assert_eq!(failure(&case, &none, &mut execute), None);
     }
 
-    /// Whatever is harmful, the steps find it after few judgements: here one of 200 tenants, and its burst.
+    /// The steps find the harmful part after few judgements: here one of 200 tenants, and its burst.
     #[test]
     fn crowds_shrink_by_halves() {
         let mut text = "duration = '8000ms'\n[device]\nkind = 'store'\n".to_owned();

@@ -1,10 +1,10 @@
-//! First, do no harm: slots against doing nothing, on hosts that share a device.
+//! First, do no harm: slots compared with doing nothing, on hosts that share a device.
 //!
-//! A case has the device and the tenants of [`super::draw`], on one to three hosts that send each other figures, and in a quarter of
-//! the cases tenants on one more host, which has no control. Half of the cases have latency targets, for means and 99th
-//! percentiles, from a quarter to ten times what the tenant has without control, so that some are met without control and
-//! some cannot be met. Cases with targets are compared with the better of no control and fixed totals by weight: whichever
-//! meets most targets, then whichever has most throughput.
+//! A case has the device and the tenants of [`super::draw`], on one to three hosts that send each other figures; a
+//! quarter of the cases have one more host, which is without control. Half of the cases have latency targets, for means
+//! and 99th percentiles, from a quarter to ten times the tenant's latency without control, so that some are met without
+//! control and some cannot be met. Cases with missed targets are compared with the best of no control and fixed totals
+//! by weight: the one that meets most targets, among equals the one with clearly more throughput.
 
 use evenkeel_control::Duration;
 use evenkeel_control::pool::slots::LatencyTarget;
@@ -19,29 +19,30 @@ use super::shared::{drawn, learn, settle, with};
 use crate::statistics::interval_99;
 use crate::world::{Hosts, Setup};
 
-/// Totals of the fixed methods.
+/// Total slots of the fixed methods.
 const FIXED: [f64; 2] = [16.0, 128.0];
-/// Seeds of every case, and of one that looks harmed.
+/// Seeds of every case; seeds of a case that looks harmed.
 pub(super) const SEEDS: u64 = 1;
 pub(super) const MORE_SEEDS: u64 = 6;
 
-/// A drawn case.
+/// A drawn case: device, tenants and hosts.
 #[derive(Clone)]
 pub struct Case {
-    /// Of the generator.
+    /// Seed of the case.
     pub seed: u64,
-    /// Device and tenants with their targets.
+    /// Device, and tenants with their latency targets.
     pub setup: Setup,
-    /// Where each tenant is.
+    /// The host of each tenant.
     pub hosts: Hosts,
 }
 
-/// The result of a case.
+/// The effect of slots on a case.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
-    /// Ratios to what it is compared with.
+    /// Throughput and light tenants' latencies under slots, divided by those of the compared control.
     pub light: Judge,
-    /// Natural logarithms of each tenant's figure to its target, for targets that doing nothing meets.
+    /// By tenant, for targets that are met without control: natural logarithm of the latency under slots, divided by
+    /// the target.
     pub missed: Vec<Vec<f64>>,
 }
 
@@ -81,12 +82,12 @@ impl Case {
         Some(case)
     }
 
-    /// Runs it.
+    /// Runs the case under `slots`, or without control; the figures of each tenant.
     pub fn run(&self, slots: Option<Config>, seed: u64) -> Vec<Figures> {
         hosts::run(&self.setup, &self.hosts, slots, seed)
     }
 
-    /// Each tenant's figure over its target; `None` without a target.
+    /// Natural logarithm of each tenant's latency divided by its target; `None` without a target.
     fn over(&self, figures: &[Figures]) -> Vec<Option<f64>> {
         let of = |(place, figures): (usize, &Figures)| {
             let target = self.setup.tenants[place].latency_target?;
@@ -96,7 +97,7 @@ impl Case {
         figures.iter().enumerate().map(of).collect()
     }
 
-    /// The effect of `slots` on it, over these seeds.
+    /// The effect of `slots` on the case, over these seeds.
     pub fn effect(&self, slots: Config, seeds: core::ops::Range<u64>) -> Effect {
         let mut effect = Effect { missed: vec![Vec::new(); self.setup.tenants.len()], ..Effect::default() };
         for seed in seeds {
@@ -134,7 +135,7 @@ impl Case {
     }
 }
 
-/// In seconds.
+/// The tenant's latency by this statistic, in seconds.
 fn figure(figures: &Figures, statistic: Statistic) -> f64 {
     let response = &figures.result.response;
     let time = match statistic {
@@ -145,20 +146,20 @@ fn figure(figures: &Figures, statistic: Statistic) -> f64 {
 }
 
 impl Effect {
-    /// The figures that count.
+    /// The verdict on slots in the case.
     pub fn verdict(&self) -> Verdict {
         let missed = self.missed.iter().filter(|missed| missed.len() > 1);
         let low = missed.map(|missed| interval_99(missed).0).fold(f64::NEG_INFINITY, f64::max);
         with(self.light.verdict(), low > 0.0, low > libm::log(GRAVE.1))
     }
 
-    /// True if the means so far are beyond a bound.
+    /// True if the means over the seeds so far are beyond a bound of harm.
     pub fn looks_harmed(&self) -> bool {
         self.light.looks_harmed() || self.missed.iter().any(|missed| !missed.is_empty() && mean(missed) > 0.0)
     }
 }
 
-/// A case, with more seeds where two say that it may be harmed.
+/// The effect on the case of a seed, over more seeds if the first one says that it may be harmed.
 pub fn judged(seed: u64, slots: Config) -> Effect {
     let case = Case::draw(seed);
     let effect = case.effect(slots, 0..SEEDS);

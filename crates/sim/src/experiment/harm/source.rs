@@ -1,8 +1,8 @@
-//! The hash of Rust source, without comments and indentation. Part of the build script, too.
+//! The hash of Rust source, without comments and indentation. The build script includes this file, too.
 
 use super::fnv::{BASIS, fnv1a};
 
-/// The hash of files, given as paths from the root of a crate's source (`mclock/mod.rs`) and texts, in any order. Files of tests
+/// The hash of files, given as paths from the root of a crate's source (`mclock/mod.rs`) and texts, in any order. Test files
 /// do not count.
 pub(super) fn hash(mut files: Vec<(String, String)>) -> u64 {
     let is_test = |path: &str| path.split('/').any(|part| matches!(part, "tests" | "tests.rs"));
@@ -13,7 +13,7 @@ pub(super) fn hash(mut files: Vec<(String, String)>) -> u64 {
     lines.fold(BASIS, |hash, line| fnv1a(fnv1a(hash, line.as_bytes()), b"\n"))
 }
 
-/// The lines that hold code. The formatter sees to it that the same code is the same lines.
+/// The lines that hold code, without indentation. The same code has the same lines, as the formatter breaks them.
 pub(super) fn code(text: &str) -> impl Iterator<Item = &str> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"))
 }

@@ -15,7 +15,7 @@ fn every_drawn_case_is_a_scenario() {
     }
 }
 
-/// Judged against itself, doing nothing is neither harm nor help; a budget of one small request is harm.
+/// No control, judged against itself, is neither harm nor help; a budget of one small request is harm.
 #[test]
 fn the_judge_knows_harm_from_nothing() {
     let method = |name: &str, admission| Method { name: name.into(), admission };
@@ -30,7 +30,7 @@ fn the_judge_knows_harm_from_nothing() {
     assert!(least.harmed && least.gravely, "{}", case.effect(1));
 }
 
-/// Infinities have no interval.
+/// A tenant without completions has no infinite ratio, which would have no confidence interval.
 #[test]
 fn a_tenant_that_gets_nothing_is_harmed_and_not_helped() {
     let mut effect = judge::Effect::default();
@@ -60,10 +60,11 @@ fn round_robin_does_not_harm_itself() {
     assert!(counts.worth > 0, "a static placement is worth having in some of them");
 }
 
-/// Of the first 120 cases those that the default harms; none is harmed gravely.
+/// The cases among the first 120 that the default placement harms; it harms none gravely.
 const PLACEMENT_HARM: [u64; 2] = [46, 98];
 
-/// Not inert: of the 50 cases in which a static placement is worth having, it has half of the gain in so many and more.
+/// Placement has an effect, too: in at least so many of the 50 cases where a static placement is worth having, it has
+/// half of the gain.
 #[test]
 fn placement_harms_the_cases_that_are_listed_and_no_other() {
     let half = |from: u64| connections::cases(from, 60, placement::Config::default());
@@ -81,7 +82,7 @@ fn placement_harms_the_cases_that_are_listed_and_no_other() {
     assert!(counts.gained >= 37 && counts.helped >= 49, "{counts:?}");
 }
 
-/// Cases that are known to be harmed, and are not mended yet.
+/// Cases that slots are known to harm.
 const SLOTS_HARM: [u64; 7] = [2, 8, 10, 13, 19, 21, 23];
 const THROUGHPUT_HARM: [u64; 4] = [2, 16, 33, 42];
 
@@ -162,7 +163,7 @@ fn a_report_counts_what_was_judged() {
     assert!(!claim.reproduced && claim.numbers.contains("fixed_b, 2 and 3"), "{}", claim.numbers);
 }
 
-/// An answer with fewer cases than were asked for ends the run.
+/// A run ends when a controller's answers cover fewer cases than were asked for.
 #[test]
 fn a_run_judges_what_the_plan_says_until_an_interrupt() {
     let plan = Plan { controllers: Controller::ALL.to_vec(), cases: Some(5) };

@@ -1,7 +1,8 @@
-//! First, do no harm: throughput guarantees against a plain limit of the same rate.
+//! First, do no harm: throughput guarantees compared with a plain limit of the same rate.
 //!
-//! A case has the device and the tenants of [`super::draw::shared`] on one host; one tenant has a guarantee of a twentieth to
-//! one and a half times of what it gets without. Doing nothing about misses, stalls and neighbours is a limit of that rate.
+//! A case has the device and the tenants of [`super::draw::shared`] on one host; one tenant has a guarantee of a
+//! twentieth to one and a half times its rate without. The plain limit stands for a guarantee that does nothing about
+//! misses, stalls and neighbours.
 
 use evenkeel_control::Duration;
 use evenkeel_control::pool::guarantee::Throughputs;
@@ -17,32 +18,33 @@ use super::slots;
 use crate::statistics::interval_99;
 use crate::world::{Hosts, Setup};
 
-/// A deviation from the guarantee, as a part of it, that counts for nothing.
+/// Deviation from the guarantee, as a part of it, that does not matter.
 const NOTHING: f64 = 0.01;
-/// Tenths of a second in a window.
+/// Length of a window of the jitter, in tenths of a second.
 const WINDOW: usize = 10;
 
 /// A drawn case.
 #[derive(Clone)]
 pub struct Case {
-    /// Of the generator.
+    /// Seed of the case.
     pub seed: u64,
-    /// Device and tenants, of which the first has a guarantee.
+    /// Device and tenants; the first tenant has the guarantee.
     pub setup: Setup,
-    /// In bytes a second.
+    /// The guarantee, in bytes per second.
     pub guarantee: u64,
 }
 
-/// The result of a case, one figure for each seed.
+/// The effect of a guarantee on a case, one figure for each seed.
 #[derive(Clone, Debug, Default)]
 pub struct Effect {
-    /// Ratios to the plain limit's.
+    /// Throughput and light tenants' latencies under the guarantee, divided by those under the plain limit.
     pub light: Judge,
-    /// Natural logarithms of how far the mean is from the guarantee, to the same of the limit.
+    /// Natural logarithm of the mean rate's deviation from the guarantee, divided by the deviation under the plain limit.
     pub missed: Vec<f64>,
-    /// The same of all windows of a second, wherever they begin.
+    /// Natural logarithm of the mean deviation of windows of a second, beginning at every 0.1 s, divided by that under
+    /// the plain limit.
     pub jitter: Vec<f64>,
-    /// How much more than the guarantee the tenant got, as a part of it.
+    /// The tenant's mean rate above the guarantee, as a part of the guarantee; negative below it.
     pub above: Vec<f64>,
 }
 
@@ -80,7 +82,7 @@ impl Case {
         hosts::run(&setup, &Hosts::default(), None, seed)
     }
 
-    /// The effect of the guarantee, over these seeds, beside the limit.
+    /// The effect of the guarantee, compared with the plain limit, over these seeds.
     pub fn effect(&self, seeds: core::ops::Range<u64>) -> Effect {
         let mut effect = Effect::default();
         let guarantee = self.guarantee as f64;
@@ -107,20 +109,20 @@ impl Effect {
         [&self.missed, &self.jitter].iter().any(|values| range(values) > libm::log(bound)) || range(&self.above) > above
     }
 
-    /// The figures that count.
+    /// The verdict on the guarantee in the case.
     pub fn verdict(&self) -> Verdict {
         let low = |values: &[f64]| interval_99(values).0;
         let (harmed, gravely) = (self.beyond(HARM.1, NOTHING, low), self.beyond(GRAVE.1, 20.0 * NOTHING, low));
         with(self.light.verdict(), harmed, gravely)
     }
 
-    /// True if the means so far are beyond a bound.
+    /// True if the means over the seeds so far are beyond a bound of harm.
     pub fn looks_harmed(&self) -> bool {
         self.light.looks_harmed() || self.beyond(HARM.1, NOTHING, mean)
     }
 }
 
-/// A case, with more seeds where one says that it may be harmed.
+/// The effect on the case of a seed, over more seeds if the first one says that it may be harmed.
 pub fn judged(seed: u64) -> Effect {
     let case = Case::draw(seed);
     let effect = case.effect(0..slots::SEEDS);

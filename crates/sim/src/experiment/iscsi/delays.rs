@@ -1,4 +1,4 @@
-//! Figures 5 to 10: what a delay does to whom.
+//! Figures 5 to 11: the effect of delayed packets on throughput and request times.
 
 use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
@@ -12,10 +12,11 @@ use crate::experiment::{Better, Claim, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
-/// Delays of figures 8 and 9, in ms; the paper's classes are 0.5 ms apart, and its text says 9.6 for the largest here.
+/// Delays of figures 8 and 9, in ms. The paper's delay classes are 0.5 ms apart; its text names 9.6 ms where 9.5 ms is
+/// used here.
 const DELAYS_MS: [f64; 20] =
     [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 5.5, 6.0, 6.5, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5];
-/// Payload of a request.
+/// Payload of a request, in bytes.
 const BYTES: u32 = 64 << 10;
 
 fn host(id: u64, kind: Kind, duration: Duration) -> Host {
@@ -23,18 +24,18 @@ fn host(id: u64, kind: Kind, duration: Duration) -> Host {
     Host { id, kind, bytes: BYTES, streams: 1, pace: Duration::ZERO, active }
 }
 
-/// The name of a kind of request, and what is delayed to slow it.
+/// Name of a kind of request, the kind, and the packets whose delay slows it.
 const KINDS: [(&str, Kind, Delayed); 2] =
     [("reads", Kind::Read, Delayed::Payload), ("writes", Kind::Write, Delayed::Acknowledgements)];
 
-/// Payload that host number `host` moved from `from` to `until`, in MB/s.
+/// Payload moved per second by the host at place `host`, from `from` to `until`, in MB/s.
 fn mb_per_s(outcome: &Outcome, host: usize, from: Instant, until: Instant) -> f64 {
     let ticks = outcome.between(from, until);
     let bytes: u64 = ticks.iter().map(|tick| tick.read_bytes[host] + tick.written_bytes[host]).sum();
     bytes as f64 / 1e6 / (ticks.len().max(1) as f64 * TICK.as_secs_f64())
 }
 
-/// Slope, intercept and R² of the least-squares line.
+/// Slope, intercept and R² of the least-squares line through (x, y) points.
 fn line(points: &[(f64, f64)]) -> (f64, f64, f64) {
     let mean = |f: &dyn Fn(&(f64, f64)) -> f64| points.iter().map(f).sum::<f64>() / points.len() as f64;
     let (x, y) = (mean(&|p| p.0), mean(&|p| p.1));
@@ -113,7 +114,7 @@ pub(super) fn request_time<E>(
     Ok(section)
 }
 
-/// When hosts 2, 3 and 4 are throttled, in s.
+/// Hosts with a delay, and when it begins and ends, in seconds of the run.
 const HELD: [(u64, u64, u64); 3] = [(2, 20, 60), (3, 40, 80), (4, 40, 100)];
 const COMPETITION_S: u64 = 120;
 

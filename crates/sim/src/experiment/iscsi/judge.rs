@@ -1,33 +1,32 @@
-//! How a run with bursts is judged.
+//! The judge of a run with bursts of writers and a latency target for reads.
 
 use evenkeel_control::{Duration, Instant};
 
 use super::world::{Outcome, TICK, read_ms, written_mb_per_s};
 
-/// Length of a window: means over it are held against the target.
+/// Length of a window; its mean response time is held against the target.
 const WINDOW: Duration = Duration::from_secs(1);
-/// From so long after the beginning of a burst on, windows count as settled: the bar for settling.
+/// Bar for settling: from this long after the beginning of a burst on, windows count.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
-/// Settled is who meets the target for so many windows in a row.
+/// A run has settled when this many windows in a row meet the target.
 const SETTLED_WINDOWS: u32 = 3;
-/// How long after the beginning of a burst an excess counts as overshoot.
+/// Windows that begin within this time of the beginning of a burst count for the overshoot.
 const OVERSHOOT_WITHIN: Duration = Duration::from_secs(5);
 
-/// A run in figures.
+/// A run's figures.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
-    /// Windows of 1 s, one after the other from 1 s after the beginning of each burst on.
+    /// Number of windows of 1 s, placed end to end from 1 s after the beginning of each burst to its end.
     pub windows: u32,
-    /// How many of them have a mean above the target.
+    /// Number of those windows whose mean response time is above the target.
     pub above: u32,
-    /// Of each burst: from its beginning to the first moment from which three windows in a row meet the target, in s; its
-    /// length if there is none.
+    /// By burst: seconds from its beginning until three windows in a row meet the target; its length if none do.
     pub settle_s: Vec<f64>,
-    /// Of each burst: largest mean over any 1 s that begins in its first 5 s, as a multiple of the target.
+    /// By burst: the largest mean over any 1 s that begins in the burst's first 5 s, as a multiple of the target.
     pub overshoot_ratio: Vec<f64>,
     /// Mean response time in the second halves of all bursts, as a multiple of the target.
     pub late_ratio: f64,
-    /// Payload written in the settled time of all bursts, in MB/s.
+    /// Payload written per second from 1 s after the beginning of each burst to its end, in MB/s.
     pub written_mb_per_s: f64,
 }
 
@@ -38,7 +37,7 @@ impl Verdict {
     }
 }
 
-/// Judges `outcome` by `target_ms`; `bursts` are when the writers begin and end.
+/// Judges `outcome` by the target of `target_ms`; `bursts` are the beginnings and ends of the writers' bursts.
 pub fn judge(outcome: &Outcome, bursts: &[(Instant, Instant)], target_ms: f64) -> Verdict {
     let mut verdict = Verdict::default();
     let (mut settled, mut late) = (Vec::new(), Vec::new());
@@ -67,7 +66,7 @@ pub fn judge(outcome: &Outcome, bursts: &[(Instant, Instant)], target_ms: f64) -
     verdict
 }
 
-/// The beginnings of intervals from `from` to `until`.
+/// Every end of a sensor interval from `from` to `until`.
 fn moments(from: Instant, until: Instant) -> impl Iterator<Item = Instant> {
     (0..=until.since(from).as_nanos() / TICK.as_nanos()).map(move |n| from + Duration::from_nanos(n * TICK.as_nanos()))
 }
@@ -77,7 +76,7 @@ mod tests {
     use super::super::world::Tick;
     use super::*;
 
-    /// Reads that take `ms(s)` at second `s`, and 1 MB/s.
+    /// An outcome whose reads take `ms(s)` at second `s`, and whose writers write 1 MB/s.
     fn outcome(seconds: u64, ms: impl Fn(f64) -> f64) -> Outcome {
         let tick = |n: u64| Tick {
             at: Instant::ZERO + Duration::from_nanos((n + 1) * TICK.as_nanos()),

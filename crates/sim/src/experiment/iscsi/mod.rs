@@ -1,8 +1,8 @@
 //! Response time of a shared iSCSI target: the figures of the packet-delay paper, and control compared.
 //!
 //! J. Bjørgeengen and H. Haugerud, *Using TCP/IP traffic shaping to achieve iSCSI service predictability*. The paper's
-//! appliance is the model [`evenkeel_model::link`] here, with the figures of another, smaller target; what the paper
-//! leaves open (gains, moving average) is chosen and said.
+//! appliance is the model [`evenkeel_model::link`] here, with the figures of another, smaller target. Where the paper
+//! leaves something open (gains, moving average), a value is chosen and documented.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -22,10 +22,10 @@ use world::{Outcome, Setup};
 /// Name on the command line and in results.
 pub const NAME: &str = "iscsi";
 
-/// As [`super::Execute`], of this experiment.
+/// The type [`super::Execute`] with this experiment's setup and outcome.
 pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 
-/// Runs everything.
+/// Runs all sections of the experiment.
 ///
 /// # Errors
 /// What `execute` answers.

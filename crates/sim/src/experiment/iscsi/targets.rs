@@ -1,4 +1,4 @@
-//! Figures 12 to 16: twelve writers on and off against a small reader, and targets for its response time.
+//! Figures 12 to 16: response time targets of a small reader beside twelve writers, which write in bursts.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use crate::experiment::{Better, Claim, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
-/// The reader's number; the writers' hosts follow.
+/// The reader's id; the ids of the writers' hosts follow.
 pub(super) const READER: u64 = 1;
-/// Targets of the paper, in ms.
+/// The paper's response time targets, in ms.
 const TARGETS_MS: [f64; 3] = [20.0, 15.0, 10.0];
-/// Constants that are tried, in tenths of a ms: the delay classes from 0 to 20 ms, and between two of them every tenth.
+/// Constant delays that are tried, in tenths of a ms: every 0.5 ms, as the delay classes are, up to 20 ms.
 const STEP_TENTHS: u32 = 5;
 const MOST_TENTHS: u32 = 200;
-/// The writers begin after so many seconds, write for so many, and pause for so many, as in the paper.
+/// In seconds: start of the writers' first burst, and pause between bursts, as in the paper.
 const LEAD_S: u64 = 10;
 const PAUSE_S: u64 = 5;
 
-/// The bars for ours: windows above the target in per cent, settling in seconds, written throughput in per cent of that
-/// with the best constant delay.
+/// Bars of our method: windows above the target in per cent, settling in seconds, and written throughput in per cent of
+/// that with the best constant delay.
 const ABOVE_BAR: f64 = 1.0;
 const SETTLE_BAR: f64 = 1.0;
 const WRITTEN_BAR: f64 = 97.0;
@@ -39,7 +39,7 @@ pub(super) fn at(seconds: u64) -> Instant {
     Instant::ZERO + Duration::from_secs(seconds)
 }
 
-/// A reader of 4 KiB at random, 256 KiB/s.
+/// A host that reads 4 KiB at random, 256 KiB/s.
 pub(super) fn reader(duration: Duration) -> Host {
     Host {
         id: READER,
@@ -51,7 +51,7 @@ pub(super) fn reader(duration: Duration) -> Host {
     }
 }
 
-/// Hosts with four writers each.
+/// Hosts with four writers each, active in these periods.
 pub(super) fn writers(hosts: u64, active: &[(Instant, Instant)]) -> impl Iterator<Item = Host> {
     (0..hosts).map(move |host| Host {
         id: READER + 1 + host,
@@ -63,7 +63,7 @@ pub(super) fn writers(hosts: u64, active: &[(Instant, Instant)]) -> impl Iterato
     })
 }
 
-/// How long bursts are and how many.
+/// Beginning and end of each burst.
 fn bursts(options: &Options) -> Vec<(Instant, Instant)> {
     let (length, count) = if options.quick { (15, 2) } else { (30, 3) };
     (0..count).map(|n| LEAD_S + n * (length + PAUSE_S)).map(|begin| (at(begin), at(begin + length))).collect()
@@ -76,15 +76,15 @@ fn setup(bursts: &[(Instant, Instant)], control: Control) -> Setup {
     Setup { link: LinkParams::shared(), hosts, on: Delayed::Acknowledgements, control, duration }
 }
 
-/// The same delay for all writers, always.
+/// A constant delay of all writers.
 fn constant(delay_ms: f64) -> Control {
     Control::Schedule((0..3).map(|host| (Instant::ZERO, READER + 1 + host, ms(delay_ms))).collect())
 }
 
-/// The controller of the delay; targets by their place in [`TARGETS_MS`].
+/// The control of the delay; a target is given by its place in [`TARGETS_MS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
-    /// A constant delay of so many tenths of a ms; 0 is no control.
+    /// A constant delay of so many tenths of a ms; 0 means no control.
     Constant(u32),
     Published(usize),
     Ours(usize),
@@ -100,7 +100,7 @@ impl Arm {
     }
 }
 
-/// Figures of one method for one target, by seed.
+/// A method's verdicts under one target, by seed.
 struct Judged(Vec<Verdict>);
 
 impl Judged {
@@ -117,7 +117,7 @@ impl Judged {
     }
 }
 
-/// Of the first burst, and the mean of the later ones.
+/// A figure of the first burst; below, the mean of the later bursts.
 fn first(values: &[f64]) -> f64 {
     values.first().copied().unwrap_or(f64::NAN)
 }
@@ -133,7 +133,7 @@ fn judged(outcomes: &Outcomes, arm: Arm, bursts: &[(Instant, Instant)], target_m
     Judged(outcomes[&arm].iter().map(|run| judge(run, bursts, target_ms)).collect())
 }
 
-/// The smallest constant delay tried that meets the target, in tenths of a ms.
+/// The smallest constant delay that meets the target, in tenths of a ms, with its verdicts.
 fn best_constant(outcomes: &Outcomes, bursts: &[(Instant, Instant)], target_ms: f64) -> Option<(u32, Judged)> {
     let constants =
         outcomes.keys().filter_map(|&arm| if let Arm::Constant(tenths) = arm { Some(tenths) } else { None });
@@ -141,7 +141,7 @@ fn best_constant(outcomes: &Outcomes, bursts: &[(Instant, Instant)], target_ms: 
     judged.into_iter().find(|(_, judged)| judged.above_percent() <= ABOVE_BAR)
 }
 
-/// Runs all methods for all targets.
+/// Runs all methods with all targets.
 pub(super) fn run<E>(
     options: &Options,
     execute: &mut Execute<'_, E>,
@@ -200,7 +200,7 @@ pub(super) fn run<E>(
     Ok(vec![section, trade])
 }
 
-/// The rows of one target.
+/// Adds the rows of one target.
 fn rows(
     section: &mut Section,
     target_ms: f64,
@@ -258,7 +258,7 @@ fn target_claims(claims: &mut Vec<Claim>, target_ms: f64, none: &Judged, publish
     });
 }
 
-/// Figures 12, 13 and 16: the first seed over time.
+/// Figures 12, 13 and 16: the runs of the first seed over time.
 fn over_time(outcomes: &Outcomes) -> Vec<Plot> {
     let series = |name: String, arm: Arm, figure: &dyn Fn(&[Tick]) -> Option<f64>| {
         let windows = outcomes[&arm].first().into_iter().flat_map(|run| run.ticks.chunks(5));
@@ -289,7 +289,7 @@ fn over_time(outcomes: &Outcomes) -> Vec<Plot> {
     [false, true].into_iter().flat_map(plots).collect()
 }
 
-/// The gain and the cost of a constant delay: figures 11 and 13 as a curve.
+/// Response time and written throughput by constant delay: figures 11 and 13 as a curve.
 fn trade_off(outcomes: &Outcomes, bursts: &[(Instant, Instant)], claims: &mut Vec<Claim>) -> Section {
     let means = |tenths: u32| {
         let busy = |run: &Outcome| -> Vec<Tick> {

@@ -1,4 +1,4 @@
-//! Clients, an iSCSI target, its sensors and a controller, in virtual time.
+//! Hosts, an iSCSI target, its sensors and a controller of delays, in virtual time.
 
 use evenkeel_control::response::{ClientId, ClientSample, Config, Controller, Sample};
 use evenkeel_control::rng::SplitMix64;
@@ -6,68 +6,68 @@ use evenkeel_control::units::Kind;
 use evenkeel_control::{Duration, Instant};
 use evenkeel_model::link::{Counters, Delayed, Link, LinkParams, Throttle};
 
-/// How often the sensors are read, as in the paper.
+/// Interval at which the sensors are read, as in the paper.
 pub const TICK: Duration = Duration::from_millis(100);
-/// Streams of a host begin within so much of each other.
+/// The streams of a host begin at random times within this span.
 const START_WITHIN: Duration = Duration::from_millis(20);
 
-/// Streams of one host that do the same, each with one request at a time on a connection of its own.
+/// A host with equal streams, each with a connection of its own and one request outstanding at a time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
-    /// Its number; delays are by host.
+    /// Its id; a delay applies to all streams of a host.
     pub id: u64,
     /// The kind of its requests.
     pub kind: Kind,
-    /// Payload of a request.
+    /// Payload of a request, in bytes.
     pub bytes: u32,
-    /// How many streams it has.
+    /// Number of streams.
     pub streams: usize,
-    /// Least distance of the requests of a stream; zero for one after the other.
+    /// Time from one request of a stream to the next; zero: the next request follows the reply.
     pub pace: Duration,
-    /// When the streams begin and end, in order.
+    /// Beginnings and ends of the periods in which the streams send, in order.
     pub active: Vec<(Instant, Instant)>,
 }
 
-/// The controller of delays.
+/// The control of delays.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
-    /// No controller: these delays for these hosts from these moments on, in order; none before.
+    /// Fixed delays: instant, host id, and delay from then on, in order of time. Hosts begin without delay.
     Schedule(Vec<(Instant, u64, Duration)>),
-    /// A controller; its step is the distance of the delay classes.
+    /// A controller; its step is the difference of neighbouring delay classes.
     Controller(Config),
 }
 
 /// The setup of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// Connections, target and storage.
+    /// Parameters of connections, target and storage.
     pub link: LinkParams,
-    /// All.
+    /// All hosts.
     pub hosts: Vec<Host>,
-    /// The delayed packets.
+    /// The packets that delays apply to.
     pub on: Delayed,
-    /// The controller of delays.
+    /// The control of delays.
     pub control: Control,
-    /// How long.
+    /// Duration of the run.
     pub duration: Duration,
 }
 
-/// The sensors' figures in one interval, and what came of it.
+/// The sensors' figures of one interval of [`TICK`], and the delays that follow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tick {
-    /// Its end.
+    /// End of the interval.
     pub at: Instant,
-    /// Reads completed by the storage, all hosts together.
+    /// Reads completed by the storage, of all hosts.
     pub reads: u64,
-    /// Their waits and service times, summed, in ms.
+    /// Sum of those reads' latencies, in ms.
     pub read_ms: f64,
-    /// Payload read, of each host.
+    /// Payload bytes read, by host.
     pub read_bytes: Vec<u64>,
-    /// Payload written, of each host.
+    /// Payload bytes written, by host.
     pub written_bytes: Vec<u64>,
-    /// Delay of each host from here on, in ms.
+    /// Delay from the end of the interval on, by host, in ms.
     pub delay_ms: Vec<f64>,
-    /// Why, if there is a controller.
+    /// The controller's reason for the delays; `None` without a controller.
     pub reason: Option<&'static str>,
 }
 
@@ -98,12 +98,12 @@ pub fn written_mb_per_s(ticks: &[Tick]) -> f64 {
     bytes as f64 / 1e6 / (ticks.len().max(1) as f64 * TICK.as_secs_f64())
 }
 
-/// A stream and what it waits for.
+/// A host's stream: one connection.
 struct Stream {
     host: usize,
-    /// Earliest moment of its next request; `None` while one is under way.
+    /// Instant of its next request; `None` while one is outstanding, or when the stream has ended.
     due: Option<Instant>,
-    /// Which of the host's active periods it is in or before.
+    /// Index of the host's active period that the stream is in or waits for.
     period: usize,
 }
 
@@ -117,10 +117,10 @@ struct Run<'a> {
     outcome: Outcome,
 }
 
-/// Runs a setup. The same seed gives the same outcome on every machine.
+/// Runs a setup. The same setup and seed give the same outcome on every machine.
 ///
 /// # Errors
-/// The setting of the controller or the link that makes no sense.
+/// A setting of the controller or of the link is out of range.
 pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
     setup.link.validate().map_err(|error| error.to_string())?;
     let controller = match &setup.control {
@@ -179,7 +179,7 @@ impl Run<'_> {
         self.link.submit(now, connection, now.as_nanos(), host.kind, host.bytes);
     }
 
-    /// A request is back: when does the next go?
+    /// A request has completed: sets when the stream sends the next one.
     fn next_request(&mut self, connection: usize, now: Instant) {
         let stream = &mut self.streams[connection];
         let host = &self.setup.hosts[stream.host];
@@ -217,7 +217,7 @@ impl Run<'_> {
         }
     }
 
-    /// Reads the sensors and decides, as an agent on the target does.
+    /// Reads the sensors and lets the controller decide, as an agent on the target does.
     fn tick(&mut self, now: Instant) {
         let hosts = self.setup.hosts.len();
         let mut tick = Tick {

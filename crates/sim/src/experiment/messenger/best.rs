@@ -1,7 +1,7 @@
-//! The most even placement of connections whose loads are known: by how little workers could have differed.
+//! The most even placement of connections whose loads are known: a bound for what placement can reach.
 
-/// Assigns loads to `workers` workers so that the sum of the squares of what they carry is as small as moving one and
-/// swapping two can make it, from the heaviest first, each to the lightest. What each worker carries.
+/// Assigns loads to `workers` workers: the heaviest first, each to the worker with the least load; then moves one load
+/// or swaps two as long as the sum of the squares of the workers' loads falls. Answers each worker's load.
 ///
 /// O(n²) for n loads in each of a few passes.
 pub(super) fn place(loads: &[f64], workers: usize) -> Vec<f64> {
@@ -53,7 +53,7 @@ mod tests {
         totals.iter().map(|total| total * total).sum()
     }
 
-    /// By trying all.
+    /// The least sum of squares, by trying all assignments.
     fn exact(totals: &mut Vec<f64>, loads: &[f64]) -> f64 {
         let [load, loads @ ..] = loads else { return squares(totals) };
         let mut best = f64::INFINITY;

@@ -1,57 +1,57 @@
-//! The paper's cluster: who talks to whom, and how much.
+//! The paper's cluster: connections between clients and servers, and the messages on them.
 
 use evenkeel_control::rng::SplitMix64;
 
 /// Servers (OSDs): four on each of four nodes (section VI.A).
 pub const OSDS: usize = 16;
 const OSDS_OF_NODE: usize = 4;
-/// Worker threads of each.
+/// Worker threads of each OSD.
 pub const WORKERS: usize = 8;
 /// Clients; each has one connection to every OSD.
 pub const CLIENTS: usize = 8;
-/// Connections of an OSD. The paper gives their number; how they divide is assumed: clients, the 15 other OSDs, a
-/// monitor, heartbeats.
+/// Connections of an OSD. The paper gives their number; their division is assumed: 8 to clients, 15 to other OSDs, one
+/// to a monitor, the others for heartbeats.
 pub const CONNECTIONS: usize = 52;
 const PEERS: usize = OSDS - 1;
 
-/// Messages of Table I that are no heartbeats and not high priority, and heartbeats, for each read or write: they come in
-/// this ratio to the requests of clients.
+/// Messages of Table I for each read or write of a client: those that are neither heartbeats nor of high priority, and
+/// heartbeats. They are assumed to come in proportion to clients' requests.
 const LOW_PER_READ: f64 = (92 + 2_220 + 1_033 + 386 + 3_677) as f64 / 20_404_227.0;
 const LOW_PER_WRITE: f64 = (123 + 2_359 + 1_128 + 440 + 3_874) as f64 / 5_201_621.0;
 const PINGS: f64 = 28_724.0 + 14_356.0 + 14_356.0;
 const PINGS_PER_READ: f64 = PINGS / 20_404_227.0;
 const PINGS_PER_WRITE: f64 = PINGS / 5_201_621.0;
-/// Messages to replicas for each write beyond the first, and their replies for each such message beyond the first.
+/// Further messages to replicas for each write, after the first; further replies for each such message, after the first.
 pub(super) const MORE_REPOPS: f64 = 5_641_431.0 / 5_201_621.0 - 1.0;
 pub(super) const MORE_REPLIES: f64 = 6_650_456.0 / 5_641_431.0 - 1.0;
 
-/// The connection of an OSD to a client.
+/// The number of an OSD's connection to `client`.
 pub(super) const fn client_connection(client: usize) -> u32 {
     client as u32
 }
 
-/// The connection of `osd` to another one.
+/// The number of the connection of `osd` to the OSD `peer`.
 pub(super) const fn peer_connection(osd: usize, peer: usize) -> u32 {
     (CLIENTS + if peer < osd { peer } else { peer - 1 }) as u32
 }
 
-/// The OSD at the other end of a connection of `osd` to one of its like.
+/// The OSD at the other end of a connection of `osd` to another OSD.
 pub(super) const fn peer(osd: usize, connection: u32) -> usize {
     let place = connection as usize - CLIENTS;
     if place < osd { place } else { place + 1 }
 }
 
-/// The subject of a light message.
+/// The kind of a light message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Light {
     /// Maps and states, on a connection to an OSD or the monitor.
     Low,
-    /// A heartbeat, on one of the connections for these.
+    /// A heartbeat, on one of the connections for heartbeats.
     Ping,
 }
 
 impl Light {
-    /// How many come with each request of a client, on average.
+    /// Messages of the kind for each request of a client, on average.
     pub(super) const fn per_request(self, write: bool) -> f64 {
         match (self, write) {
             (Self::Low, false) => LOW_PER_READ,
@@ -61,7 +61,7 @@ impl Light {
         }
     }
 
-    /// One of the connections that carry such messages.
+    /// A random connection of those that carry messages of the kind.
     pub(super) fn connection(self, rng: &mut SplitMix64) -> u32 {
         let (first, count) = match self {
             Self::Low => (CLIENTS, PEERS + 1),
@@ -71,24 +71,25 @@ impl Light {
     }
 }
 
-/// How unequal the destinations of requests are, how that changes, and in what order connections are opened.
+/// The inequality of the destinations of requests, and how it changes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Skew {
-    /// Standard deviation of the logarithm of what a client asks of an OSD, and an OSD of a replica.
+    /// Standard deviation of the logarithm of the weights by which a client chooses OSDs, and an OSD its replicas.
     pub sigma: f64,
-    /// Part of the variance (0 to 1) that is the OSD's: all ask it alike.
+    /// Part of the variance (0 to 1) that belongs to the chosen OSD: all weights of an OSD share it.
     pub common: f64,
-    /// Part that comes and goes (0 to 1 - `common`); the rest is of one connection and stays for the whole run.
+    /// Part of the variance (0 to 1 - `common`) that changes over time; the rest belongs to one pair and stays for the
+    /// whole run.
     pub drifting: f64,
-    /// After this time, in seconds, what comes and goes has forgotten all but 1/e of what it was.
+    /// Time constant of the changing part, in seconds: after this time its correlation with the old value is 1/e.
     pub memory_s: f64,
 }
 
-/// Connections that requests or replicas use are opened at every so many places, as long as there are any, and heartbeats
-/// in between: so they meet on two of eight workers. Without that no skew gives the paper's differences; assumed.
+/// Every fourth connection that is opened carries requests or replicas, as long as there are any; the others carry heartbeats.
+/// So round robin puts the busy ones on two of eight workers. Assumed: without it no skew gives the paper's differences.
 const TURN: usize = 4;
 
-/// Connections of `osd` in the order in which they are opened.
+/// Numbers of the connections of `osd`, in the order in which they are opened.
 pub(super) fn opening_order(osd: usize, rng: &mut SplitMix64) -> Vec<u32> {
     fn shuffle(list: &mut [u32], rng: &mut SplitMix64) {
         for last in (1..list.len()).rev() {
@@ -112,13 +113,13 @@ pub(super) fn opening_order(osd: usize, rng: &mut SplitMix64) -> Vec<u32> {
     order.into_iter().filter_map(|taken| taken.or_else(|| others.pop())).collect()
 }
 
-/// Where requests go: changes from second to second.
+/// Weights of the destinations of requests, which change from second to second.
 #[derive(Clone, Debug)]
 pub(super) struct Destinations {
     skew: Skew,
-    /// By client: cumulative weights of the OSDs.
+    /// By client: weights of the OSDs.
     of_clients: Vec<Table>,
-    /// By OSD: cumulative weights of those that keep its replicas; never one of its own node.
+    /// By OSD: weights of the OSDs that keep its replicas; none is on its own node.
     of_osds: Vec<Table>,
 }
 
@@ -173,7 +174,7 @@ impl Destinations {
         self.of_clients.iter_mut().chain(&mut self.of_osds)
     }
 
-    /// A second passes.
+    /// Changes the weights, once a second.
     pub(super) fn drift(&mut self, rng: &mut SplitMix64) {
         let skew = self.skew;
         let kept = libm::exp(-1.0 / skew.memory_s);
@@ -184,40 +185,40 @@ impl Destinations {
         }
     }
 
-    /// The OSD that a request of `client` goes to.
+    /// A random OSD for a request of `client`, by weight.
     pub(super) fn of_client(&self, client: usize, rng: &mut SplitMix64) -> usize {
         self.of_clients[client].draw(rng)
     }
 
-    /// The OSD that keeps the replica of a write to `osd`.
+    /// A random OSD for the replica of a write to `osd`, by weight.
     pub(super) fn replica(&self, osd: usize, rng: &mut SplitMix64) -> usize {
         self.of_osds[osd].draw(rng)
     }
 }
 
-/// The outstanding requests of a run's clients, each for itself.
+/// The queue depths of a run's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Load {
     /// All alike: eight jobs with eight requests each (section VI.B).
     Equal,
-    /// Jobs and requests drawn from a normal distribution around that; its width, which the paper does not give, is assumed.
+    /// Jobs and requests drawn from a normal distribution around eight; its width, which the paper does not give, is assumed.
     Random,
 }
 
-/// Jobs, and requests outstanding of each.
+/// Jobs of a client, and outstanding requests of a job.
 const JOBS: f64 = 8.0;
-/// Assumed standard deviation of both, where they are drawn.
+/// Standard deviation of jobs and of requests where they are drawn; assumed.
 const JOBS_SD: f64 = 3.0;
 
 impl Load {
-    /// Requests outstanding of each client.
+    /// Outstanding requests of each client.
     pub(super) fn depths(self, rng: &mut SplitMix64) -> Vec<u64> {
         let mut draw = |sd: f64| (JOBS + sd * rng.next_normal()).round().clamp(1.0, 2.0 * JOBS) as u64;
         let sd = if self == Self::Equal { 0.0 } else { JOBS_SD };
         (0..CLIENTS).map(|_| draw(sd) * draw(sd)).collect()
     }
 
-    /// In the names of cases.
+    /// Name in the names of cases.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Equal => "equal clients",

@@ -1,4 +1,4 @@
-//! The results of the runs: how much more alike workers are, how much more they do, and which claims came out.
+//! The results of the runs: differences between workers, throughput, and which claims are reproduced.
 
 use super::cluster::{CONNECTIONS, Load, OSDS};
 use super::world::{Outcome, Spread, WINDOW};
@@ -7,15 +7,15 @@ use crate::experiment::{Better, Claim, Options, Report, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
-/// The bar for ours, in per cent of the difference that a placement can remove.
+/// Bar of our method, in per cent of the difference between workers that the best placement removes.
 const REDUCTION_BAR: f64 = 80.0;
-/// Figure 2: messages of the most and of the least loaded worker, over the mean of Table I (all messages of randwrite over
-/// 128 workers).
+/// Figure 2: messages of the most and of the least loaded worker, divided by the mean that follows from Table I (all
+/// messages of randwrite, 128 workers).
 const PAPER_MOST: f64 = 846_532.0 / PAPER_MEAN;
 const PAPER_LEAST: f64 = 594.0 / PAPER_MEAN;
 const PAPER_MEAN: f64 = (5_201_621 + 5_641_431 + 6_650_456 + 7_924 + 57_436) as f64 / 128.0;
 
-/// Figures 5 and 7: standard deviation lowered by so many per cent.
+/// Figures 5 and 7: the paper's reduction of the standard deviation, in per cent.
 const fn paper_sigma(load: Load, operation: Operation) -> f64 {
     match (load, operation) {
         (Load::Equal, Operation::Read) => 60.0,
@@ -27,8 +27,8 @@ const fn paper_sigma(load: Load, operation: Operation) -> f64 {
     }
 }
 
-/// Requests of a kind in an operation: name, which of [`Outcome::per_s`], gain of the paper with equal and with random
-/// clients (figures 6 and 8).
+/// One kind of request in an operation: name, operation, place in [`Outcome::per_s`], and the paper's gain in per cent
+/// with equal and with random clients (figures 6 and 8).
 type Kind = (&'static str, Operation, usize, [f64; 2]);
 
 const KINDS: [Kind; 4] = [
@@ -38,7 +38,7 @@ const KINDS: [Kind; 4] = [
     ("randrw-w", Operation::Mixed, 1, [8.0, 19.0]),
 ];
 
-/// All outcomes, by case, arm and seed.
+/// All outcomes: by case, then by arm, then by seed.
 struct Outcomes<'a> {
     outcomes: &'a [Outcome],
     seeds: usize,
@@ -52,7 +52,7 @@ impl Outcomes<'_> {
         &self.outcomes[(case * arms + arm) * self.seeds..][..self.seeds]
     }
 
-    /// A figure of an arm beside round robin with the same seed, over all seeds.
+    /// A figure of two arms' runs with the same seed, over all seeds.
     fn against(
         &self,
         load: Load,
@@ -66,7 +66,7 @@ impl Outcomes<'_> {
 }
 
 impl Outcomes<'_> {
-    /// The columns of the runs with the first seed in order, in multiples of a mean.
+    /// A plot of the runs with the first seed, a line for each arm with a column, in multiples of the mean.
     fn first_seed(&self, title: &str, x: &str, y: &str, values: impl Fn(&Outcome) -> Vec<f64>) -> Plot {
         let series = |(name, arm): (&str, Arm)| {
             let values = self.of(Load::Equal, Operation::Write, arm).first().map_or_else(Vec::new, &values);
@@ -82,29 +82,29 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if count > 0.0 { sum / count } else { 0.0 }
 }
 
-/// Standard deviation by the mean, over the windows.
+/// Mean coefficient of variation: standard deviation divided by mean, averaged over the windows.
 fn variation(spreads: &[Spread]) -> f64 {
     mean(spreads.iter().map(|spread| spread.sigma / spread.mean.max(f64::MIN_POSITIVE)))
 }
 
-/// In per cent of what the best placement would have removed.
+/// Reduction of the variation, in per cent of the reduction by the best placement.
 fn removed(ours: &[Spread], round_robin: &[Spread]) -> f64 {
     let before = variation(round_robin);
     100.0 * (before - variation(ours)) / (before - variation(&best_only(ours))).max(1e-9)
 }
 
-/// As if the best placement had been in force.
+/// The spreads that the best placement would give.
 fn best_only(spreads: &[Spread]) -> Vec<Spread> {
     spreads.iter().map(|spread| Spread { sigma: spread.best, ..*spread }).collect()
 }
 
-/// By so many per cent the standard deviation itself is lower.
+/// Reduction of the standard deviation, in per cent of round robin's.
 fn lower(ours: &[Spread], round_robin: &[Spread]) -> f64 {
     let sigma = |spreads: &[Spread]| mean(spreads.iter().map(|spread| spread.sigma));
     100.0 * (1.0 - sigma(ours) / sigma(round_robin).max(f64::MIN_POSITIVE))
 }
 
-/// Connections moved in a window, in per cent of all.
+/// Connections moved in a window of [`WINDOW`] seconds, in per cent of all connections.
 fn moved(ours: &Outcome, _: &Outcome) -> f64 {
     100.0 * ours.moves as f64 / (OSDS * CONNECTIONS) as f64 * WINDOW as f64 / ours.seconds.len().max(1) as f64
 }
@@ -113,7 +113,7 @@ fn gain(kind: usize) -> impl Fn(&Outcome, &Outcome) -> f64 {
     move |ours, other| 100.0 * (ours.per_s[kind] / other.per_s[kind].max(f64::MIN_POSITIVE) - 1.0)
 }
 
-/// Messages of one worker over the mean: the `place`-th of them in ascending order.
+/// Messages received by one worker, divided by the mean; `place` gives the worker's rank by messages, from 0 for the least.
 fn messages(outcome: &Outcome, place: impl Fn(usize) -> usize) -> f64 {
     let mut received = outcome.received.clone();
     received.sort_unstable();
@@ -121,7 +121,7 @@ fn messages(outcome: &Outcome, place: impl Fn(usize) -> usize) -> f64 {
     received.get(place(received.len())).map_or(0.0, |&count| count as f64 / mean)
 }
 
-/// A figure of one arm by itself or beside round robin.
+/// A figure of an arm's run and round robin's run with the same seed.
 type Metric<'a> = &'a dyn Fn(&Outcome, &Outcome) -> f64;
 
 struct Sheet<'a> {
@@ -130,7 +130,7 @@ struct Sheet<'a> {
 }
 
 impl Sheet<'_> {
-    /// A row for the columns and one for each arm without.
+    /// Adds a metric's row with three arms in the columns, and a row for each other arm.
     fn add(&mut self, row: Row, load: Load, operation: Operation, metric: Metric<'_>) {
         let of = |arm: Arm| self.all.against(load, operation, (arm, Arm::RoundRobin), metric);
         let columns = [Arm::RoundRobin, Arm::Genetic, Arm::Waits].map(|arm| Some(of(arm)));
@@ -170,7 +170,7 @@ pub(super) fn report(options: &Options, outcomes: &[Outcome], seeds: &[u64], sec
     Report { experiment: NAME, seed: options.seed, intro, sections, claims: claims(&all) }
 }
 
-/// Figure 2.
+/// Figure 2: messages of workers under round robin.
 fn baseline(all: &Outcomes<'_>) -> Section {
     let mut sheet = Sheet { all, rows: Vec::new() };
     let (load, operation) = (Load::Equal, Operation::Write);
@@ -205,7 +205,7 @@ fn baseline(all: &Outcomes<'_>) -> Section {
 const COLUMNS: [(&str, Arm); 3] =
     [("round robin", Arm::RoundRobin), ("genetic", Arm::Genetic), ("Evenkeel", Arm::Waits)];
 
-/// Figures 5 and 7.
+/// Figures 5 and 7: how much the differences between workers shrink.
 fn sigma(all: &Outcomes<'_>) -> Section {
     let mut sheet = Sheet { all, rows: Vec::new() };
     for (load, operation) in cases() {
@@ -247,7 +247,7 @@ fn sigma(all: &Outcomes<'_>) -> Section {
     }
 }
 
-/// Figures 6 and 8.
+/// Figures 6 and 8: how much the throughput grows.
 fn throughput(all: &Outcomes<'_>) -> Section {
     let mut sheet = Sheet { all, rows: Vec::new() };
     for load in LOADS {

@@ -1,13 +1,13 @@
 //! Connections of a storage cluster's messengers, placed on workers: the experiments of the message-aware scheduler.
 //!
-//! Y. Han, S. Park and K. Lee, *A Dynamic Message-aware Communication Scheduler for Ceph Storage System*. Workers are the
-//! model [`evenkeel_model::worker`]; what the paper leaves open is chosen and said.
+//! Y. Han, S. Park and K. Lee, *A Dynamic Message-aware Communication Scheduler for Ceph Storage System*. Workers are
+//! the model [`evenkeel_model::worker`]. Where the paper leaves something open, a value is chosen and documented.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`cluster`] | who talks to whom, and how much |
+//! | [`cluster`] | connections between clients and OSDs, and the messages on them |
 //! | [`world`] | clients, OSDs, workers and placements in virtual time |
-//! | `best` | the most even placement, known afterwards |
+//! | `best` | the most even placement, from loads known afterwards |
 //! | `judge` | rows and claims |
 
 mod best;
@@ -28,23 +28,24 @@ use world::{Outcome, Setup};
 /// Name on the command line and in results.
 pub const NAME: &str = "messenger";
 
-/// Costs and delays are stretched by this, so that the cluster has as many messages to serve as the paper's had (Table I:
-/// 113,000 reads a second) and not as many as `serve` could; what is relative does not change with it.
+/// Factor on all costs and delays. It makes the cluster serve as many messages as the paper's did (Table I: 113,000
+/// reads a second) and not as many as `serve` could; ratios do not depend on it.
 const SLOWER: f64 = 48.0;
-/// From one end of a connection to the other, before that; assumed.
+/// One-way network delay in microseconds, before the factor [`SLOWER`]; assumed.
 const NETWORK_US: u64 = 25;
-/// From a reply to the client's next request, before that: so that the most loaded worker is busy 95 % of the time with
-/// round robin in each of the three operations, for where no worker is short of time placement changes nothing.
+/// Time from a reply to the client's next request in microseconds, before the factor [`SLOWER`]. With it the most
+/// loaded worker is busy 95 % of the time under round robin in each of the three operations; placement changes nothing
+/// while all workers have idle time.
 const CLIENT_US: u64 = 30;
-/// `sigma` is fitted to the most loaded worker of figure 2; the other figures are assumed.
+/// Inequality of destinations: `sigma` is fitted to the most loaded worker of figure 2; the other values are assumed.
 const SKEW: Skew = Skew { sigma: 0.75, common: 0.5, drifting: 0.25, memory_s: 30.0 };
-/// Before it counts: the published method decides after 5 and 10 s.
+/// Warm-up: long enough for the published method's decisions at 5 and 10 s.
 const LEAD: Duration = Duration::from_secs(11);
 
-/// As [`super::Execute`], of this experiment.
+/// The type [`super::Execute`] with this experiment's setup and outcome.
 pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 
-/// The operation of clients.
+/// The operation of all clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Operation {
     Read,
@@ -63,7 +64,7 @@ impl Operation {
         }
     }
 
-    /// Part of the requests that write; 8:2 for both (section VI.B).
+    /// Share of the requests that are writes, 0 to 1; mixed operation is 8:2 (section VI.B).
     const fn writes(self) -> f64 {
         match self {
             Self::Read => 0.0,
@@ -81,7 +82,7 @@ enum Arm {
     Waits,
     LeastConnections,
     Lpt,
-    /// Ours, as often as the published method.
+    /// Our method at the published method's interval, 5 s.
     WaitsSlow,
 }
 
@@ -89,7 +90,7 @@ impl Arm {
     const ALL: [Self; 6] =
         [Self::RoundRobin, Self::Genetic, Self::Waits, Self::LeastConnections, Self::Lpt, Self::WaitsSlow];
 
-    /// Name in results of those that have no column of their own.
+    /// Name in results of the arms that have no column of their own.
     const fn name(self) -> Option<&'static str> {
         match self {
             Self::RoundRobin | Self::Genetic | Self::Waits => None,
@@ -99,7 +100,7 @@ impl Arm {
         }
     }
 
-    /// As a server has it; ours every 5 s as well.
+    /// Settings of the placement, as a server has them for this method.
     const fn config(self) -> Config {
         match self {
             Self::RoundRobin => Placement::RoundRobin.control(),
@@ -112,7 +113,7 @@ impl Arm {
     }
 }
 
-/// The paper's cluster: `writes` of the requests write (0 to 1), for `seconds` after a lead.
+/// The paper's cluster: the share `writes` (0 to 1) of the requests are writes; the counted time is `seconds`.
 pub fn setup(writes: f64, load: Load, placement: Config, seconds: u64) -> Setup {
     let stretched = |us: u64| Duration::from_nanos((us as f64 * 1e3 * SLOWER) as u64);
     Setup {
@@ -128,7 +129,7 @@ pub fn setup(writes: f64, load: Load, placement: Config, seconds: u64) -> Setup 
     }
 }
 
-/// Runs everything.
+/// Runs all cases and arms.
 ///
 /// # Errors
 /// What `execute` answers.

@@ -1,4 +1,4 @@
-//! Clients, OSDs with their workers, and a placement of connections in each, in virtual time.
+//! Clients, OSDs with their workers, and a placement of connections in each OSD, in virtual time.
 
 use evenkeel_control::histogram::Histogram;
 use evenkeel_control::placement::{Config, Placement};
@@ -16,9 +16,9 @@ use crate::engine::{Due, Queue};
 use crate::placed::{LOOK, Placed};
 use crate::slab::Slab;
 
-/// Seconds over which differences of workers are judged: the paper's interval.
+/// Seconds of a window in which differences between workers are judged: the paper's interval.
 pub const WINDOW: usize = 5;
-/// Bytes of a message besides its payload; assumed.
+/// Bytes of a message without its payload; assumed.
 const HEADER: u32 = 256;
 /// Payload of a read or write (section VI.B).
 const PAYLOAD: u32 = 4096;
@@ -26,34 +26,34 @@ const PAYLOAD: u32 = 4096;
 /// The setup of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// The workers.
+    /// Costs of messages at workers.
     pub params: WorkerParams,
-    /// From one end of a connection to the other.
+    /// One-way network delay.
     pub network: Duration,
-    /// From a reply to the client's next request, on average; each is within half of it.
+    /// Mean time from a reply to the client's next request; each lies within 50 % of it.
     pub client: Duration,
-    /// How unequal destinations are.
+    /// Inequality of the requests' destinations.
     pub skew: Skew,
-    /// Part of the requests that write (0 to 1).
+    /// Share of the requests that are writes, 0 to 1.
     pub writes: f64,
-    /// The outstanding requests of clients.
+    /// Queue depths of clients.
     pub load: Load,
     /// The method of placement.
     pub placement: Config,
-    /// How long before it counts; whole seconds.
+    /// Warm-up; whole seconds.
     pub lead: Duration,
-    /// How long after that; windows that fit into it are judged.
+    /// Counted time after the warm-up; windows that lie wholly in it are judged.
     pub duration: Duration,
 }
 
-/// How workers differed in a while: all those of the cluster.
+/// Differences between all workers of the cluster in some interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
-    /// Mean load.
+    /// Mean load of a worker.
     pub mean: f64,
-    /// Standard deviation.
+    /// Standard deviation of the workers' loads.
     pub sigma: f64,
-    /// Standard deviation with the best placement of each OSD's connections, known afterwards; 0 where not asked for.
+    /// Standard deviation under the best placement of each OSD's connections, found afterwards; 0 where not computed.
     pub best: f64,
 }
 
@@ -62,33 +62,33 @@ pub struct Spread {
 pub struct Outcome {
     /// Reads and writes completed per second.
     pub per_s: [f64; 2],
-    /// Mean latency of all, in ms.
+    /// Mean latency of reads and writes, in ms.
     pub mean_ms: f64,
-    /// Its 99th percentile, in ms.
+    /// 99th percentile of the latency of reads and writes, in ms.
     pub p99_ms: f64,
-    /// Messages that each worker received in the counted time.
+    /// By worker: messages received in the counted time.
     pub received: Vec<u64>,
-    /// Part of the counted time that each worker was busy.
+    /// By worker: part of the counted time that it was busy, 0 to 1.
     pub busy: Vec<f64>,
-    /// Time that workers were busy, in seconds, window by window of [`WINDOW`] seconds.
+    /// Busy time of workers in seconds, in each window of [`WINDOW`] seconds.
     pub windows: Vec<Spread>,
-    /// The same, second by second.
+    /// Busy time of workers in seconds, in each second.
     pub seconds: Vec<Spread>,
-    /// Bytes that workers received, in each window.
+    /// Bytes received by workers, in each window of [`WINDOW`] seconds.
     pub bytes: Vec<Spread>,
     /// Connections moved in the counted time.
     pub moves: u64,
 }
 
-/// The step of a message; its number carries this and a request.
+/// The kind of a message; a message's id holds the kind and its request's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Op,
     Reply,
-    /// To a replica; the first one of a write, whose reply the write waits for, or one more.
+    /// A write's message to a replica: the one whose reply the write waits for, and a further one.
     Repop,
     MoreRepop,
-    /// From a replica; the first reply, or one that no request waits for.
+    /// A replica's reply: the one that the write waits for, and a further one.
     RepopReply,
     MoreReply,
     Light,
@@ -117,15 +117,15 @@ struct Request {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A client's next request is at its OSD.
+    /// A client's next request arrives at its OSD.
     Asks { client: u32 },
-    /// A message is at an OSD.
+    /// A message from another OSD arrives.
     Arrives { osd: u32, connection: u32, id: u64, bytes: u32 },
-    /// Workers tell what they did.
+    /// Counters of the workers are read.
     Look,
 }
 
-/// A worker's figures in a while.
+/// A worker's counters in some interval: busy time in ns, messages and bytes received.
 #[derive(Clone, Copy, Debug, Default)]
 struct Worked {
     busy: u64,
@@ -147,14 +147,14 @@ struct Run<'a> {
     destinations: Destinations,
     queue: Queue<Event, 1>,
     osds: Vec<Placed>,
-    /// The next event of each OSD.
+    /// Instant of each OSD's next event.
     next: [Instant; OSDS],
     requests: Slab<Request>,
-    /// By OSD and connection, and by OSD and worker: in this second.
+    /// Counters since the last full second: seconds busy by OSD and connection, and figures by OSD and worker.
     second: (Vec<f64>, Vec<Worked>),
-    /// By OSD and connection: time busy in this window.
+    /// By OSD and connection: seconds busy in the present window.
     connections: Vec<f64>,
-    /// By OSD and worker: in this window, and since counting began.
+    /// By OSD and worker: figures of the present window, and of the whole counted time.
     window: Vec<Worked>,
     total: Vec<Worked>,
     seconds: u64,
@@ -163,10 +163,10 @@ struct Run<'a> {
     outcome: Outcome,
 }
 
-/// Runs a setup. The same seed gives the same outcome on every machine.
+/// Runs a setup. The same setup and seed give the same outcome on every machine.
 ///
 /// # Errors
-/// The setting that makes no sense, or a run that does not get on.
+/// A setting is out of range, or events stop or repeat without time passing.
 pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
     setup.params.validate().map_err(|error| error.to_string())?;
     if setup.network == Duration::ZERO || !(0.0..=1.0).contains(&setup.writes) {
@@ -263,7 +263,7 @@ impl<'a> Run<'a> {
         probability > 0.0 && self.rng.next_f64() < probability
     }
 
-    /// A request arrives, and now and then a client sends something light.
+    /// A client's request arrives at an OSD; now and then a light message is sent, too.
     fn ask(&mut self, now: Instant, client: usize) {
         let write = self.chance(self.setup.writes);
         let osd = self.destinations.of_client(client, &mut self.rng);
@@ -280,12 +280,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Something is on its way to an OSD.
+    /// Sends a message, which arrives at an OSD after the network delay.
     fn travel(&mut self, now: Instant, osd: usize, connection: u32, id: u64, bytes: u32) {
         self.queue.push(now + self.setup.network, Event::Arrives { osd: osd as u32, connection, id, bytes });
     }
 
-    /// A worker has received a message, and answers it, or has sent one.
+    /// A worker has finished a message: a received one, which it answers, or a sent one.
     fn done(&mut self, osd: usize, done: Done) {
         let (now, connection) = (done.at, done.connection);
         let (step, number) = Step::of(done.id);
@@ -322,7 +322,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A message has left a worker.
+    /// A worker has sent a message, which now travels to its receiver.
     fn sent(&mut self, now: Instant, osd: usize, connection: u32, step: Step, request: u32) {
         let bytes = match step {
             Step::Reply => {
@@ -337,7 +337,7 @@ impl<'a> Run<'a> {
         self.travel(now, other, peer_connection(other, osd), step.id(request), bytes);
     }
 
-    /// A reply is at its client at `at`, which sends the next request in a while.
+    /// A reply arrives at its client at `at`; the client's next request is planned.
     fn returns(&mut self, at: Instant, number: u32) {
         let Some(request) = self.requests.remove(number.into()) else { return };
         if self.is_counted(at) {
@@ -353,7 +353,7 @@ impl<'a> Run<'a> {
         now > from && now <= from + self.setup.duration
     }
 
-    /// Reads the counters and lets the placements decide.
+    /// Reads the workers' counters and lets the placements decide.
     fn look(&mut self, now: Instant) {
         let counted = self.is_counted(now);
         let (by_connection, by_worker) = &mut self.second;
@@ -412,7 +412,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Mean and deviation of workers' loads; with those of connections, of the best placement too.
+/// Mean and standard deviation of `workers`' loads; with the loads of `connections`, also the best placement's deviation.
 fn spread(workers: impl Iterator<Item = f64> + Clone, connections: Option<&[f64]>) -> Spread {
     let (mean, sigma) = moments(workers);
     let best = connections.map_or(0.0, |loads| {

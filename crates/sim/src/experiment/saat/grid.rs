@@ -1,4 +1,4 @@
-//! The fourteen groups. The paper says what kinds there are and in which range targets lie; the rest is chosen here.
+//! The fourteen groups of experiments. The paper gives their kinds and the range of the targets; the rest is chosen here.
 
 use super::Traces;
 use super::tenants::{TRACES, Trace};
@@ -9,22 +9,22 @@ use super::world::Tenant;
 pub struct Group {
     /// Name in results.
     pub name: String,
-    /// The mean DAT in per cent that the paper gives for the kind of group: today's limits and SAAT's.
+    /// The mean DAT that the paper gives for this kind of group, in per cent: with today's limits, and with SAAT.
     pub paper: Option<(f64, f64)>,
-    /// Experiments: those who share the device.
+    /// The group's experiments: for each, the tenants that share the device.
     pub cases: Vec<Vec<Tenant>>,
 }
 
-/// One tenant: these traces, and targets in MB/s.
+/// Groups with one tenant: its traces, and its targets in MB/s.
 const ALONE: [&str; 5] = ["usr", "prn", "hm", "src", "web"];
 const ALONE_MB_PER_S: [f64; 4] = [150.0, 175.0, 200.0, 220.0];
-/// Two tenants, each with the same target in MB/s.
+/// Groups with two tenants: their traces, and the target of each in MB/s.
 const TWO: [&str; 2] = ["prn", "src"];
 const TWO_MB_PER_S: [f64; 3] = [150.0, 200.0, 250.0];
-/// Pairs of traces, and the target of each in MB/s.
+/// Groups with a pair of tenants: their traces, and the target of each in MB/s.
 const PAIRS: [[&str; 2]; 4] = [["hm", "rsrch"], ["src", "stg"], ["ts", "web"], ["mds", "wdev"]];
 const PAIR_MB_PER_S: f64 = 200.0;
-/// Two, three, four tenants share this target, in MB/s.
+/// Groups with two, three and four tenants: their traces, and the sum of their targets in MB/s.
 const MANY: [&str; 4] = ["ts", "mds", "wdev", "rsrch"];
 const MANY_MB_PER_S: f64 = 400.0;
 
@@ -35,7 +35,7 @@ fn tenants(names: &[&str], mb_per_s: f64, traces: &Traces) -> Vec<Tenant> {
     names.iter().filter_map(known).map(tenant).collect()
 }
 
-/// All fourteen, in the paper's order; who has a recorded trace replays it.
+/// All fourteen groups, in the paper's order; a tenant whose trace is recorded replays the record.
 pub fn groups(traces: &Traces) -> Vec<Group> {
     let group = |name: String, cases: Vec<Vec<Tenant>>| Group { name, paper: None, cases };
     let alone = ALONE_MB_PER_S.map(|mb_per_s| {

@@ -1,4 +1,4 @@
-//! The results of the runs: DAT, jitter, how close to the oracle, and which claims came out.
+//! The results of the runs: DAT, jitter, distance from the oracle, and which claims are reproduced.
 
 use super::grid::Group;
 use super::world::{Outcome, Setup};
@@ -7,14 +7,14 @@ use crate::experiment::{Better, Claim, Options, Report, Row, Section};
 use crate::report::{Axis, Plot, Series, Style};
 use crate::statistics::Estimate;
 
-/// The bars for ours, in per cent: DAT of a group, mean jitter.
+/// Bars of our method, in per cent of the guarantee: DAT of a group, and mean jitter.
 const DAT_BAR: f64 = 0.45;
 const JITTER_BAR: f64 = 2.3;
-/// Where the oracle cannot reach that either: this many times its figure.
+/// Factor on the oracle's figure, which is the bar where the oracle itself misses the fixed one.
 const ORACLE_FACTOR: f64 = 1.2;
 
-/// Figures of one run, means over its tenants, in per cent of the guarantee: the difference of the average throughput, the
-/// mean distance of a period, and the same of periods half a second later.
+/// Figures of one run in per cent of the guarantee, means over its tenants: DAT (distance of the mean throughput from the
+/// guarantee), jitter (mean distance of a period's throughput), and jitter of periods that begin half a second later.
 type Figures = [f64; 3];
 
 pub(super) const DAT: usize = 0;
@@ -35,7 +35,7 @@ fn judge(setup: &Setup, outcome: &Outcome) -> Figures {
     figures
 }
 
-/// Of one arm and group: figures by seed, means over the cases.
+/// Figures of one arm and group, by seed; means over the group's cases.
 pub(super) struct Judged(Vec<Figures>);
 
 impl Judged {
@@ -57,7 +57,7 @@ impl Judged {
 /// All figures of an arm, by group.
 type ByGroup = Vec<Judged>;
 
-/// Takes the figures of one arm off the front of `runs`.
+/// Removes the runs of one arm from the front of `runs`; their figures by group.
 fn by_group(groups: &[Group], runs: &mut &[(&Setup, &Outcome)], seeds: usize) -> ByGroup {
     let of = |group: &Group| {
         let (these, rest) = runs.split_at(group.cases.len() * seeds);
@@ -67,7 +67,7 @@ fn by_group(groups: &[Group], runs: &mut &[(&Setup, &Outcome)], seeds: usize) ->
     groups.iter().map(of).collect()
 }
 
-/// Means over the groups of one arm, whose runs are taken off the front of `runs`.
+/// Removes the runs of one arm from the front of `runs`; their figures as means over the groups.
 pub(super) fn mean_of_arm(groups: &[Group], runs: &mut &[(&Setup, &Outcome)], seeds: usize) -> Judged {
     mean(&by_group(groups, runs, seeds))
 }
@@ -80,7 +80,7 @@ fn mean(groups: &ByGroup) -> Judged {
     Judged((0..seeds).map(|seed| [DAT, JITTER, SHIFTED].map(|figure| of(seed, figure))).collect())
 }
 
-/// Names of the figures, in their order.
+/// Names of a run's figures, in the order of the figures.
 const METRICS: [&str; 3] = ["dat_percent", "jitter_percent", "jitter_shifted_percent"];
 
 pub(super) fn report(

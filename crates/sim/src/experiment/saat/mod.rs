@@ -1,13 +1,13 @@
 //! Guaranteed throughput on a cached device: the experiments of the SAAT paper.
 //!
 //! C. Wang, D. Sun, Y. Chai and F. Zhou, *Enabling Accurate Performance Isolation on Hybrid Storage Devices in Cloud
-//! Environment*. The device is the model [`evenkeel_model::cached`] under the kernel's throttle; what the paper leaves
-//! open is chosen and said.
+//! Environment*. The device is the model [`evenkeel_model::cached`] under the kernel's throttle. Where the paper leaves
+//! something open, a value is chosen and documented.
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`tenants`] | what tenants do, after the paper's Table I |
-//! | [`recorded`] | what they do instead where a trace is given |
+//! | [`tenants`] | generated requests of tenants, after the paper's Table I |
+//! | [`recorded`] | requests of tenants whose trace is given |
 //! | [`world`] | tenants, throttle, device and counters in virtual time |
 //! | [`run()`] | one run under a controller |
 //! | [`grid`] | the fourteen groups |
@@ -39,26 +39,26 @@ use world::{Control, Outcome, PERIOD, Setup};
 /// Name on the command line and in results.
 pub const NAME: &str = "saat";
 
-/// How often ours decides here.
+/// Interval of our controller's decisions.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Recorded traces by the names of the paper's Table I.
+/// Recorded traces by their names in the paper's Table I.
 pub type Traces = BTreeMap<&'static str, Arc<Recorded>>;
 
-/// As [`super::Execute`], of this experiment.
+/// The type [`super::Execute`] with this experiment's setup and outcome.
 pub type Execute<'a, E> = super::Execute<'a, E, Setup, Outcome>;
 
 /// The controller of the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arm {
     Static,
-    /// As published, once a second.
+    /// The published controller, deciding once a second.
     Saat,
-    /// Ours, ten times a second.
+    /// Our controller, deciding ten times a second.
     Accurate,
-    /// Ours, once a second.
+    /// Our controller, deciding once a second.
     AccurateSecond,
-    /// As published, but ten times a second.
+    /// The published controller, deciding ten times a second.
     SaatOften,
     Oracle,
 }
@@ -67,7 +67,7 @@ impl Arm {
     const ALL: [Self; 6] =
         [Self::Static, Self::Saat, Self::Accurate, Self::AccurateSecond, Self::SaatOften, Self::Oracle];
 
-    /// Name in results of those that have no column of their own.
+    /// Name in results of the arms that have no column of their own.
     const fn name(self) -> Option<&'static str> {
         match self {
             Self::Static | Self::Saat | Self::Accurate => None,
@@ -91,7 +91,7 @@ impl Arm {
     }
 }
 
-/// Runs everything; tenants replay `traces` where there are some, and generated load where there are none.
+/// Runs all groups and arms. Tenants replay `traces` where given, and generated requests otherwise.
 ///
 /// # Errors
 /// What `execute` answers.

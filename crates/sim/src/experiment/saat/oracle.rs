@@ -1,20 +1,21 @@
 //! The best that one limit for each period could do if the future were known.
 //!
-//! Before each period the whole world is copied and the period tried with other limits, until every stream comes as close
-//! to its guarantee, and to what it is owed of earlier periods, as these tries can bring it. Then the period happens.
+//! Before each period the whole world is copied and the period tried with other limits, so that every stream comes as
+//! close to its guarantee, and to the arrears of earlier periods, as these tries can bring it. Then the period runs
+//! with the best limits.
 
 use evenkeel_control::Instant;
 use evenkeel_control::units::Kind;
 
 use super::world::{Meter, PERIOD, Setup, World};
 
-/// Tries for each period.
+/// Most tries for each period.
 const TRIES: u32 = 6;
-/// A stream this close to what it should get is not tried further.
+/// The tries of a period end when every stream is this close to its wanted throughput, relative.
 const CLOSE: f64 = 0.002;
-/// Part of what is owed that a period repays.
+/// Part of a stream's arrears that one period makes up for.
 const REPAY: f64 = 0.1;
-/// Limits are at most this many times the guarantee, as those of the controllers are.
+/// The highest limit of a stream, as a multiple of its guarantee; the controllers have the same.
 const MOST: f64 = 4.0;
 
 pub(super) fn run(setup: &Setup, world: &mut World, end: Instant, meter: &mut Meter) {
@@ -58,7 +59,7 @@ pub(super) fn run(setup: &Setup, world: &mut World, end: Instant, meter: &mut Me
     }
 }
 
-/// Each stream's rate until `next` under these limits.
+/// Each stream's rate until `next` under these limits, in bytes per second, in a copy of the world.
 fn tried(world: &World, limits: &[f64], next: Instant, before: &[u64], seconds: f64) -> Vec<f64> {
     let mut copy = world.clone();
     copy.set_limits(limits);

@@ -1,7 +1,7 @@
-//! Tenants that replay a recorded trace in place of generated load.
+//! Tenants that replay a recorded trace in place of generated requests.
 //!
-//! As in the paper a trace is replayed as fast as its limits let it: in order, each direction for itself, one request
-//! after the other, without regard to time. At its end it begins anew.
+//! As in the paper a trace is replayed as fast as its limits allow, whatever the recorded times: reads and writes
+//! separately, each in order, one request after the other. At its end a trace is replayed again.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use evenkeel_model::Io;
 use super::tenants::{TENANT_BYTES, TRACES};
 use crate::workload::trace::{Record, TraceError};
 
-/// Requests that are kept of a trace, over all its files: more than 300 s at 200 MB/s take, in 64 MB.
+/// Requests of a trace that are kept, over all its files: more than a run of 300 s at 200 MB/s needs, in 64 MB of memory.
 pub const MAX_REQUESTS: usize = 4_000_000;
-/// No request of a block device is larger; one of a damaged line would stand for all others.
+/// Largest length of a request; longer ones are cut. Block devices have none, but a damaged line might.
 const MAX_BYTES: u32 = 32 << 20;
-/// Where the data of each file begins: they were disks of their own.
+/// Distance of the address ranges of a trace's files, each of which was a disk of its own.
 const FILE_BYTES: u64 = 1 << 40;
 
-/// The name of the trace in the paper's Table I that a file is of: `usr_0.csv`, `src1_2.csv` and `web.csv` are `usr`, `src`
-/// and `web`.
+/// The trace of the paper's Table I to which a file belongs: `usr_0.csv`, `src1_2.csv` and `web.csv` belong to `usr`,
+/// `src` and `web`.
 pub fn name_of(file_name: &str) -> Option<&'static str> {
     let stem = file_name.split(['_', '.', '-']).next()?.to_ascii_lowercase();
     let stem = stem.trim_end_matches(|c: char| c.is_ascii_digit());
@@ -29,7 +29,7 @@ pub fn name_of(file_name: &str) -> Option<&'static str> {
 /// A recorded trace.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recorded {
-    /// Offset and length of each read and of each write, in the order of the trace.
+    /// Offset and length in bytes of each read, and of each write, in the order of the trace.
     reads: Vec<(u64, u32)>,
     writes: Vec<(u64, u32)>,
     bytes: [u64; 2],
@@ -37,10 +37,10 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Adds the requests of a file, up to [`MAX_REQUESTS`] of all files. What neither reads nor writes is left out.
+    /// Adds the requests of a file, up to [`MAX_REQUESTS`] of all files. Only reads and writes are kept.
     ///
     /// # Errors
-    /// The first of the reader.
+    /// The reader's first error.
     pub fn add(&mut self, records: impl Iterator<Item = Result<Record, TraceError>>) -> Result<(), TraceError> {
         let base = self.files * FILE_BYTES;
         self.files += 1;
@@ -66,14 +66,15 @@ impl Recorded {
         self.reads.len() + self.writes.len()
     }
 
-    /// Part of the bytes that are read; `None` unless there are reads and writes: each direction is guaranteed its part.
+    /// Share of the bytes that are read, 0 to 1, which divides the guarantee between reads and writes; `None` unless
+    /// there are both.
     pub fn reads(&self) -> Option<f64> {
         let [read, written] = self.bytes.map(|bytes| bytes as f64);
         (read > 0.0 && written > 0.0).then(|| read / (read + written))
     }
 }
 
-/// One direction of a recorded trace, one request after the other, without end.
+/// The reads or the writes of a recorded trace, one request after the other, without end.
 #[derive(Clone, Debug)]
 pub(super) struct Replay {
     recorded: Arc<Recorded>,
@@ -83,7 +84,8 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    /// Begins at a place of its own for each `seed`, so that runs differ and tenants with one trace do not go in step.
+    /// A replay for the tenant at `place`. It begins at a place in the trace that depends on `place` and `seed`, so
+    /// that runs differ and tenants with the same trace do not run in step.
     pub(super) fn new(recorded: &Arc<Recorded>, place: usize, kind: Kind, seed: u64) -> Self {
         let base = place as u64 * TENANT_BYTES;
         let mut replay = Self { recorded: Arc::clone(recorded), kind, base, next: 0 };
@@ -96,7 +98,7 @@ impl Replay {
         if self.kind == Kind::Read { &self.recorded.reads } else { &self.recorded.writes }
     }
 
-    /// The next request; of a direction that has none one of nothing.
+    /// The next request; one of a single byte if the trace has none in this direction.
     pub(super) fn draw(&mut self) -> Io {
         let requests = self.requests();
         let next = if self.next < requests.len() { self.next } else { 0 };

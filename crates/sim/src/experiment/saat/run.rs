@@ -1,4 +1,4 @@
-//! One run: the world under a controller, or under one who knows each period before it begins.
+//! One run: the world under a controller, or under the oracle.
 
 use evenkeel_control::Instant;
 use evenkeel_control::throughput::{Bounds, Config, Controller, Guarantee, Rate, TenantId, TenantSample};
@@ -7,10 +7,10 @@ use evenkeel_control::units::Kind;
 use super::oracle;
 use super::world::{Control, Meter, Outcome, Setup, World};
 
-/// Runs a setup. The same seed gives the same outcome on every machine.
+/// Runs a setup. The same setup and seed give the same outcome on every machine.
 ///
 /// # Errors
-/// The setting of the controller or the device that makes no sense.
+/// A setting of the controller or of the device is out of range.
 pub fn simulate(setup: &Setup, seed: u64) -> Result<Outcome, String> {
     setup.device.validate().map_err(|error| error.to_string())?;
     let mut world = World::new(setup, seed);

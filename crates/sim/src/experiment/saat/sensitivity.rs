@@ -1,8 +1,8 @@
-//! How much of what comes out rests on constants that the paper's figures for a plain limit do not tell apart.
+//! Sensitivity: how much the results depend on constants that the paper's figures for a plain limit do not determine.
 //!
-//! Device and habits of the tenants were fitted to what the paper says of a plain limit, whose mean may lie between 5 and 9 %
-//! here. Other constants do that as well, and the published method is not equally good with all of them: each is moved
-//! by itself, and once all together to where the fit to the plain limit alone is closest.
+//! Device and habits of the tenants were fitted to the paper's figures for a plain limit, whose mean DAT may lie
+//! between 5 and 9 % here. Other constants fit as well, and the published method is not equally good with all of them.
+//! So each constant is changed alone, and once all are set to the closest fit to the plain limit.
 
 use evenkeel_control::Duration;
 use evenkeel_model::cached::CachedParams;
@@ -14,15 +14,15 @@ use super::tenants::Habits;
 use super::world::{Outcome, Setup};
 use crate::experiment::{Better, Row, Section};
 
-/// Seeds of each.
+/// Seeds of each variant.
 pub(super) const SEEDS: usize = 2;
 /// The arms to compare, in the order of the runs.
 pub(super) const ARMS: [Arm; 3] = [Arm::Static, Arm::Saat, Arm::Accurate];
 
-/// Name, device, habits.
+/// A variant of the constants: name, device, habits.
 pub(super) type Variant = (String, CachedParams, Habits);
 
-/// The mean of the plain limit, in per cent, at which constants count as fitted.
+/// Mean DAT of the plain limit, in per cent, at which constants count as fitted.
 const BASELINE: std::ops::RangeInclusive<f64> = 5.0..=9.0;
 
 pub(super) fn variants() -> Vec<Variant> {
@@ -62,7 +62,7 @@ pub(super) fn variants() -> Vec<Variant> {
     ]
 }
 
-/// `runs`: of each variant all groups under each of [`ARMS`], with each seed.
+/// The section of these runs. `runs` holds, for each variant and each of [`ARMS`], all groups with each seed.
 pub(super) fn section(groups: &[Group], runs: &[(&Setup, &Outcome)], seeds: usize, seconds: u64) -> Section {
     let mut runs = runs;
     let mut section = Section { title: "Other constants that fit".to_owned(), ..Section::default() };

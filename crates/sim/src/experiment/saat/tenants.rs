@@ -1,23 +1,23 @@
-//! Tenants like those of the MSR Cambridge traces: a read ratio, a hot set, and phases of hits and misses.
+//! Generated tenants like those of the MSR Cambridge traces: a read ratio, a hot set, and phases of hits and misses.
 //!
-//! Of the traces the paper prints how many requests they have and how many of them are reads (Table I). What else a
-//! tenant needs is invented and said here: it works on a hot set that fits the cache, and from time to time goes through
-//! data that it has not used for long, which all misses. Both phases have lengths in bytes, lognormal.
+//! The paper gives each trace's number of requests and share of reads (Table I). The rest is assumed here: a tenant
+//! works on a hot set that fits the cache; from time to time it reads or writes data unused for long, which all misses.
+//! Both phases have lognormal lengths in bytes.
 
 use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::units::Kind;
 use evenkeel_model::Io;
 
-/// A trace of the paper's Table I, and what was invented for it.
+/// A trace of the paper's Table I, with an assumed share of misses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trace {
     /// Its name.
     pub name: &'static str,
     /// Requests, in millions (Table I).
     pub requests_millions: f64,
-    /// Part of them that reads (Table I).
+    /// Share of the requests that are reads, 0 to 1 (Table I).
     pub reads: f64,
-    /// Part of the bytes that belongs to phases of misses.
+    /// Share of the bytes that belongs to phases of misses, 0 to 1; assumed.
     pub cold: f64,
 }
 
@@ -25,7 +25,7 @@ const fn trace(name: &'static str, requests_millions: f64, reads: f64, cold: f64
     Trace { name, requests_millions, reads, cold }
 }
 
-/// Table I. The last column was chosen so that the limits of today lose what they lose in the paper; see
+/// Table I. The last column was chosen so that a plain limit misses the guarantee by as much as in the paper; see
 /// `docs/algorithms/accurate-throughput.md`.
 pub const TRACES: [Trace; 10] = [
     trace("usr", 12.873_274, 0.7214, 0.15),
@@ -40,29 +40,29 @@ pub const TRACES: [Trace; 10] = [
     trace("wdev", 2.654_824, 0.273, 0.13),
 ];
 
-/// The invented habits of all tenants.
+/// Assumed habits that all tenants share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Habits {
-    /// Mean length of a phase of misses, in bytes of reads and writes together.
+    /// Mean length of a phase of misses, in bytes, reads and writes together.
     pub cold_bytes: f64,
-    /// Standard deviation of the logarithm of the length of a phase.
+    /// Standard deviation of the logarithm of a phase's length.
     pub phase_sigma: f64,
-    /// [`Trace::cold`] of each is this many times what is said there.
+    /// Factor on each tenant's [`Trace::cold`].
     pub cold_factor: f64,
-    /// Requests that each direction has waiting or under way.
+    /// Requests that each direction has outstanding, throttled ones included.
     pub depth: u32,
 }
 
 impl Habits {
-    /// Those of the fourteen groups: a trace is replayed one request after the other.
+    /// The habits of the fourteen groups; with a depth of 1 a trace is replayed one request after the other.
     pub const FITTED: Self = Self { cold_bytes: 32e6, phase_sigma: 0.5, cold_factor: 1.0, depth: 1 };
 }
 
-/// Size of a request.
+/// Payload of a request, in bytes.
 pub const REQUEST_BYTES: u32 = 128 << 10;
-/// Size of a tenant's hot set.
+/// Size of a tenant's hot set, in bytes.
 pub const HOT_BYTES: u64 = 16 << 20;
-/// Where a tenant's data begins, by its place; where data that is gone through begins, from there.
+/// Distance of the address ranges of tenants, and offset of the cold data within a range, in bytes.
 pub(super) const TENANT_BYTES: u64 = 1 << 44;
 const COLD_AT: u64 = 1 << 42;
 
@@ -71,11 +71,12 @@ const COLD_AT: u64 = 1 << 42;
 pub struct Requests {
     kind: Kind,
     base: u64,
-    /// Part of the tenant's bytes that goes this way: phases are as much shorter.
+    /// Share of the tenant's bytes that goes in this direction, 0 to 1; the length of a phase in this direction is
+    /// scaled by it.
     share: f64,
     cold_part: f64,
     habits: Habits,
-    /// The same numbers for both directions, so that their phases fall together.
+    /// Seeded equally for both directions, so that their phases coincide.
     phases: SplitMix64,
     places: SplitMix64,
     cold: bool,
@@ -108,7 +109,7 @@ impl Requests {
         requests
     }
 
-    /// The next phase.
+    /// Begins the next phase: of hits after misses, of misses after hits.
     fn turn(&mut self) {
         self.cold = !self.cold;
         let Habits { cold_bytes, phase_sigma, .. } = self.habits;

@@ -12,24 +12,24 @@ use evenkeel_model::cached::{Cached, CachedParams};
 use super::recorded::{Recorded, Replay};
 use super::tenants::{Habits, Requests, Trace};
 
-/// How long one figure of throughput stands for.
+/// Interval over which one figure of throughput is taken.
 pub const PERIOD: Duration = Duration::from_secs(1);
-/// How often the counters are read for the figures: half of that, so that periods can also begin in between.
+/// Interval at which the counters are read: half a period, so that periods can also begin in the middle of others.
 pub const HALF: Duration = Duration::from_millis(500);
 
-/// A tenant and what it was guaranteed.
+/// A tenant and its guarantee.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tenant {
-    /// Its requests, as fast as it may.
+    /// Properties of its generated requests.
     pub trace: Trace,
-    /// The same as it was recorded, in place of generated load.
+    /// Its recorded requests, which are replayed in place of generated ones.
     pub recorded: Option<Arc<Recorded>>,
-    /// Throughput of reads and writes together, in bytes per second; each direction is guaranteed its part.
+    /// Guaranteed throughput of reads and writes together, in bytes per second; each direction is guaranteed its share.
     pub guaranteed: f64,
 }
 
 impl Tenant {
-    /// The guarantee in one direction.
+    /// The guarantee of one direction, in bytes per second.
     pub fn guaranteed_of(&self, kind: Kind) -> f64 {
         let reads = self.recorded.as_ref().and_then(|recorded| recorded.reads()).unwrap_or(self.trace.reads);
         let part = if kind == Kind::Read { reads } else { 1.0 - reads };
@@ -37,7 +37,7 @@ impl Tenant {
     }
 }
 
-/// The controller of the limits.
+/// The control of the limits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Control {
     /// A controller.
@@ -51,34 +51,35 @@ pub enum Control {
 pub struct Setup {
     /// The device.
     pub device: CachedParams,
-    /// All.
+    /// All tenants.
     pub tenants: Vec<Tenant>,
-    /// The common habits of invented tenants.
+    /// Habits of the tenants with generated requests.
     pub habits: Habits,
-    /// The controller of the limits.
+    /// The control of the limits.
     pub control: Control,
-    /// How long the cache warms up, under control, before it counts.
+    /// Warm-up of the cache, with the limits already controlled.
     pub lead: Duration,
-    /// How long after that.
+    /// Counted time after the warm-up.
     pub duration: Duration,
 }
 
 /// The outcome of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// By tenant: its bytes in each half of a period.
+    /// By tenant: bytes moved in each half second of the counted time.
     pub halves: Vec<Vec<f64>>,
 }
 
 impl Outcome {
-    /// A tenant's bytes per second in each period; `shifted` by half of one against those that the controllers know.
+    /// A tenant's bytes per second in each period of the counted time; with `shifted`, in periods that begin half a
+    /// period later than the controllers'.
     pub fn periods(&self, tenant: usize, shifted: bool) -> Vec<f64> {
         let halves = &self.halves[tenant][usize::from(shifted)..];
         halves.chunks_exact(2).map(|pair| (pair[0] + pair[1]) / PERIOD.as_secs_f64()).collect()
     }
 }
 
-/// Where requests come from.
+/// The source of a stream's requests.
 #[derive(Clone, Debug)]
 enum Source {
     Invented(Requests),
@@ -94,26 +95,26 @@ impl Source {
     }
 }
 
-/// One direction of one tenant.
+/// The reads or the writes of one tenant.
 #[derive(Clone, Debug)]
 struct Stream {
     requests: Source,
     throttle: Throttle,
-    /// The request whose turn it is, and when it may go; `None` while as many as allowed are under way.
+    /// The next request, and when the throttle lets it go; `None` while as many as allowed are in flight.
     head: Option<(Io, Instant)>,
     under_way: u32,
 }
 
-/// Tenants, throttles and device.
+/// Tenants, throttles and device in virtual time.
 #[derive(Clone, Debug)]
 pub(super) struct World {
     now: Instant,
     device: Cached,
-    /// Reads and writes of each tenant in turn.
+    /// Reads of the first tenant, writes of the first tenant, reads of the second, and so on.
     streams: Vec<Stream>,
     pub(super) cached: Vec<Counters>,
     pub(super) slow: Vec<Counters>,
-    /// Requests that each stream may have waiting or under way.
+    /// Requests that each stream may have outstanding, throttled ones included.
     depth: u32,
 }
 
@@ -144,7 +145,7 @@ impl World {
         }
     }
 
-    /// Sets the limits of all streams, as an agent does that writes only what has changed.
+    /// Sets the limits of all streams, in bytes per second. As with an agent, a limit that does not change is not written.
     pub(super) fn set_limits(&mut self, limits: &[f64]) {
         for (stream, &bytes_per_s) in self.streams.iter_mut().zip(limits) {
             let limits = limit(bytes_per_s);
@@ -158,7 +159,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen until `until`.
+    /// Runs the world until `until`.
     pub(super) fn run(&mut self, until: Instant) {
         loop {
             let heads = self.streams.iter().filter_map(|stream| Some(stream.head.as_ref()?.1));
@@ -197,7 +198,7 @@ impl World {
         self.now = until;
     }
 
-    /// Bytes of each stream so far.
+    /// Bytes completed by each stream so far.
     pub(super) fn bytes(&self) -> Vec<u64> {
         self.cached.iter().flat_map(|tenant| [tenant.read_bytes, tenant.written_bytes]).collect()
     }
@@ -215,7 +216,7 @@ impl Stream {
     }
 }
 
-/// The id that the device gives back with a request that is done: whose it was, and how large.
+/// Id of a request at the device, which holds the request's stream and size.
 fn id(place: usize, bytes: u32) -> u64 {
     (place as u64) << 32 | u64::from(bytes)
 }
@@ -238,7 +239,7 @@ fn count(counters: &mut Counters, place: usize, bytes: u32) {
     }
 }
 
-/// Makes periods of counters.
+/// Takes the bytes of each half second from the counters.
 pub(super) struct Meter {
     next: Instant,
     before: Option<Vec<u64>>,
@@ -251,7 +252,7 @@ impl Meter {
         Self { next: Instant::ZERO + setup.lead, before: None, outcome }
     }
 
-    /// Lets everything happen until `until`, and reads the counters on the way.
+    /// Runs `world` until `until`, and reads the counters every half second of the counted time.
     pub(super) fn run(&mut self, world: &mut World, until: Instant) {
         while self.next <= until {
             world.run(self.next);

@@ -8,7 +8,7 @@ pub use page::page;
 pub use rows::{Document, document};
 pub use table::text;
 
-/// Each name once, in the order in which it comes first.
+/// The distinct names, in the order of their first appearance.
 fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = Vec::new();
     for name in names {

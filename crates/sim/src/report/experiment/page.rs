@@ -5,7 +5,7 @@ use crate::experiment::{self, Report, Row, Section as Part};
 
 use crate::report::{Block, Cell, Check, Page, Section, Table, short};
 
-/// Claims, then a plot and a table for each metric of each part.
+/// The page of a report: claims, then for each part its plots and a table for each metric.
 pub fn page(report: &Report, quick: bool) -> Page {
     let mut command = format!("evenkeel reproduce {} --seed {}", report.experiment, report.seed);
     if quick {
@@ -22,7 +22,7 @@ pub fn page(report: &Report, quick: bool) -> Page {
     }
 }
 
-/// A row with a bar.
+/// The row as a check; `None` if it has no bar.
 fn check(row: &Row) -> Option<Check> {
     let (met, bar) = (row.is_met()?, row.bar?);
     let sign = match row.better {
@@ -59,7 +59,7 @@ fn section(part: &Part) -> Section {
     Section { title: part.title.clone(), text: part.text.clone(), blocks: plots.chain(tables).collect() }
 }
 
-/// One metric: a line for each case, a column for each method.
+/// The table of one metric: a line for each case, a column for each method.
 fn table(part: &Part, metric: &str) -> Table {
     let rows = || part.rows.iter().filter(|row| row.metric == metric);
     let methods = distinct(rows().filter_map(|row| row.method.as_deref()));

@@ -7,7 +7,7 @@ use crate::experiment::{Report, Row, Section, drg, harm, iscsi, messenger, saat}
 
 use crate::report::short;
 
-/// The meaning of the columns.
+/// Lines that explain the columns of this experiment's table.
 fn about(experiment: &str) -> &'static [&'static str] {
     match experiment {
         iscsi::NAME => &[
@@ -39,10 +39,10 @@ fn about(experiment: &str) -> &'static [&'static str] {
     }
 }
 
-/// Columns of a line.
+/// Width of a line, in columns.
 const WIDTH: usize = 100;
 
-/// Metric by metric: the columns of each case, then what fell short and the claims.
+/// The report as text: metric by metric the columns of each case, then the missed bars and the claims.
 pub fn text(report: &Report) -> String {
     let mut text = String::new();
     for section in &report.sections {
@@ -74,7 +74,7 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-/// Words in lines of at most [`WIDTH`], the first after `lead`, the others below it.
+/// Writes words in lines of at most [`WIDTH`] columns; `lead` begins the first line and indents the others.
 fn write_wrapped(text: &mut String, lead: &str, words: &str) {
     let mut line = lead.to_owned();
     for word in words.split(' ') {

@@ -1,4 +1,4 @@
-//! From a form that was checked to what runs.
+//! Builds a workload from a checked form.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{Form, Open, Problem, join};
 use crate::workload::spec::{Arrivals, OnOff, Pace, Pattern, Phase, Replay, Requests, SizeShare, Spec};
 use crate::workload::trace::{Options, Reader, Selection, Trace};
 
-/// The workload of `form`, which stands at `path`.
+/// Builds the workload of the form at `path`; warnings are appended to `warnings`.
 pub(super) fn build(form: &Form, path: &str, open: Open<'_>, warnings: &mut Vec<Problem>) -> Result<Spec, Problem> {
     if form.idle {
         return Ok(Spec::Idle);

@@ -1,17 +1,17 @@
-//! The rules that no type expresses.
+//! Rules for forms that no type expresses.
 
 use evenkeel_policy::workload::Pattern;
 
 use super::{Form, Op, Problem, join};
 
-/// The deepest queue, and the largest burst: far more than any device takes.
+/// The largest queue depth, and the largest burst: far more than any device takes.
 const MAX_QUEUE_DEPTH: u32 = 65_536;
-/// The highest rate: one request in a nanosecond cannot be told from two.
+/// The highest rate: one request in a nanosecond, the resolution of time.
 const MAX_RATE_PER_S: f64 = 1e9;
-/// How much faster or slower a trace is replayed at most.
+/// The largest factor by which a trace is replayed faster or slower.
 const MAX_SPEED: f64 = 1e6;
 
-/// The sort of a form.
+/// The kind of workload that a form's keys select.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sort {
     Idle,
@@ -30,17 +30,17 @@ impl Form {
         }
     }
 
-    /// Size of the part of the device in use.
+    /// Size of the part of the device in use, in bytes.
     pub(super) fn span(&self) -> u64 {
         self.size.map_or(1 << 30, |size| size.0)
     }
 
-    /// The largest block.
+    /// The largest size of a request, in bytes.
     fn largest(&self) -> u64 {
         self.block_size.as_ref().map_or(4096, |mix| mix.largest())
     }
 
-    /// Share of reads.
+    /// Share of reads in per cent.
     pub(super) fn reads(&self) -> f64 {
         match self.op {
             Some(Op::Read) => 100.0,
@@ -51,7 +51,7 @@ impl Form {
     }
 }
 
-/// Checks `form`, which stands at `path`.
+/// Appends the faults of the form at `path`, and of its phases, to `problems`.
 pub(super) fn check(form: &Form, path: &str, in_phase: bool, problems: &mut Vec<Problem>) {
     let mut wrong = |key: &str, message: String| problems.push(Problem { key: join(path, key), message });
     misplaced(form, in_phase, &mut wrong);
@@ -67,7 +67,7 @@ pub(super) fn check(form: &Form, path: &str, in_phase: bool, problems: &mut Vec<
     }
 }
 
-/// Keys that mean nothing here.
+/// Reports keys that have no meaning in this kind of workload.
 fn misplaced(form: &Form, in_phase: bool, wrong: &mut impl FnMut(&str, String)) {
     use Sort::{Load, Phases, Trace};
     let keys: [(&str, bool, &[Sort]); 26] = [
@@ -127,7 +127,7 @@ fn misplaced(form: &Form, in_phase: bool, wrong: &mut impl FnMut(&str, String)) 
     }
 }
 
-/// Numbers out of range, wherever they stand.
+/// Reports numbers out of range.
 fn numbers(form: &Form, wrong: &mut impl FnMut(&str, String)) {
     let depth = |n: Option<u32>| n.is_some_and(|n| n == 0 || n > MAX_QUEUE_DEPTH);
     for (key, bad) in [

@@ -8,16 +8,16 @@ use super::{Event, Record};
 
 const LAYOUT: &str = "major,minor cpu sequence seconds pid action RWBS sector + sectors [process]";
 
-/// The content of earlier lines.
+/// State that earlier lines of the text have set.
 #[derive(Debug, Default)]
 pub(super) struct State {
     devices: Names,
-    /// The statistics at the end have begun.
+    /// True from the first line of the final statistics on.
     ended: bool,
 }
 
 impl State {
-    /// One line: a request, or nothing for other events and for the statistics at the end.
+    /// Parses one line: `Some` for a request, `None` for another event or a line of the final statistics.
     pub(super) fn parse(&mut self, line: &[u8], event: Event) -> Result<Option<Record>, Fault> {
         if self.ended || line.starts_with(b"CPU") || line.starts_with(b"Total (") {
             self.ended = true;
@@ -78,7 +78,7 @@ impl State {
     }
 }
 
-/// The kind by its letters: `None` if nothing known, `Some(None)` if it is no request for data or metadata.
+/// The kind of the RWBS letters: `None` if they are not known, `Some(None)` if the event concerns neither data nor metadata.
 fn kind_of(rwbs: &[u8]) -> Option<Option<Kind>> {
     let has = |letter: u8| rwbs.contains(&letter);
     if !rwbs.iter().all(|letter| b"RWDENFSAMBVTU".contains(letter)) {

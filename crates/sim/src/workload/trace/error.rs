@@ -1,58 +1,58 @@
-//! Faults of a trace, and what would be right.
+//! Faults of a trace, with their remedies.
 
 use std::io;
 
 use super::{MAX_DEVICES, MAX_LINE_BYTES, MAX_RECORDS};
 
-/// A trace that cannot be read further.
+/// An error that ends the reading of a trace.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}:{line}: {fault}")]
 pub struct TraceError {
-    /// The file, as its opener calls it.
+    /// Name of the file, as given to the reader.
     pub file: String,
-    /// The line, from 1.
+    /// Number of the line, from 1.
     pub line: u64,
-    /// The fault.
+    /// The fault of that line.
     pub fault: Fault,
 }
 
-/// A fault of a line, and what would be right.
+/// A fault of a line, with its remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The file system says no.
+    /// Reading the file failed.
     #[error("cannot be read: {0}; look at the file and its device")]
     Io(#[from] io::Error),
-    /// No end of line in sight.
+    /// The line is longer than [`MAX_LINE_BYTES`].
     #[error("is longer than {MAX_LINE_BYTES} bytes; a trace is text with one request a line: unpack or convert it")]
     TooLong,
-    /// Not as many fields as the format has.
+    /// The line has fewer fields than its format.
     #[error("has {found} fields; expected {layout}; a line that was cut off can be left out with bad_lines = \"skip\"")]
     Fields {
-        /// How many there are.
+        /// Number of fields found.
         found: usize,
-        /// How a line looks.
+        /// Layout of a line in this format.
         layout: &'static str,
     },
-    /// A field that does not say what it should.
+    /// A field has no valid value.
     #[error("{name} is {found:?}; expected {expected}")]
     Field {
-        /// Which one.
+        /// Name of the field.
         name: &'static str,
-        /// The text there, shortened.
+        /// Text of the field, shortened.
         found: String,
-        /// The text that it should have.
+        /// Description of a valid value.
         expected: &'static str,
     },
-    /// No format fits any of the first lines.
+    /// None of the first lines fits any known format.
     #[error(
         "looks like no known trace; known are msr, spc, mqsim, fio (with its first line, \"fio version 3 iolog\") and \
          the default output of blkparse; convert it to one of them, or name the format to see what does not fit"
     )]
     UnknownFormat,
-    /// More devices than a trace may have.
+    /// The trace names more devices than allowed.
     #[error("names more than {MAX_DEVICES} devices; is this a trace?")]
     TooManyDevices,
-    /// More requests than are kept.
+    /// The trace has more requests than a replay may keep.
     #[error(
         "the trace has more than {MAX_RECORDS} requests to replay; take a part of it with from, until, skip, count or devices"
     )]

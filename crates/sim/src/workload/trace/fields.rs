@@ -1,4 +1,4 @@
-//! Lines to fields, fields to numbers: bytes in, never a panic.
+//! Splits lines into fields and parses numbers; no input makes it panic.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use evenkeel_control::Instant;
 use super::MAX_DEVICES;
 use super::error::Fault;
 
-/// Bytes of a sector, in every format that counts in them.
+/// Bytes of a sector, in every format that counts in sectors.
 const SECTOR_BYTES: u64 = 512;
-/// How much of a field an error shows.
+/// Bytes of a field that an error shows at most.
 const SHOWN_BYTES: usize = 40;
 
 /// A named field of a line.
@@ -19,7 +19,7 @@ pub(super) struct Field<'a> {
     text: &'a [u8],
 }
 
-/// Names of devices, numbered by first appearance.
+/// Names of devices, with their numbers in order of first appearance.
 #[derive(Debug, Default)]
 pub(super) struct Names(HashMap<Vec<u8>, u32>);
 
@@ -38,7 +38,7 @@ impl Names {
     }
 }
 
-/// Takes exactly `N` fields, of which more may follow.
+/// Takes exactly `N` fields; more may follow in the line.
 pub(super) fn take<'a, const N: usize>(
     mut fields: impl Iterator<Item = &'a [u8]>,
     names: [&'static str; N],
@@ -51,7 +51,7 @@ pub(super) fn take<'a, const N: usize>(
     Ok(taken)
 }
 
-/// The fields between commas, without the blanks around them.
+/// The fields between commas, without surrounding blanks.
 pub(super) fn by_comma(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b',').map(<[u8]>::trim_ascii)
 }
@@ -70,7 +70,7 @@ impl<'a> Field<'a> {
         self.text
     }
 
-    /// The error that says what it should have been.
+    /// The error of a field that is not `expected`.
     pub(super) fn wrong(&self, expected: &'static str) -> Fault {
         let shown = &self.text[..self.text.len().min(SHOWN_BYTES)];
         Fault::Field { name: self.name, found: String::from_utf8_lossy(shown).into_owned(), expected }
@@ -98,7 +98,7 @@ impl<'a> Field<'a> {
         bytes.filter(|&bytes| bytes > 0).ok_or_else(|| self.wrong("a size of 1 to 8388607 sectors of 512 bytes"))
     }
 
-    /// A sector number, as an offset in bytes.
+    /// A sector's number, as its offset in bytes.
     pub(super) fn sector(&self) -> Result<u64, Fault> {
         let offset = decimal(self.text).and_then(|n| n.checked_mul(SECTOR_BYTES));
         offset.ok_or_else(|| self.wrong("a sector number below 2^55"))
@@ -112,7 +112,7 @@ impl<'a> Field<'a> {
             .ok_or_else(|| self.wrong("a time, as a whole number, less than 584 years from zero"))
     }
 
-    /// A time in seconds with a fraction; beyond nanoseconds it is cut off.
+    /// A time in seconds with a fraction; digits below a nanosecond are cut off.
     pub(super) fn seconds(&self) -> Result<Instant, Fault> {
         let parse = || {
             let (whole, fraction) = match self.text.iter().position(|&byte| byte == b'.') {
@@ -130,7 +130,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Digits and nothing else, below 2⁶⁴.
+/// The number that consists of these digits alone, below 2⁶⁴; else `None`.
 fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;

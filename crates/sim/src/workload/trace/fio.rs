@@ -9,7 +9,7 @@ use super::fields::{Field, Names, by_blank, take};
 
 const TICK_NS: u64 = 1000;
 
-/// The content of earlier lines.
+/// State that earlier lines of the log have set.
 #[derive(Debug, Default)]
 pub(super) struct State {
     version: Option<Version>,
@@ -25,7 +25,7 @@ enum Version {
 }
 
 impl State {
-    /// One line: a request, or nothing for the first line, a wait, and what is done to files.
+    /// Parses one line: `Some` for a request, `None` for the first line, a wait, or adding, opening and closing a file.
     pub(super) fn parse(&mut self, line: &[u8]) -> Result<Option<Record>, Fault> {
         let Some(version) = self.version else {
             self.version = Some(header(line)?);

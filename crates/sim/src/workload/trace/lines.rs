@@ -4,18 +4,18 @@ use std::io::{self, BufRead, ErrorKind};
 
 use super::MAX_LINE_BYTES;
 
-/// A line as it was read.
+/// The kind of line that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// A line, in the buffer, without its end.
+    /// A whole line; the buffer holds it without its line end.
     Whole,
-    /// A line that is too long; it has been passed over, the buffer holds its start.
+    /// A line that is too long and was skipped; the buffer holds its start.
     TooLong,
-    /// Nothing more to read.
+    /// The end of the file.
     End,
 }
 
-/// Reads the next line into `line`, of which at most [`MAX_LINE_BYTES`] are kept. The last line needs no end.
+/// Reads the next line into `line`, at most [`MAX_LINE_BYTES`] of it. The last line needs no line end.
 pub(super) fn read(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Line> {
     line.clear();
     let mut length = 0usize;

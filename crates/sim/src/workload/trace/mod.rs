@@ -1,4 +1,4 @@
-//! Recorded requests: streaming readers, and what is done to them before they are replayed.
+//! Recorded requests: streaming readers, and transformations before the replay.
 //!
 //! | module | what it reads |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | `fio` | iolog versions 2 and 3 of fio |
 //! | `blkparse` | the default text output of blkparse |
 //!
-//! [`Reader`] makes records of lines, [`Trace`] holds what is to be replayed.
+//! [`Reader`] parses lines into records; [`Trace`] holds the requests to replay.
 
 mod blkparse;
 mod error;
@@ -34,29 +34,29 @@ pub use error::{Fault, TraceError};
 pub use reader::Reader;
 pub use transform::{CannotRemap, Selection, Trace};
 
-/// A line is at most this long: room for the longest path that Linux knows, and the numbers beside it.
+/// Longest line in bytes: room for the longest path on Linux and the numbers beside it.
 pub const MAX_LINE_BYTES: usize = 8192;
-/// Devices (files, for fio) that one trace may name.
+/// The most devices (files, for fio) that a trace may name.
 pub const MAX_DEVICES: usize = 65_536;
-/// Requests of a trace that are kept for replay: 3.2 GB of them.
+/// The most requests of a trace that are kept for replay: they take 3.2 GB.
 pub const MAX_RECORDS: usize = 100_000_000;
 
 /// One recorded request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// When it was sent, since whatever zero the trace has.
+    /// When it was sent; time zero is the trace's own.
     pub at: Instant,
     /// The kind of the request.
     pub kind: Kind,
-    /// Where on its device, in bytes.
+    /// Offset on its device, in bytes.
     pub offset: u64,
-    /// Payload, in bytes: above 0 for reads and writes, else 0.
+    /// Payload in bytes: above 0 for reads and writes, 0 for other kinds.
     pub bytes: u32,
-    /// Which device, as the trace numbers them, or by first appearance where it names them.
+    /// Number of its device: the trace's own number, or where devices have names, the order of first appearance.
     pub device: u32,
 }
 
-/// How a trace is written down.
+/// The format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
@@ -73,45 +73,45 @@ pub enum Format {
 }
 
 impl Format {
-    /// All of them.
+    /// All formats.
     pub const ALL: [Self; 5] = [Self::Msr, Self::Spc, Self::Mqsim, Self::Fio, Self::Blkparse];
 }
 
-/// Which events of a blkparse text are requests; a request has one of each.
+/// The events of a blkparse text that count as requests; a request has one event of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Event {
-    /// `Q`: it entered the queue, as the application sent it.
+    /// `Q`: the request entered the queue, as the application sent it.
     #[default]
     Queue,
-    /// `D`: it went to the device, after merging and scheduling.
+    /// `D`: the request went to the device, after merging and scheduling.
     Issue,
 }
 
-/// The treatment of a line that makes no sense.
+/// The treatment of a line that cannot be parsed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BadLines {
-    /// The trace ends there, with an error.
+    /// The trace ends at the line, with an error.
     #[default]
     Stop,
     /// The line is left out and counted.
     Skip,
 }
 
-/// How to read a trace.
+/// Options of reading a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Its format; found out from the first lines if not said.
+    /// Format of the trace; `None`: detected from its first lines.
     pub format: Option<Format>,
-    /// Which events of a blkparse text are requests.
+    /// Events of a blkparse text that count as requests.
     pub event: Event,
     /// The treatment of bad lines.
     pub bad_lines: BadLines,
 }
 
 impl Record {
-    /// The request that a device sees.
+    /// The record as a request to a device.
     pub(super) fn io(&self) -> Io {
         Io { kind: self.kind, offset: self.offset, bytes: self.bytes }
     }

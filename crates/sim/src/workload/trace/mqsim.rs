@@ -8,7 +8,7 @@ use super::fields::{by_blank, take};
 
 const LAYOUT: &str = "arrival device LBA sectors 1 (read) or 0 (write), five numbers between blanks";
 
-/// One line.
+/// Parses one line, which is always a request.
 pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, Fault> {
     let mut fields = by_blank(line);
     let [at, device, lba, sectors, kind] = take(&mut fields, ["arrival", "device", "LBA", "sectors", "type"], LAYOUT)?;

@@ -6,10 +6,10 @@ use super::Record;
 use super::error::Fault;
 use super::fields::{by_comma, take};
 
-/// Windows counts time in ticks.
+/// Nanoseconds of a tick, the unit of the trace's times.
 const TICK_NS: u64 = 100;
 
-/// One line: a request, or nothing for an added header.
+/// Parses one line: `Some` for a request, `None` for a header that was added to the file.
 pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, Fault> {
     if line.get(..9).is_some_and(|start| start.eq_ignore_ascii_case(b"timestamp")) {
         return Ok(None);

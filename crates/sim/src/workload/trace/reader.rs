@@ -1,4 +1,4 @@
-//! Lines to records.
+//! Parses lines into records.
 
 use std::collections::VecDeque;
 use std::io::BufRead;
@@ -7,13 +7,13 @@ use super::error::{Fault, TraceError};
 use super::lines::{self, Line};
 use super::{BadLines, Format, Options, Record, blkparse, fio, mqsim, msr, spc};
 
-/// Lines looked at to find out the format.
+/// First lines of a trace that are examined to detect its format.
 const PROBED_LINES: usize = 32;
 
-/// Reads a trace line by line; memory does not grow with its length.
+/// Reads a trace line by line; memory does not grow with the trace's length.
 ///
-/// An iterator over records. After an error it is at its end; with [`BadLines::Skip`] a bad line is no error but
-/// counted, see [`Reader::skipped`].
+/// An iterator over records. It ends after an error; with [`BadLines::Skip`] a bad line is not an error but is counted,
+/// see [`Reader::skipped`].
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
@@ -21,7 +21,7 @@ pub struct Reader<R> {
     options: Options,
     parser: Option<Parser>,
     line: Vec<u8>,
-    /// Lines that were read to find out the format.
+    /// Lines that were read to detect the format and are still to be parsed.
     probed: VecDeque<(Line, Vec<u8>)>,
     number: u64,
     skipped: u64,
@@ -29,7 +29,7 @@ pub struct Reader<R> {
     done: bool,
 }
 
-/// A format, with what earlier lines have said.
+/// A format, with the state that earlier lines have set.
 #[derive(Debug)]
 struct Parser {
     format: Format,
@@ -54,7 +54,7 @@ impl Parser {
 }
 
 impl<R: BufRead> Reader<R> {
-    /// A reader of `input`, which errors call `file`.
+    /// A reader of `input`; errors name it `file`.
     pub fn new(input: R, file: impl Into<String>, options: Options) -> Self {
         Self {
             input,
@@ -75,7 +75,7 @@ impl<R: BufRead> Reader<R> {
         self.parser.as_ref().map(|parser| parser.format)
     }
 
-    /// How many bad lines were left out, and what was wrong with the first.
+    /// Number of bad lines left out, and the error of the first one.
     pub fn skipped(&self) -> (u64, Option<&TraceError>) {
         (self.skipped, self.first_skipped.as_ref())
     }
@@ -121,7 +121,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Finds the format that fits the first of the first lines that any fits; `None` for a trace without lines.
+    /// Detects the format: the one that fits the earliest line that any format fits; `None` for a trace without lines.
     fn probe(&mut self) -> Result<Option<Format>, Fault> {
         let mut empty = true;
         while self.probed.len() < PROBED_LINES {

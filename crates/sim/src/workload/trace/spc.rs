@@ -6,7 +6,7 @@ use super::Record;
 use super::error::Fault;
 use super::fields::{by_comma, take};
 
-/// One line; fields after the timestamp are optional and not looked at.
+/// Parses one line; optional fields after the timestamp are ignored.
 pub(super) fn parse(line: &[u8]) -> Result<Option<Record>, Fault> {
     let [asu, lba, bytes, kind, at] =
         take(by_comma(line), ["ASU", "LBA", "size", "opcode", "timestamp"], "ASU,LBA,size,r or w,timestamp")?;

@@ -1,4 +1,4 @@
-//! From recorded requests to requests to replay: choose, shift, rescale, remap.
+//! Transforms recorded requests before the replay: selection, shift in time, rescaling, new offsets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,18 +9,18 @@ use evenkeel_control::{Duration, Instant};
 use super::error::{Fault, TraceError};
 use super::{MAX_RECORDS, Record};
 
-/// Which requests of a trace are kept. The default keeps all.
+/// Selection of a trace's requests. The default keeps all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// Those of these devices; empty = of all.
+    /// Devices whose requests are kept; empty = all devices.
     pub devices: Vec<u32>,
-    /// Those sent so long after the first of the trace, or later.
+    /// Keeps requests that were sent at least this long after the first one of the trace.
     pub from: Duration,
-    /// Those sent earlier than so long after the first of the trace.
+    /// Keeps requests that were sent less than this long after the first one of the trace.
     pub until: Duration,
-    /// Of these, all but so many at the start.
+    /// Selected requests that are left out at the start.
     pub skip: u64,
-    /// And of these at most so many; reading ends there.
+    /// The most requests kept after those; reading ends there.
     pub count: u64,
 }
 
@@ -30,33 +30,33 @@ impl Default for Selection {
     }
 }
 
-/// Requests to replay, in order of time; the first is sent at the zero of time.
+/// Requests to replay, in order of time; the first one is sent at time zero.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Trace {
     records: Vec<Record>,
 }
 
-/// A part of the device that cannot hold a trace.
+/// The part of the device that cannot hold a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a size of {span} bytes leaves {share} for each of {devices} devices, but the largest request has {largest}; \
      the size must be at least {needed} bytes"
 )]
 pub struct CannotRemap {
-    /// The part of the device.
+    /// Size of the part of the device, in bytes.
     pub span: u64,
-    /// The part of each device of the trace, in bytes.
+    /// Share of each device of the trace, in bytes.
     pub share: u64,
-    /// Devices in the trace.
+    /// Number of devices in the trace.
     pub devices: u64,
-    /// The largest request, in bytes.
+    /// Size of the largest request, in bytes.
     pub largest: u64,
-    /// The size that would do.
+    /// The least size of the part that holds the trace, in bytes.
     pub needed: u64,
 }
 
 impl Trace {
-    /// Takes `records` to replay; `None` if there are none. Requests of one instant keep their order. O(n log n).
+    /// A trace of `records`; `None` if there are none. Requests of the same instant keep their order. O(n log n).
     pub fn new(mut records: Vec<Record>) -> Option<Self> {
         records.sort_by_key(|record| record.at);
         let first = records.first()?.at;
@@ -66,10 +66,10 @@ impl Trace {
         Some(Self { records })
     }
 
-    /// Reads what `selection` keeps; `None` if that is nothing.
+    /// A trace of the records that `selection` keeps; `None` if it keeps none.
     ///
     /// # Errors
-    /// The first of the reader, or more than [`MAX_RECORDS`] requests.
+    /// The reader's first error, or more than [`MAX_RECORDS`] requests.
     pub fn read(
         records: impl Iterator<Item = Result<Record, TraceError>>,
         selection: &Selection,
@@ -106,25 +106,25 @@ impl Trace {
         &self.records
     }
 
-    /// From the first request to the last.
+    /// Time from the first request to the last.
     pub fn length(&self) -> Duration {
         self.records.last().map_or(Duration::ZERO, |last| last.at.since(Instant::ZERO))
     }
 
-    /// From the first request to the first of a repetition that keeps the rate: the length and a mean gap.
+    /// Time from the first request to the first one of a repetition at the same mean rate: the length and a mean gap.
     pub fn period(&self) -> Duration {
         let gaps = self.records.len().saturating_sub(1).max(1) as u64;
         let length = self.length();
         length + Duration::from_nanos(length.as_nanos() / gaps)
     }
 
-    /// Requests a second; `None` if all are sent at one instant.
+    /// Mean requests per second; `None` if all are sent at the same instant.
     pub fn rate_per_s(&self) -> Option<f64> {
         let seconds = self.length().as_secs_f64();
         (seconds > 0.0).then(|| (self.records.len() - 1) as f64 / seconds)
     }
 
-    /// Makes time go `factor` times as fast. `factor` is above 0; anything else changes nothing.
+    /// Replays `factor` times as fast. A `factor` that is not above 0 changes nothing.
     pub fn speed_up(&mut self, factor: f64) {
         if factor > 0.0 && factor.is_finite() {
             for record in &mut self.records {
@@ -133,11 +133,11 @@ impl Trace {
         }
     }
 
-    /// Maps every offset into `span` bytes from `offset` on.
+    /// Maps every offset into the `span` bytes that begin at `offset`.
     ///
-    /// The devices of the trace lie side by side in it, in order of their numbers and with equal shares (with `None`,
-    /// as large as the largest needs). An offset beyond its share starts over, so what was sequential stays so.
-    /// Offsets and, upwards, sizes become multiples of `align` (at least 1).
+    /// The devices of the trace lie there side by side, in order of their numbers and with equal shares (`None`: each
+    /// share as large as the largest device needs). An offset beyond its share wraps around, so that sequential
+    /// requests stay sequential.
     ///
     /// # Errors
     /// When the largest request does not fit into a share.

@@ -1,4 +1,4 @@
-//! A librbd of one's own, in memory: operations end on threads of theirs, when the test lets them.
+//! A fake librbd in memory: operations end on threads of their own, when the test lets them.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -14,16 +14,16 @@ use super::super::library::{
 /// Bytes of an object.
 pub(super) const OBJECT: u64 = 4096;
 
-/// An image.
+/// A fake image.
 #[derive(Default)]
 pub(super) struct Fake {
     pub(super) data: Mutex<Vec<u8>>,
     pub(super) size: AtomicU64,
-    /// What a flush comes to, and the start of an operation, and the lock.
+    /// Results that the test sets for a flush, for the start of an operation, and for the lock.
     pub(super) flush: AtomicI32,
     pub(super) start: AtomicI32,
     pub(super) lock: AtomicI32,
-    /// Operations do not end.
+    /// True while operations do not end.
     held: Mutex<bool>,
     released: Condvar,
     pub(super) closed: AtomicBool,
@@ -58,7 +58,7 @@ impl Fake {
         self.released.notify_all();
     }
 
-    /// As `rbd resize` does.
+    /// Changes the size and calls the watcher, as `rbd resize` does.
     pub(super) fn resize(&self, size: u64) {
         self.size.store(size, Ordering::SeqCst);
         let (changed, argument) = self.watcher.lock().unwrap().expect("somebody watches");

@@ -1,8 +1,9 @@
-//! Admission control on a running server: the settings that `evenkeel demo bufferbloat` measures, and what their figures say.
+//! Admission control on a running server: the settings that `evenkeel demo bufferbloat` measures, and conclusions from
+//! the figures.
 //!
-//! One emulated device for each setting. A bulk writer keeps 4 MiB in flight; a light client with the higher priority writes
-//! 4 KiB at a time. mClock would let the light one go first, but can reorder only what has not entered the device yet: what is
-//! in flight there is decided by admission.
+//! One emulated device for each setting. A bulk writer keeps 4 MiB in flight; a light client with the higher priority
+//! writes 4 KiB at a time. mClock would serve the light client first, but can reorder only requests that have not
+//! entered the device. Admission decides how many are in flight in the device.
 
 mod picture;
 mod svg;
@@ -12,17 +13,17 @@ use serde::Serialize;
 pub use picture::{page, text};
 pub use svg::svg;
 
-/// A way to bound what is in flight.
+/// A setting of admission control, which bounds the bytes in flight.
 pub struct Setting {
-    /// As shown.
+    /// Name in results.
     pub name: &'static str,
-    /// As configured.
+    /// Value of the pool's `admission` key, in TOML.
     pub admission: &'static str,
-    /// Until it has found its operating point.
+    /// Seconds until the setting has found its operating point, before the first measurement.
     warmup_s: u32,
 }
 
-/// All, in the order in which they are measured.
+/// All settings, in the order in which they are measured.
 pub const SETTINGS: [Setting; 8] = [
     Setting { name: "none", admission: "\"none\"", warmup_s: 1 },
     Setting { name: "64K", admission: "{ kind = \"fixed\", budget = \"64KiB\" }", warmup_s: 1 },
@@ -34,11 +35,11 @@ pub const SETTINGS: [Setting; 8] = [
     Setting { name: "elastic", admission: "\"elastic\"", warmup_s: 4 },
 ];
 
-/// Until an adaptive setting has found its operating point after a change of the device or the load.
+/// Seconds until an adaptive setting has found its operating point after a change of the device or the load.
 const SETTLE_S: u32 = 3;
 
 impl Setting {
-    /// Seconds before the measurement of the `phase`th phase.
+    /// Seconds before the measurement of phase number `phase`, from 0.
     pub fn warmup_s(&self, phase: usize) -> u32 {
         if phase == 0 { self.warmup_s } else { SETTLE_S }
     }
@@ -54,7 +55,7 @@ pub struct Bulk {
 }
 
 impl Bulk {
-    /// The default, unless `--bulk` names others.
+    /// The load unless `--bulk` names others: 64 requests of 64 KiB.
     pub const USUAL: Self = Self { block_kib: 64, depth: 64 };
 }
 
@@ -73,7 +74,7 @@ impl Serialize for Bulk {
 impl std::str::FromStr for Bulk {
     type Err = String;
 
-    /// Reads `64Kx64`.
+    /// Parses `64Kx64`: the size of a request, and the requests in flight.
     fn from_str(text: &str) -> Result<Self, String> {
         let parsed = text.split_once(['x', 'X']).and_then(|(size, depth)| {
             Some(Self { block_kib: size.strip_suffix(['k', 'K'])?.parse().ok()?, depth: depth.parse().ok()? })
@@ -89,16 +90,16 @@ impl std::str::FromStr for Bulk {
     }
 }
 
-/// How fast the device is and what the bulk writer does, while one measurement lasts.
+/// The device's speed and the bulk writer's load during one measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Phase {
-    /// Speed of the device, 1 as it is usually.
+    /// Speed of the device; 1 is its usual one.
     pub speed: f64,
     /// The bulk writer's load.
     pub bulk: Bulk,
 }
 
-/// The phases, in order; the shorter of the two lists stays at its last value.
+/// The phases, in order; the shorter of the two lists is continued with its last value.
 pub fn phases(speeds: &[f64], bulk: &[Bulk]) -> Vec<Phase> {
     let at = |index: usize| {
         let speed = *speeds.get(index).or(speeds.last())?;
@@ -108,29 +109,29 @@ pub fn phases(speeds: &[f64], bulk: &[Bulk]) -> Vec<Phase> {
     (0..speeds.len().max(bulk.len())).filter_map(at).collect()
 }
 
-/// The clients' figures under one setting.
+/// The clients' figures under one setting in one phase.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measured {
     /// Name of the setting.
     pub setting: &'static str,
-    /// Speed of the device.
+    /// Speed of the device; 1 is its usual one.
     pub speed: f64,
     /// The bulk writer's load.
     pub bulk: Bulk,
-    /// Bytes that the setting let into the device at the end; absent without a bound.
+    /// Admission budget in force at the end; absent without a bound.
     pub budget_bytes: Option<u64>,
     /// Light client, one request at a time: median latency.
     pub light_p50_ms: f64,
-    /// The same, 99th percentile.
+    /// Light client, one request at a time: 99th percentile of the latency.
     pub light_p99_ms: f64,
-    /// Light client, bursts of 8 requests at a time: 99th percentile.
+    /// Light client, bursts of 8 requests at a time: 99th percentile of the latency.
     pub burst_p99_ms: f64,
     /// Throughput of the bulk writer.
     pub bulk_bytes_per_s: f64,
 }
 
 impl Measured {
-    /// True if the setting finds its budget by itself.
+    /// True if the setting adapts its budget.
     fn adapts(&self) -> bool {
         matches!(self.setting, "slowfast" | "elastic")
     }
@@ -139,7 +140,7 @@ impl Measured {
         Phase { speed: self.speed, bulk: self.bulk }
     }
 
-    /// The label: the setting, the speed of the device and the bulk writer unless they are the usual ones.
+    /// The label: the setting's name, with the device's speed and the bulk writer's load where they are not the usual ones.
     fn label(&self) -> String {
         let mut label = self.setting.to_string();
         if self.speed != 1.0 {
@@ -152,16 +153,16 @@ impl Measured {
     }
 }
 
-/// The conclusions: in the first phase, and over all of them.
+/// Conclusions as text: about the first phase, then a comparison over all phases.
 pub fn conclusions(measured: &[Measured]) -> String {
     let first = measured.first().map(Measured::phase);
     let at_first: Vec<Measured> = measured.iter().filter(|measured| Some(measured.phase()) == first).cloned().collect();
     findings(&at_first) + &over_all_phases(measured)
 }
 
-/// Elastic beside every fixed budget while device or load changed, where no fixed one is always right.
+/// Compares elastic with every fixed budget over phases with different devices or loads, where no fixed budget is always right.
 fn over_all_phases(measured: &[Measured]) -> String {
-    /// Nearer than that is equal: two runs of the same setting differ by as much.
+    /// Relative difference below which figures count as equal: two runs of the same setting differ by as much.
     const SAME: f64 = 0.05;
     let of = |name| measured.iter().filter(move |measured: &&Measured| measured.setting == name);
     let mut text = String::new();
@@ -191,7 +192,7 @@ fn over_all_phases(measured: &[Measured]) -> String {
     text
 }
 
-/// The conclusions, in sentences that hold for these figures.
+/// Conclusions about one phase, as sentences that depend on the figures.
 fn findings(measured: &[Measured]) -> String {
     let find = |name: &str| measured.iter().find(|measured| measured.setting == name);
     let Some(none) = find("none") else { return String::new() };

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use super::{Measured, conclusions, kib};
 use crate::report::{Axis, Block, Cell, Page, Plot, Section, Series, Style, Table};
 
-/// Columns of a full bar on the terminal.
+/// Width of a full bar on the terminal, in columns.
 const BAR: usize = 24;
 
-/// A bar of `value` out of `most`, in eighths of a column.
+/// A bar whose length is `value / most` of `columns`, in eighths of a column.
 fn bar(value: f64, most: f64, columns: usize) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let share = if most > 0.0 { (value / most).clamp(0.0, 1.0) } else { 0.0 };
@@ -24,7 +24,7 @@ fn most(measured: &[Measured], of: impl Fn(&Measured) -> f64) -> f64 {
     measured.iter().map(of).fold(0.0, f64::max)
 }
 
-/// A row for each setting: what is in flight, latencies and throughput.
+/// A table with a row for each measurement: budget, latencies of the light client and throughput of the bulk writer.
 pub fn text(measured: &[Measured]) -> String {
     let longest = most(measured, |m| m.light_p99_ms);
     let fastest = most(measured, |m| m.bulk_bytes_per_s);
@@ -48,7 +48,7 @@ pub fn text(measured: &[Measured]) -> String {
     out
 }
 
-/// A page with a plot of latency over throughput. `command` is what makes it again.
+/// A page with a plot of latency over throughput. `command` repeats the measurement.
 pub fn page(measured: &[Measured], command: String) -> Page {
     let series = |name: &str, adapts| {
         let of = measured.iter().filter(move |m| m.adapts() == adapts);

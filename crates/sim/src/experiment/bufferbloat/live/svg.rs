@@ -1,20 +1,20 @@
-//! The result as one picture for a page that shows no script: how long the light client waits, and throughput of the bulk writer.
+//! The result as one picture, for a page without scripts: the light client's p99 and the bulk writer's throughput.
 //!
-//! The picture brings its own background, in a light and a dark version: where it is embedded, nothing tells it the
-//! colour of the page.
+//! The picture brings its own background, in a light and a dark version, as it cannot know the colour of the page
+//! around it.
 
 use std::fmt::Write as _;
 
 use super::Measured;
 use crate::report::escape;
 
-/// The fixed part of the drawing: the paper's width, and where labels and bars begin, in pixels.
+/// Fixed layout, in pixels: width of the picture, left edge of the labels, left edges of the two columns of bars.
 const WIDTH: f64 = 760.0;
 const LABELS: f64 = 24.0;
 const BARS: [f64; 2] = [178.0, 462.0];
-/// The longest bar; to its right there is room for a figure.
+/// Length of the longest bar, in pixels; to its right there is room for a figure.
 const LONGEST: f64 = 180.0;
-/// From one row to the next, and where the first one begins.
+/// In pixels: distance of the rows, top of the first row, height of a bar.
 const ROW: f64 = 32.0;
 const TOP: f64 = 116.0;
 const BAR: f64 = 18.0;
@@ -26,8 +26,8 @@ text{font:15px system-ui,sans-serif;fill:#1c2128}.h{font-size:19px;font-weight:6
 @media(prefers-color-scheme:dark){text{fill:#e4e8ee}.q{fill:#98a3b1}.p{fill:#14181d;stroke:#343d48}.b{fill:#1a2a3e}\
 .f{fill:#66717e}.w{fill:#ff7b6e}.e{fill:#6cb0ff}}";
 
-/// A file of its own, without anything from elsewhere: a row for each setting, from the largest bound to the smallest,
-/// then those that find one by themselves. `command` is what makes it again.
+/// A self-contained SVG file: a row for each measurement, from the largest bound to the smallest, then the adaptive
+/// settings. `command` repeats the measurement.
 pub fn svg(measured: &[Measured], command: &str) -> String {
     let mut rows: Vec<&Measured> = measured.iter().collect();
     rows.sort_by_key(|m| (m.adapts(), std::cmp::Reverse(m.budget_bytes.unwrap_or(u64::MAX))));
@@ -102,13 +102,13 @@ pub fn svg(measured: &[Measured], command: &str) -> String {
     )
 }
 
-/// True if a bar says that something is wrong: a wait of more than half of the longest one, less than half of the
-/// throughput.
+/// True if a bar is drawn as bad: in column 0 a latency above half of the longest one, in column 1 a throughput below
+/// half of the highest one. `share` is the bar's part of the longest one.
 fn worse_half(column: usize, share: f64) -> bool {
     (share > 0.5) == (column == 0)
 }
 
-/// The bound, and whatever is not as usual.
+/// The row's label: the bound, with the device's speed and the bulk writer's load where they are not the usual ones.
 fn label(m: &Measured) -> String {
     let bound = match m.budget_bytes {
         None if m.adapts() => m.setting.to_owned(),

@@ -5,59 +5,59 @@ use evenkeel_model::worker::WorkerParams;
 
 use super::super::draw::Draw;
 
-/// Small requests that a worker of the model serves in a second at its own speed; workers are slowed down to some
-/// hundreds or thousands, so that a case takes a fraction of a second.
+/// Small requests that a worker of the model serves in a second at its own speed. The workers of a case are slowed down
+/// to some hundreds or thousands a second, so that a case takes a fraction of a second to run.
 const PER_S: f64 = 450_000.0;
-/// Light connections together take at most so much of all workers.
+/// Least and largest share of all workers' capacity that light connections together ask for.
 const LIGHT_SHARE: (f64, f64) = (0.002, 0.05);
 
-/// How a connection asks.
+/// How a connection sends requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Asks {
-    /// The next request some time after a reply, so many at once.
+    /// Closed loop: the next request some time after a reply.
     Closed {
         /// Requests outstanding.
         depth: u32,
         /// Time from a reply to the next request.
         think: Duration,
     },
-    /// Without regard to replies, at random.
+    /// Open loop: at random times, whatever the replies.
     Open {
-        /// Requests in a second.
+        /// Requests per second.
         per_s: f64,
     },
 }
 
-/// When a connection asks: so long, then not for so long, shifted.
+/// A cycle: a connection sends requests for a time, then pauses for a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Burst {
-    /// Time in which it asks.
+    /// Time in which it sends.
     pub on: Duration,
-    /// Time in which it does not.
+    /// Time in which it pauses.
     pub off: Duration,
-    /// Where in the cycle it begins.
+    /// Position in the cycle at the beginning of the run.
     pub shift: Duration,
 }
 
-/// A connection.
+/// A connection and its load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Connection {
-    /// How it asks.
+    /// How it sends requests.
     pub asks: Asks,
-    /// When it asks, if not always.
+    /// Its cycle of sending and pausing; `None`: it always sends.
     pub burst: Option<Burst>,
-    /// Payload of a request (a write) or of its reply.
+    /// Payload of a write, or of a read's reply, in bytes.
     pub bytes: u32,
-    /// True if it writes.
+    /// True if its requests are writes.
     pub writes: bool,
-    /// True if it counts as light.
+    /// True if its latencies count as those of light connections.
     pub light: bool,
 }
 
-/// Workers and connections, in the order in which they come.
+/// Workers and connections, in the order in which connections are opened.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
-    /// How fast workers are.
+    /// Costs of a request at a worker.
     pub params: WorkerParams,
     /// How many workers.
     pub workers: usize,
@@ -96,7 +96,7 @@ pub fn case(seed: u64) -> Case {
     Case { params: WorkerParams::serve().slower(PER_S / per_s), workers, connections }
 }
 
-/// Connections of one kind: elephants, steady ones with pauses, bursts that collide, take turns or do neither.
+/// Adds connections of one kind: closed loops without pauses; steady ones; bursts that collide, take turns, or begin at random.
 fn group(draw: &mut Draw, workers: usize, service: Duration, connections: &mut Vec<Connection>) {
     let count = 1 + draw.random.next_below(3 * workers as u64);
     let kind = draw.random.next_below(5);

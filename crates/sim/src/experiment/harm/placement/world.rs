@@ -1,4 +1,4 @@
-//! A case in virtual time.
+//! A drawn case of workers and connections in virtual time.
 
 use evenkeel_control::histogram::Histogram;
 use evenkeel_control::placement::{Config, Placement};
@@ -11,34 +11,34 @@ use crate::engine::{Due, Queue};
 use crate::placed::Placed;
 use crate::slab::Slab;
 
-/// Before it counts: a controller may learn.
+/// Warm-up, in which a controller may learn.
 pub const LEAD: Duration = Duration::from_secs(10);
-/// Time that counts.
+/// Counted time.
 pub const COUNTED: Duration = Duration::from_secs(12);
-/// Bytes of a message besides its payload.
+/// Bytes of a message without its payload.
 const HEADER: u32 = 28;
-/// Slot in which loads of connections are recorded for static placements.
+/// Interval over which each connection's load is recorded, for static placements.
 const SLOT: Duration = Duration::from_millis(100);
 
-/// The placement of a run.
+/// The placement of connections in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Who {
-    /// A method.
+    /// By a method, which may move connections.
     Placed(Config),
-    /// The worker of each connection, for good.
+    /// Fixed: the worker of each connection.
     Homes(Vec<u32>),
 }
 
-/// The outcome of a run, in the time that counts.
+/// The outcome of a run's counted time; `slots` begin with the run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Payload of completed requests.
+    /// Payload bytes of completed requests per second.
     pub bytes_per_s: f64,
-    /// p50 and p99 of light connections together.
+    /// p50 and p99 of all light connections' requests, in ms.
     pub light_ms: [f64; 2],
-    /// Requests of light connections.
+    /// Completed requests of light connections.
     pub light_requests: u64,
-    /// By connection, the seconds that workers spent on it in each slot.
+    /// By connection: seconds that its worker spent on it, for each interval of 0.1 s.
     pub slots: Vec<Vec<f32>>,
 }
 
@@ -54,7 +54,7 @@ struct Run<'a> {
     placed: Placed,
     queue: Queue<Event, 1>,
     randoms: Vec<SplitMix64>,
-    /// By request: when it was sent.
+    /// By request: when the client sent it.
     sent: Slab<Instant>,
     light: Histogram,
     bytes: u64,
@@ -63,7 +63,7 @@ struct Run<'a> {
     ticked: Instant,
 }
 
-/// Runs a case. Arrivals of a connection are the same under all placements.
+/// Runs a case. Arrivals of open loops are the same under all placements.
 pub fn simulate(case: &Case, who: &Who, seed: u64) -> Outcome {
     let mut random = SplitMix64::new(seed ^ 0x706c_6163_656d_656e);
     let config = if let Who::Placed(config) = who { *config } else { Config::RoundRobin };
@@ -90,7 +90,7 @@ pub fn simulate(case: &Case, who: &Who, seed: u64) -> Outcome {
     run.finish()
 }
 
-/// The next instant from `at` on at which a connection may ask.
+/// The first instant at or after `at` at which a connection may send.
 fn open_at(burst: Option<Burst>, at: Instant) -> Instant {
     let Some(Burst { on, off, shift }) = burst else { return at };
     let cycle = on.as_nanos() + off.as_nanos();
@@ -169,7 +169,7 @@ impl Run<'_> {
         }
     }
 
-    /// The placement samples and decides.
+    /// Gives the placement the load of connections and workers since its last decision, and lets it decide.
     fn tick(&mut self, now: Instant) {
         self.placed.observe(self.case.connections.len() as u32, |_, _, _| {});
         let interval = now.since(std::mem::replace(&mut self.ticked, now));
