@@ -69,7 +69,7 @@ impl Histogram {
         let ns = value.as_nanos();
         self.counts[Self::bucket(ns)] += 1;
         self.total += 1;
-        self.sum_ns = self.sum_ns.saturating_add(ns);
+        self.sum_ns = self.sum_ns.wrapping_add(ns);
         self.max_ns = self.max_ns.max(ns);
     }
 
@@ -81,7 +81,7 @@ impl Histogram {
         let ns = value.as_nanos();
         self.counts[Self::bucket(ns)] += count;
         self.total += count;
-        self.sum_ns = self.sum_ns.saturating_add(ns.saturating_mul(count));
+        self.sum_ns = self.sum_ns.wrapping_add(ns.wrapping_mul(count));
         self.max_ns = self.max_ns.max(ns);
     }
 
@@ -90,7 +90,7 @@ impl Histogram {
         self.total
     }
 
-    /// Sum of all durations counted.
+    /// Sum of all durations counted. Wraps around at 2^64 ns; differences of two readings do not mind.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_ns)
     }
@@ -137,7 +137,7 @@ impl Histogram {
             *mine += theirs;
         }
         self.total += other.total;
-        self.sum_ns = self.sum_ns.saturating_add(other.sum_ns);
+        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
     }
 }
@@ -171,6 +171,24 @@ mod tests {
             prop_assert!(at_once.counts == one_by_one.counts);
             prop_assert_eq!((at_once.count(), at_once.sum()), (one_by_one.count(), one_by_one.sum()));
             prop_assert_eq!(at_once.max(), one_by_one.max());
+        }
+
+        /// A thousand requests outstanding add a thousand seconds a second: 2^64 ns in 213 days.
+        #[test]
+        fn sums_of_what_is_counted_meanwhile_are_exact_beyond_the_largest_sum(times in 1u64..100, ns in 1u64..1 << 40) {
+            let mut h = Histogram::new();
+            h.record_many(Duration::from_nanos(u64::MAX / 100), times);
+            let mut before = h.sum().as_nanos();
+            for _ in 0..200 {
+                h.record_many(Duration::from_nanos(u64::MAX / 100), 1);
+                h.record(Duration::from_nanos(ns));
+                let other = h.clone();
+                h.merge(&Histogram::new());
+                prop_assert_eq!(h.sum(), other.sum());
+                let after = h.sum().as_nanos();
+                prop_assert_eq!(after.wrapping_sub(before), u64::MAX / 100 + ns);
+                before = after;
+            }
         }
 
         #[test]

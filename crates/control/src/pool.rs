@@ -39,7 +39,7 @@ mod throttles;
 mod view;
 
 use guarantee::{Guaranteed, Guarantees, Scope};
-use shares::{InTurn, Shares};
+use shares::Shares;
 use slots::{Granted, Slots, Tally};
 use target::Target;
 pub use throttles::Throttled;
@@ -176,8 +176,9 @@ struct Tenant {
     inside_of: [u32; 2],
     /// Cost of the requests in flight for the admission budget, in bytes.
     in_flight_cost: u64,
-    /// True if the tenant has a share of the admission budget; `asking`: true if it waits to be looked at for one.
+    /// True if the tenant has a share of the admission budget.
     sharing: bool,
+    /// True if the tenant waits for the check whether its share has room for a request.
     asking: bool,
     /// When the tenant is looked at again, as its limits throttle it until then; far in the future if it is not waited for.
     parked: Instant,
@@ -242,8 +243,9 @@ pub struct Pool<R> {
     tenants: Vec<Tenant>,
     free: Vec<u32>,
     in_flight: u64,
-    /// Number of tenants with a reservation; `care_is_due`: true if admission has not heard of its last change.
+    /// Number of tenants with a reservation.
     reserved: u32,
+    /// True if admission has not heard of the last change of a reservation.
     care_is_due: bool,
     target: Option<Box<Target>>,
     /// Reason of the target's newest decision of another kind, until [`Pool::take_target_decision`] takes it.
@@ -469,38 +471,7 @@ impl<R> Pool<R> {
         let base = self.base_in_budget();
         let (phase, work, queued_at, free_at, entry) = match self.config.scheduler {
             Scheduler::Mclock => {
-                let (admission, tenants) = (&self.admission, &self.tenants);
-                let mut in_turn = InTurn::default();
-                let fits = |entry: &Entry<R>, work: &Work| {
-                    let tenant = &tenants[entry.tenant.index as usize];
-                    let cost = base + u64::from(work.bytes);
-                    in_turn = InTurn { weight: tenant.qos.weight, cost, waits: tenant.in_flight_cost == 0 };
-                    admission.fits(cost)
-                };
-                let pulled = match self.queue.pull_wanted(now, fits, |entry| wish(&entry.request)) {
-                    // What goes before reservations now and then gets its room like any other.
-                    Ok(Pull::Refused(until)) if self.queue.is_claimed(now) && self.shares.room.is_worth_a_wait(now) => {
-                        Ok(Pull::Refused(until.min(self.shares.room.waits_until())))
-                    }
-                    // A reservation goes before shares, and before a budget that is used up: that may be a trial, or what
-                    // is in flight was admitted under a larger one.
-                    Ok(Pull::Refused(_)) if self.queue.is_reservation_due(now) => {
-                        let budget = admission.settled_bytes();
-                        let fits = |entry: &Entry<R>, work: &Work| {
-                            let own = tenants[entry.tenant.index as usize].in_flight_cost;
-                            own == 0 || own.saturating_add(base + u64::from(work.bytes)) <= budget
-                        };
-                        self.queue.pull_reserved(now, fits, |entry| wish(&entry.request))
-                    }
-                    Ok(Pull::Refused(until)) => {
-                        self.pull_within_share(now, in_turn, &wish).unwrap_or(Ok(Pull::Refused(until)))
-                    }
-                    pulled => {
-                        self.shares.serve_in_turn(now);
-                        pulled
-                    }
-                };
-                let pulled = match pulled {
+                let pulled = match self.pull_in_order(now, &wish) {
                     Ok(pulled) => pulled,
                     Err(None) => return Err(None),
                     Err(Some((queued_at, unwanted))) => {
@@ -620,12 +591,15 @@ impl<R> Pool<R> {
         tenant.in_flight -= 1;
         tenant.lost -= u64::from(ticket.lost);
         tenant.in_flight_cost -= ticket.cost;
-        tenant.tally.exits(ticket.admitted_at, latency);
+        if !ticket.lost {
+            tenant.tally.exits(ticket.admitted_at, latency);
+        }
         if let Some(direction) = ticket.work.kind.direction() {
             tenant.inside_of[direction as usize] -= 1;
         }
         if let Some(throttled) = tenant.throttled
             && outcome != Outcome::Cancelled
+            && !ticket.lost
             && tenant.in_flight - tenant.lost + tenant.delayed < throttled.slots
         {
             tenant.delayed += 1;
@@ -634,6 +608,7 @@ impl<R> Pool<R> {
         if let Some(target) = &mut self.target
             && (outcome, ticket.work.kind, tenant.counts) == (Outcome::Done, Kind::Read, true)
             && ticket.work.part.ends()
+            && !ticket.lost
         {
             // Throttling others does not mend what its own limit makes it wait.
             let response_time = now.since(ticket.free_at);
@@ -657,7 +632,9 @@ impl<R> Pool<R> {
                 if part.ends() {
                     let response_time = now.since(ticket.queued_at);
                     stats.latency.record(response_time);
-                    if let Some(shape) = &mut tenant.shape {
+                    if let Some(shape) = &mut tenant.shape
+                        && !ticket.lost
+                    {
                         shape.record(response_time);
                     }
                 }

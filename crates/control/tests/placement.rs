@@ -221,7 +221,7 @@ fn an_elephant_is_named_and_gets_a_worker_of_its_own() {
     let mut loads = [60; 9];
     loads[0] = 900;
     let last = (0..20).filter_map(|_| bench.second(&loads)).last();
-    assert!(matches!(last, Some(Reason::Elephant { slot: 0, load }) if load > 0.85), "{last:?}");
+    assert!(matches!(last, Some(Reason::Elephant { slot: 0, heaviest }) if heaviest > 0.85), "{last:?}");
     assert_eq!(bench.heaviest(&loads), 900, "nobody shares its worker");
 }
 

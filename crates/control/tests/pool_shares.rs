@@ -490,3 +490,101 @@ fn a_reservation_and_shares_go_on_beside_requests_that_hang() {
     let good = done[2].iter().filter(|&&done| done >= 500).count();
     assert!(good >= 17, "what small requests get: {:?}, the large one: {:?}", done[2], done[1]);
 }
+
+#[test]
+fn a_tenant_with_a_reservation_that_is_kept_starves_no_large_request() {
+    for iops in [50, 1_000, 2_000] {
+        let reservation = Rates { iops, ..Rates::UNSET };
+        let small = (4_096, 16, weight(1));
+        let reserved = (4_096, 16, Qos { reservation, ..weight(1) });
+        let tenants: Vec<_> = (0..8).map(|_| small).chain([reserved, (262_144, 8, weight(1))]).collect();
+        let served = served(1 << 20, &tenants, 100_000);
+        let part = served[9] as f64 / served.iter().sum::<u64>() as f64 * 10.0;
+        assert!(part > 0.5, "{part:.2} of its share beside a reservation of {iops}");
+    }
+}
+
+/// Beside a reservation of 1,000 a second that is always asked for: the longest time without an answer to it, where flushes fill
+/// the budget, take `sync_ms` and end together, and one other request of this size waits.
+fn longest_silence_beside_syncs(sync_ms: u64, bytes: u32) -> u64 {
+    const FLUSH: Work = Work::new(Kind::Flush, 0);
+    let mut pool = Pool::new(config(128 << 10), at(0), 1);
+    let reservation = Rates { iops: 1_000, bytes_per_s: 0 };
+    let reserved = pool.join(at(0), Qos { reservation, ..weight(1) });
+    let other = pool.join(at(0), weight(1));
+    let (mut inside, mut last, mut longest) = (Vec::<(u64, usize, Ticket)>::new(), 0, 0);
+    let (mut large, mut flushes) = (0, 0);
+    for ms in 1..20_000_u64 {
+        let now = at(ms * 1_000);
+        for (due, kind, ticket) in std::mem::take(&mut inside) {
+            if due > ms {
+                inside.push((due, kind, ticket));
+                continue;
+            }
+            pool.complete(now, ticket, Outcome::Done);
+            match kind {
+                0 => (longest, last) = (longest.max(ms - last), ms),
+                1 => large -= 1,
+                _ => flushes -= 1,
+            }
+        }
+        while pool.tenant(reserved).unwrap().queued < 4 {
+            pool.submit(now, reserved, SMALL, 0).unwrap();
+        }
+        if large == 0 {
+            pool.submit(now, other, Work::new(Kind::Write, bytes), 1).unwrap();
+            large = 1;
+        }
+        for _ in flushes..64 {
+            pool.submit(now, other, FLUSH, 2).unwrap();
+        }
+        flushes = 64;
+        while let Next::Run(kind, ticket) = pool.dispatch(now) {
+            inside.push((if kind == 2 { (ms / sync_ms + 1) * sync_ms } else { ms + 1 }, kind, ticket));
+        }
+    }
+    longest
+}
+
+#[test]
+fn what_goes_before_reservations_stops_them_for_little_of_the_time() {
+    for (sync_ms, bytes, most) in [(20, 4 << 10, 3), (200, 4 << 10, 3), (20, 64 << 10, 25), (200, 64 << 10, 25)] {
+        let longest = longest_silence_beside_syncs(sync_ms, bytes);
+        assert!(longest <= most, "{longest} ms beside {bytes} bytes and syncs of {sync_ms} ms");
+    }
+}
+
+/// A device that stands still for 300 ms every 5 s: a large request that waits for room meets this now and then, and is not left
+/// alone for long afterwards.
+#[test]
+fn a_large_request_gets_on_after_a_device_has_stood_still() {
+    let mut pool = Pool::new(config(128 << 10), at(0), 1);
+    let ids = [pool.join(at(0), weight(1)), pool.join(at(0), weight(1)), pool.join(at(0), weight(1))];
+    let (mut inside, mut last, mut longest) = (VecDeque::<(usize, Ticket)>::new(), 0, 0);
+    for ms in 1..120_000_u64 {
+        let now = at(ms * 1_000);
+        for (tenant, bytes) in [(0, 4_096), (1, 4_096), (2, 100 << 10)] {
+            while pool.tenant(ids[tenant]).unwrap().queued < 16 {
+                pool.submit(now, ids[tenant], Work::new(Kind::Read, bytes), tenant).unwrap();
+            }
+        }
+        while let Next::Run(tenant, ticket) = pool.dispatch(now) {
+            inside.push_back((tenant, ticket));
+        }
+        if ms % 5_000 < 300 {
+            continue;
+        }
+        // The device moves 8 MB a second.
+        let mut left: i64 = 8_000;
+        while left > 0
+            && let Some((tenant, ticket)) = inside.pop_front()
+        {
+            left -= i64::from(ticket.work().bytes) + BASE as i64;
+            if tenant == 2 {
+                (longest, last) = (longest.max(ms - last), ms);
+            }
+            pool.complete(now, ticket, Outcome::Done);
+        }
+    }
+    assert!(longest <= 2_300, "{longest} ms without a large request");
+}

@@ -1,5 +1,7 @@
 //! Slots of a pool: what it reports, and what it does with the answer.
 
+use std::collections::{HashMap, VecDeque};
+
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::{CostModel, Qos};
@@ -8,7 +10,7 @@ use evenkeel_control::pool::target::Statistic;
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket, guarantee};
 use evenkeel_control::slots::{self, Method};
 use evenkeel_control::throughput::Rate;
-use evenkeel_control::units::{Kind, Rates, Work};
+use evenkeel_control::units::{Kind, Part, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
 
@@ -325,4 +327,136 @@ fn slots_leave_a_guarantee_what_it_needs() {
 fn the_smallest_share_is_a_slot_within_two_seconds() {
     let done = beside_a_heavy_weight(guarantee::Throughputs::NONE);
     assert!(done.chunks(2).all(|two| two.iter().sum::<u64>() > 0), "{done:?}");
+}
+
+proptest! {
+    /// Reads of 1 MiB in slices of 256 KiB are reported as so many reads of 256 KiB.
+    #[test]
+    fn slices_are_reported_as_requests_of_their_size(script in prop::collection::vec(any::<(bool, u8)>(), 1..400)) {
+        let settings = slots::Config { method: Method::Rwd, least: 3.0, most: 3.0, ..slots::Config::NEEDS };
+        let mut pools = [true, false].map(|divided| {
+            let mut pool: Pool<u64> = Pool::new(config(Some(settings)), at(0), 1);
+            let id = pool.join(at(0), Qos::default());
+            pool.set_latency_target(id, Some(LatencyTarget::mean(Duration::from_millis(100))));
+            (pool, id, divided, Vec::new())
+        });
+        let mut now = 0;
+        for (sends, ms) in script {
+            now += 1 + u64::from(ms / 8);
+            let mut reports = Vec::new();
+            for (pool, id, divided, inside) in &mut pools {
+                if inside.len() > 1 {
+                    pool.complete(at(now), inside.remove(0), Outcome::Done);
+                }
+                for part in [Part::First, Part::Middle, Part::Middle, Part::Last].into_iter().filter(|_| sends) {
+                    let part = if *divided { part } else { Part::Whole };
+                    let work = Work { part, ..Work::new(Kind::Read, 256 << 10) };
+                    pool.submit(at(now), *id, work, now).expect("a tenant");
+                }
+                pool.tick_controllers(at(now));
+                while let Next::Run(_, ticket) = pool.dispatch(at(now)) {
+                    inside.push(ticket);
+                }
+                let report = pool.tenant(*id).expect("a tenant").granted.report;
+                reports.push(slots::Report { latency: Duration::ZERO, ..report });
+            }
+            prop_assert_eq!(reports[0], reports[1]);
+        }
+    }
+}
+
+/// Reads of 8 MiB with a target of 50 ms, of which sixteen slices of 256 KiB are under way, on a device that takes 4 ms for
+/// each of sixteen slices at a time: slices in the last 8 s of 10, and how many seconds missed the target.
+fn large_reads(slots: Option<slots::Config>) -> (u64, u64) {
+    let mut pool: Pool<u64> = Pool::new(config(slots), at(0), 1);
+    let tenant = pool.join(at(0), Qos::default());
+    pool.set_latency_target(tenant, Some(LatencyTarget::mean(Duration::from_millis(50))));
+    let (mut inside, mut waiting) = (Vec::<(u64, Ticket)>::new(), VecDeque::new());
+    let (mut begun, mut under_way, mut since, mut slices) = (0, 0, 0, 0);
+    for now in 1..=10_000 {
+        while let Some(place) = inside.iter().position(|(due, _)| *due <= now) {
+            let (_, mut ticket) = inside.remove(place);
+            if ticket.work().part == Part::Last {
+                ticket.began_at(at(since));
+            }
+            pool.complete(at(now), ticket, Outcome::Done);
+            under_way -= 1;
+            slices += u64::from(now > 2_000);
+        }
+        if begun == 32 && under_way == 0 {
+            begun = 0;
+        }
+        while begun < 32 && under_way < 16 {
+            since = if begun == 0 { now } else { since };
+            let part = match begun {
+                0 => Part::First,
+                31 => Part::Last,
+                _ => Part::Middle,
+            };
+            pool.submit(at(now), tenant, Work { part, ..Work::new(Kind::Read, 256 << 10) }, now).expect("a tenant");
+            (begun, under_way) = (begun + 1, under_way + 1);
+        }
+        pool.tick_controllers(at(now));
+        while let Next::Run(_, ticket) = pool.dispatch(at(now)) {
+            waiting.push_back(ticket);
+        }
+        while inside.len() < 16
+            && let Some(ticket) = waiting.pop_front()
+        {
+            inside.push((now + 4, ticket));
+        }
+    }
+    (slices, pool.tenant(tenant).expect("a tenant").granted.violated)
+}
+
+#[test]
+fn reads_in_slices_have_the_slots_that_they_need() {
+    let ((free, _), (bound, violated)) = (large_reads(None), large_reads(Some(slots::Config::NEEDS)));
+    assert!(bound * 10 >= free * 9, "{bound} slices, and without slots {free}");
+    assert_eq!(violated, 0);
+}
+
+/// Too few looks for all that miss a target: each gets its turn.
+#[test]
+fn each_missed_target_is_reported_however_many_there_are() {
+    let settings = slots::Config { method: Method::None, ..slots::Config::NEEDS };
+    let mut bench = Bench::new(config(Some(settings)), 0);
+    let tenants: Vec<TenantId> = (0..150).map(|_| bench.pool.join(at(0), Qos::default())).collect();
+    for &tenant in &tenants {
+        bench.pool.set_latency_target(tenant, Some(LatencyTarget::mean(Duration::from_micros(1))));
+    }
+    let mut reported = HashMap::<TenantId, Vec<u64>>::new();
+    for ms in 1..=40_000 {
+        bench.step(if ms % 500 == 0 { &tenants } else { &[] });
+        if ms % 100 == 0
+            && let Some(missed) = bench.pool.take_missed_target(at(ms))
+        {
+            reported.entry(missed.tenant).or_default().push(ms);
+        }
+    }
+    assert_eq!(reported.len(), 150, "of those that miss a target every second");
+    let gap = |times: &Vec<u64>| times.windows(2).map(|two| two[1] - two[0]).min();
+    assert!(reported.values().filter_map(gap).all(|gap| (10_000..17_000).contains(&gap)), "{reported:?}");
+}
+
+#[test]
+fn what_is_reserved_in_bytes_is_a_lower_bound_of_slots() {
+    let settings = slots::Config { method: Method::Rwd, least: 2.0, most: 2.0, ..slots::Config::NEEDS };
+    for reservation in [Rates { iops: 300, bytes_per_s: 0 }, Rates { iops: 0, bytes_per_s: 300 * 4_096 }] {
+        let mut bench = Bench::new(config(Some(settings)), 10);
+        let _heavy = bench.pool.join(at(0), Qos { weight: 999, ..Qos::default() });
+        let light = bench.pool.join(at(0), Qos { reservation, ..Qos::default() });
+        (0..500).for_each(|_| bench.step(&[light]));
+        let share = bench.pool.tenant(light).expect("a tenant").granted.share;
+        assert!(share.is_some_and(|share| share >= 3.0), "{share:?} slots, 10 ms each, for {reservation:?}");
+    }
+    // Flushes have no size that would say how many slots bytes take.
+    let mut bench = Bench::new(config(Some(settings)), 10);
+    let reservation = Rates { iops: 0, bytes_per_s: 300 * 4_096 };
+    let tenant = bench.pool.join(at(0), Qos { reservation, ..Qos::default() });
+    for now in 1..=500 {
+        bench.pool.submit(at(now), tenant, Work::new(Kind::Flush, 0), now).expect("a tenant");
+        bench.step(&[]);
+    }
+    assert_eq!(bench.pool.tenant(tenant).expect("a tenant").granted.share, Some(2.0));
 }

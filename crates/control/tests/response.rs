@@ -505,3 +505,17 @@ proptest! {
         prop_assert_eq!(format!("{decisions:?}"), format!("{in_order:?}"));
     }
 }
+
+#[test]
+fn a_loud_client_that_is_never_throttled_hides_no_other() {
+    let mut l = Loop::new(&Config::adaptive(ms(100.0)), Storage::new(9));
+    let mut clients = hosts();
+    (clients[0].throttle, clients[0].bytes) = (Throttle::Never, 34.0 * 65536.0);
+    let mut held = false;
+    for _ in 0..100 {
+        l.step(&mut clients);
+        assert_eq!(clients[0].delay_ms, 0.0);
+        held |= clients[1].delay_ms > 0.0 && clients[2].delay_ms > 0.0;
+    }
+    assert!(held, "{clients:?}");
+}

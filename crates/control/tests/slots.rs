@@ -3,6 +3,7 @@
 use std::num::NonZeroU32;
 
 use evenkeel_control::Duration;
+use evenkeel_control::rng::SplitMix64;
 use evenkeel_control::slots::{Config, Controller, Depth, Method, Reason, Report, Summary, Workload, WorkloadId};
 use proptest::prelude::*;
 
@@ -307,5 +308,51 @@ proptest! {
         for slots in [f64::INFINITY, f64::NAN] {
             prop_assert_eq!(depth.change(now, slots).unwrap_or(now), longest);
         }
+    }
+}
+
+/// The reports of a workload whose requests come so often, at times drawn around that, and take `latency_ms` each.
+fn sparse(apart_ms: u64, latency_ms: u64, rng: &mut SplitMix64) -> Vec<Report> {
+    let (mut now, mut requests) = (0, Vec::new());
+    while now < 60_000 {
+        requests.push(now);
+        now += apart_ms / 2 + 1 + rng.next_below(apart_ms);
+    }
+    let periods = (0..600).map(|period| period * 100..(period + 1) * 100);
+    periods
+        .map(|period| {
+            let inside = |&from: &u64| (from + latency_ms).min(period.end).saturating_sub(from.max(period.start));
+            let completed = requests.iter().filter(|from| period.contains(&(*from + latency_ms))).count() as u64;
+            Report {
+                length: Duration::from_millis(100),
+                arrived: requests.iter().filter(|from| period.contains(from)).count() as u64,
+                completed,
+                occupied: Duration::from_millis(requests.iter().map(inside).sum()),
+                device_time: Duration::from_millis(latency_ms * completed),
+                latency: Duration::from_millis(latency_ms * completed),
+                ..Report::default()
+            }
+        })
+        .collect()
+}
+
+proptest! {
+    /// Few requests, or long ones, of which none completes in many a period. Where their number in a period varies, the
+    /// mean of its ratios is more by chance.
+    #[test]
+    fn the_devices_latency_is_that_of_its_requests(apart_ms in 20u64..2_000, latency_ms in 1u64..1_000, seed: u64) {
+        let mut controller = controller(Method::Needs);
+        let mut parts = Vec::new();
+        for report in sparse(apart_ms, latency_ms, &mut SplitMix64::new(seed)) {
+            let summary = controller.observe(&[workload(1, 10_000, 1.0, report)]).clone();
+            controller.tick(&summary);
+            if summary.device_part > 0.0 {
+                parts.push(summary.device_part);
+            }
+        }
+        let known = &parts[parts.len() / 4..];
+        let latency_ms = latency_ms as f64;
+        let ratio = known.iter().sum::<f64>() / known.len() as f64 * 10_000.0 / latency_ms;
+        prop_assert!((0.9..=1.25).contains(&ratio), "{ratio:.2}");
     }
 }

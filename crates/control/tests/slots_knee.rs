@@ -17,11 +17,11 @@ struct Device {
 
 impl Device {
     /// What it should take of the target: a fourth, and up to seven tenths in proportion to the elasticity half / (s + half), in
-    /// full from 0.15 on.
+    /// full from 0.2 on.
     fn part(self) -> f64 {
         let alone = self.half / self.rate / TARGET_S;
-        // p = 0.25 + 0.45 min(1, alone / (0.15 p)).
-        if alone >= 0.15 * 0.7 { 0.7 } else { 0.125 + (0.125f64.powi(2) + 3.0 * alone).sqrt() }
+        // p = 0.25 + 0.45 min(1, alone / (0.2 p)).
+        if alone >= 0.2 * 0.7 { 0.7 } else { 0.125 + (0.125f64.powi(2) + 2.25 * alone).sqrt() }
     }
 
     /// What it takes with so many slots, as a part of what it should.

@@ -211,9 +211,9 @@ pub fn placement(reason: &evenkeel_control::placement::Reason) -> String {
         Reason::NotWorth { gain, .. } => {
             format!("moving connections would gain only {}: connections stay", percent(gain))
         }
-        Reason::Elephant { load, .. } => format!(
+        Reason::Elephant { heaviest, .. } => format!(
             "nearly all load of the busiest worker (busy {} of the time) is one connection, which cannot be divided: connections stay",
-            percent(load)
+            percent(heaviest)
         ),
         Reason::Uncertain { gain, noise } => format!(
             "moving connections seems to gain {}, but up to {} may be chance: connections stay",
@@ -324,9 +324,13 @@ pub fn guarantee(limit: &Limit, binding: Option<Binding>) -> String {
                 "a lower limit, set by {}, is in force: the guarantee would allow {assigned}, and throughput that is missed meanwhile is not made up for later",
                 owner_name(owner.name())
             ),
-            None => format!(
-                "another program has set io.max to {}: that limit stays, and the guarantee is not enforced until the agent restarts",
+            // As in a dry run, which sets no limit. A limit of another program is reported with its group.
+            None if in_force.is_finite() => format!(
+                "io.max has a limit that the agent has not set, {}: the guarantee needs one of {assigned}, and nothing is learned from this interval",
                 rate(in_force)
+            ),
+            None => format!(
+                "io.max has no limit: the guarantee needs one of {assigned}, and nothing is learned from this interval"
             ),
         },
         Reason::NoSolution { measured, guaranteed } => format!(

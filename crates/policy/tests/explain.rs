@@ -118,7 +118,7 @@ fn placed(page: &mut Page) {
         Reason::OneWorker,
         Reason::NotBusy { heaviest: 0.123 },
         Reason::NotWorth { heaviest: 0.9, gain: 0.021 },
-        Reason::Elephant { slot: 7, load: 0.97 },
+        Reason::Elephant { slot: 7, heaviest: 0.97 },
         Reason::Uncertain { gain: 0.1, noise: 0.12 },
         Reason::Rebalanced { before: 0.98, after: 0.71 },
         Reason::Trial { worker: 3 },
@@ -152,6 +152,8 @@ fn guarantee(page: &mut Page) {
     let limit = |reason| Limit { limit: Rate::BytesPerS(160_000_000), reason };
     page.part("throughput guarantee of a control group on a cached device");
     reasons.iter().for_each(|&reason| page.say(reason, &explain::guarantee(&limit(reason), None)));
+    let lifted = Reason::OtherLimit { in_force: f64::INFINITY };
+    page.say(lifted, &explain::guarantee(&limit(lifted), None));
     page.part("throughput guarantee of a tenant of serve, where the sentence differs");
     let own = Binding::Limit(Owner::Throughput);
     for &reason in &reasons {

@@ -275,7 +275,7 @@ fn target(pool: &str, view: &View<'_>, uptime: StdDuration) -> LatencyTargetStat
 fn slots(granted: &Granted) -> TenantSlotsState {
     let report = &granted.report;
     let ms = |seconds: f64| seconds * 1e3;
-    let (device, response) = (report.device_latency_s(), report.latency_s());
+    let (device, response) = (report.device_latency_s(), granted.latency_s());
     TenantSlotsState {
         target_ms: granted.target.map(|target| target.time.as_millis_f64()),
         percentile: granted.target.map_or_else(String::new, |target| Percentile::from(target.statistic).to_string()),

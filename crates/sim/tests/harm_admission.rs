@@ -12,8 +12,9 @@ const MOST_REQUESTS_PER_S: f64 = 3_000.0;
 struct Set {
     from: u64,
     count: u64,
-    /// Cases that the default is known to harm; cases that it is known to harm gravely.
+    /// Cases that the default is known to harm.
     harmed: &'static [u64],
+    /// Cases that the default is known to harm gravely.
     gravely: &'static [u64],
     /// Least number of cases that the default helps; a case with a policy is compared with the best fixed setting.
     helped: usize,

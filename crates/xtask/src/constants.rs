@@ -50,7 +50,7 @@ const CONTROLLERS: [Controller; 5] = [
     },
     Controller {
         name: "guarantees",
-        sources: &["throughput/accurate.rs", "throughput/bandwidth.rs", "throughput/share.rs", "throughput/stream.rs"],
+        sources: &["throughput/mod.rs", "throughput/accurate.rs", "throughput/bandwidth.rs", "throughput/share.rs"],
         others: &[],
     },
 ];
@@ -99,6 +99,16 @@ impl Constant {
     }
 }
 
+/// True if a value is calculated from another constant, and so is no constant of its own.
+fn is_derived(value: &str) -> bool {
+    let mut words = value.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.any(|word| {
+        word.len() > 1
+            && !word.contains(|c: char| c.is_ascii_lowercase())
+            && word.contains(|c: char| c.is_ascii_uppercase())
+    })
+}
+
 /// The constants of a source up to its tests.
 fn constants(text: &str, others: &[&str]) -> Vec<Constant> {
     let code = text.lines().enumerate().take_while(|(_, line)| !line.starts_with("#[cfg(test)]"));
@@ -106,9 +116,13 @@ fn constants(text: &str, others: &[&str]) -> Vec<Constant> {
         let (before, rest) = text.split_once("const ")?;
         let (name, rest) = rest.split_once(": ")?;
         let (kind, value) = rest.strip_suffix(';')?.split_once(" = ")?;
-        let is_one =
-            (before.is_empty() || before.starts_with("pub")) && TYPES.contains(&kind) && !others.contains(&name);
-        is_one.then(|| Constant { name: name.into(), kind: kind.into(), value: value.into(), line })
+        let is_one = (before.is_empty() || before.starts_with("pub")) && TYPES.contains(&kind);
+        (is_one && !others.contains(&name) && !is_derived(value)).then(|| Constant {
+            name: name.into(),
+            kind: kind.into(),
+            value: value.into(),
+            line,
+        })
     };
     code.filter_map(constant).collect()
 }
@@ -210,7 +224,7 @@ mod tests {
     use super::*;
 
     const SOURCE: &str = "/// A part.\nconst PART: f64 = 0.5;\npub(super) const ROUND: u32 = 4;\nconst ALL: &str = \"x\";\n\
-                          const LASTS: Duration = Duration::from_secs(30);\n    const INNER: f64 = 1.0;\nconst UP: usize = 1;\n\
+                          const LASTS: Duration = Duration::from_secs(30);\nconst HALF: f64 = 0.5 * PART;\n    const INNER: f64 = 1.0;\nconst UP: usize = 1;\n\
                           #[cfg(test)]\nmod tests { }\nconst LATER: f64 = 1.0;\n";
 
     #[test]

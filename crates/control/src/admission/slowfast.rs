@@ -57,8 +57,9 @@ struct SlowInterval {
     waited: u64,
     bytes: u64,
     peak_bytes: u64,
-    /// Fast intervals with completions; `unachievable`: those that missed the target with the smallest budget.
+    /// Fast intervals with completions.
     judged: u32,
+    /// Fast intervals that missed the target with the smallest budget.
     unachievable: u32,
     /// Smallest latency of the unachievable intervals; `Duration::MAX` = none.
     unachievable_min: Duration,

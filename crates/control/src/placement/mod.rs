@@ -151,8 +151,8 @@ pub enum Reason {
     Elephant {
         /// The connection.
         slot: u32,
-        /// The connection's load; with `waits` that of its worker, which is nearly the same.
-        load: f64,
+        /// The heaviest worker's load.
+        heaviest: f64,
     },
     /// The gain may be chance: it varies by as much from interval to interval.
     Uncertain {
@@ -225,8 +225,9 @@ pub struct Placement {
     config: Config,
     entries: Vec<Option<Entry>>,
     workers: usize,
-    /// Number of connections of each worker; `carries`: their `counts_for`, added up.
+    /// Number of connections of each worker.
     counts: Vec<u64>,
+    /// Load of each worker: the sum of its connections' [`Entry::counts_for`].
     carries: Vec<u64>,
     next: usize,
     began_at: Instant,
@@ -501,7 +502,7 @@ impl Placement {
         let gain = 1.0 - after as f64 / before as f64;
         if gain < moving.min_gain {
             return match self.elephant(mean, before) {
-                Some((slot, load)) => Reason::Elephant { slot, load: busy(load) },
+                Some(slot) => Reason::Elephant { slot, heaviest: busy(before) },
                 None => Reason::NotWorth { heaviest: busy(before), gain },
             };
         }
@@ -509,11 +510,11 @@ impl Placement {
         Reason::Rebalanced { before: busy(before), after: busy(after) }
     }
 
-    /// The connection that is nearly all of the heaviest worker's load, and what it carries.
-    fn elephant(&self, mean: u64, heaviest: u64) -> Option<(u32, u64)> {
+    /// The connection that is nearly all of the heaviest worker's load.
+    fn elephant(&self, mean: u64, heaviest: u64) -> Option<u32> {
         let loads = (0..).zip(&self.entries).filter_map(|(slot, entry)| Some((slot, entry.as_ref()?.counts_for)));
         let largest = loads.max_by_key(|&(_, load)| load);
-        largest.filter(|&(_, load)| load > mean && load as f64 > heaviest as f64 * 0.9)
+        largest.filter(|&(_, load)| load > mean && load as f64 > heaviest as f64 * 0.9).map(|(slot, _)| slot)
     }
 
     /// Load of the heaviest worker under the assignment.

@@ -36,8 +36,9 @@ struct Told {
 /// An observed load as a part of its worker's interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Part {
-    /// Load while the worker was not full, as a share of the interval; `hidden`: load while it was full.
+    /// Load while the worker was not full, as a share of the interval.
     pub(super) open: f32,
+    /// Load while the worker was full, as a share of the interval.
     pub(super) hidden: f32,
     /// Work that was waiting while the worker was full, in intervals.
     pub(super) waiting: f32,

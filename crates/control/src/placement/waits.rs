@@ -44,8 +44,9 @@ type Row = [f32; SLOTS];
 struct Share {
     /// Load while the worker was not full, as a share of the slot.
     open: Row,
-    /// Load while the worker was full; `closed`: the work that was waiting then, in slots.
+    /// Load while the worker was full, as a share of the slot.
     hidden: Row,
+    /// Work that was waiting while the worker was full, in slots.
     closed: Row,
     /// The part of the time in which requests come, 0 to 1.
     asks: Row,
@@ -76,8 +77,9 @@ impl Share {
 #[derive(Clone, Copy, Debug)]
 struct Past {
     share: Share,
-    /// Slots in which the connection was seen, a bit each; `busy`: slots in which it asked for something.
+    /// Slots in which the connection was seen, a bit each.
     known: u32,
+    /// Slots in which the connection asked for something, a bit each.
     busy: u32,
 }
 
@@ -112,26 +114,29 @@ struct Worker {
 /// A connection that was moved to see what it does there.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
+    /// Number of the connection.
     slot: u32,
     from: u32,
     to: u32,
     began: usize,
-    /// Slots of the trial, a bit each.
+    /// Time slots in which the trial was under way, a bit each, without the first.
     seen: u32,
 }
 
 /// The gain of a move, summed over slots: logarithms of waits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gain {
-    /// Gain of all connections that ask; `error`: its standard error.
+    /// Gain of all connections that ask.
     all: f32,
+    /// Standard error of `all`.
     error: f32,
     /// Gain of the connections that do not move.
     others: f32,
     /// Gain of all requests: each connection counts by its load.
     work: f32,
-    /// Slots in which the connection that moves asks; `load`: its load.
+    /// Slots in which the connection that moves asks.
     asks: f32,
+    /// Load of the connection that moves.
     load: f32,
 }
 
@@ -151,8 +156,9 @@ impl Gain {
 pub(super) struct Waits {
     connections: Vec<Past>,
     workers: Vec<Worker>,
-    /// The slot under way; `seen`: how many there have been.
+    /// Place of the time slot under way, below [`SLOTS`].
     slot: usize,
+    /// Number of time slots so far.
     seen: usize,
     /// Time of a request, in slots.
     each: f32,
@@ -327,8 +333,8 @@ impl Placement {
     /// Why nothing moves, not even the one that guarantees most.
     fn why_not(&self, candidates: &[(f32, u32)], heaviest: f64) -> Reason {
         let (all, most) = self.carries.iter().fold((0, 0), |(all, most), &one| (all + one, most.max(one)));
-        if let Some((slot, _)) = self.elephant(all / self.workers as u64, most) {
-            return Reason::Elephant { slot, load: heaviest };
+        if let Some(slot) = self.elephant(all / self.workers as u64, most) {
+            return Reason::Elephant { slot, heaviest };
         }
         let likely = candidates.first().and_then(|&(_, slot)| self.best(slot, false, |gain| gain.all > 0.0));
         let Some((gain, _)) = likely else { return Reason::NotWorth { heaviest, gain: 0.0 } };

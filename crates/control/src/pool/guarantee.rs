@@ -16,8 +16,8 @@ use super::{Pool, Scheduler, Tenant, TenantId};
 use crate::limits::Owner;
 use crate::log::{Decided, Log};
 use crate::throughput::{
-    self, Assignment, Bounds, Config, Controller, Counters, Demand, Guarantee, InForce, Limit, Rate, Reason,
-    TenantSample,
+    self, Assignment, Bounds, Config, Controller, Counters, Demand, ENOUGH, Guarantee, InForce, LEAST, Limit, Rate,
+    Reason, TenantSample,
 };
 use crate::time::{Duration, Instant};
 use crate::units::{Direction, Kind, Rates};
@@ -26,11 +26,6 @@ use crate::units::{Direction, Kind, Rates};
 const INTERVAL: Duration = Duration::from_millis(100);
 /// Decisions about a guarantee that are remembered: enough to see how the present one came about.
 const RECORDS: usize = 32;
-/// A tenant that had nothing queued or in flight for a larger part of an interval than this may have got all it asked for.
-/// With one request at a time there are always short gaps between them.
-const IDLE_AT_MOST: f64 = 0.1;
-/// A tenant that got at least this part of a limit was bound by that limit.
-const NOT_SHORT: f64 = 0.97;
 
 /// The requests that a guarantee is about. Guarantees of different scopes to one tenant are kept independently of each
 /// other.
@@ -172,8 +167,9 @@ pub(super) struct Guaranteed {
     id: throughput::TenantId,
     pub(super) scope: Scope,
     pub(super) guaranteed: Rate,
-    /// The tenant's counter of what is guaranteed, at the last tick; `counted_in_all`: its counters of all that it does.
+    /// The tenant's counter of what is guaranteed, at the last tick.
     counted: u64,
+    /// The tenant's counters of all requests and bytes, at the last tick.
     counted_in_all: Rates,
     measured: Option<f64>,
     limit: Limit,
@@ -217,7 +213,9 @@ impl Guaranteed {
             self.sleeps(now);
         }
         let idle = core::mem::take(&mut self.idle);
-        match idle.as_secs_f64() <= IDLE_AT_MOST * length.as_secs_f64() {
+        // A tenant that had nothing queued or in flight for longer may have got all it asked for. With one request at a time
+        // there are always short gaps between them.
+        match idle.as_secs_f64() <= LEAST * length.as_secs_f64() {
             true => Demand::Backlogged,
             false => Demand::AppLimited,
         }
@@ -278,8 +276,8 @@ impl Tenant {
             // Whatever it got, it was not by our limit.
             return (Binding::Reservation, Some(InForce::default()));
         }
-        if got.measured < NOT_SHORT * limit as f64 {
-            let exhausted = |limit: Option<(Owner, u64)>, got: f64| limit.filter(|&(_, l)| got >= NOT_SHORT * l as f64);
+        if got.measured < ENOUGH * limit as f64 {
+            let exhausted = |limit: Option<(Owner, u64)>, got: f64| limit.filter(|&(_, l)| got >= ENOUGH * l as f64);
             let slots = self.slots.binding().filter(|_| guaranteed.blocked);
             // Its own limit is exhausted by what it is about, another direction or request size by the rest.
             let other = exhausted(self.limit_bytes_per_s.binding(), got.bytes_per_s)

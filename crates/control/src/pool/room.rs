@@ -8,8 +8,11 @@ use crate::time::{Duration, Instant};
 
 /// A device that works completes a request within this time: it is longer than devices pause for.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// For how long other requests are admitted after a wait in vain, so that a device that hangs takes little of their time.
-const AFTER_WAIT_IN_VAIN: Duration = Duration::from_secs(10);
+/// For how long other requests are admitted after a wait in vain, as a multiple of the wait: twice as long after each such wait
+/// in a row, so that a device that hangs takes little of their time, and one that has stood still once is soon trusted again.
+const LONGEST_PAUSE: u64 = 40;
+/// Part of the time for which due reservations may be stopped: one in this many, as by cost.
+const ONE_IN: u64 = 64;
 
 /// Decides if other requests are stopped to make room for the request in turn.
 #[derive(Debug, Default)]
@@ -18,6 +21,14 @@ pub(super) struct Room {
     moved_at: Instant,
     /// Before this instant no requests are stopped to make room.
     in_vain_until: Instant,
+    /// Length of the pause after the last wait in vain, as a multiple of the wait; 0: the last wait was not in vain.
+    pause: u64,
+    /// When the request in turn began to wait for its room, if it is one that goes before reservations.
+    waits_since: Option<Instant>,
+    /// When due reservations were stopped for it.
+    stopped_since: Option<Instant>,
+    /// Before this instant no reservations are stopped.
+    paid_until: Instant,
 }
 
 impl Room {
@@ -27,12 +38,38 @@ impl Room {
         self.moved_at = now;
     }
 
+    /// A request was served in turn.
+    #[inline]
+    pub(super) fn serves(&mut self, now: Instant) {
+        (self.pause, self.waits_since) = (0, None);
+        self.lets_reservations_go(now);
+    }
+
     /// True if other requests are stopped now to make room for the request in turn.
     pub(super) fn is_worth_a_wait(&mut self, now: Instant) -> bool {
         if now >= self.in_vain_until && now >= self.waits_until() {
-            self.in_vain_until = now + AFTER_WAIT_IN_VAIN;
+            self.pause = (2 * self.pause).clamp(1, LONGEST_PAUSE);
+            self.in_vain_until = now + Duration::from_nanos(PATIENCE.as_nanos() * self.pause);
+            self.lets_reservations_go(now);
         }
         now >= self.in_vain_until
+    }
+
+    /// True if reservations that are due are stopped, too: the request in turn goes before them, and has waited in vain for
+    /// room beside them.
+    pub(super) fn stops_reservations(&mut self, now: Instant) -> bool {
+        let since = *self.waits_since.get_or_insert(now);
+        let stops = now >= since + PATIENCE && now >= self.paid_until;
+        if stops {
+            self.stopped_since.get_or_insert(now);
+        }
+        stops
+    }
+
+    fn lets_reservations_go(&mut self, now: Instant) {
+        if let Some(since) = self.stopped_since.take() {
+            self.paid_until = now + Duration::from_nanos(now.since(since).as_nanos().saturating_mul(ONE_IN));
+        }
     }
 
     /// When the wait for room ends if no request completes.

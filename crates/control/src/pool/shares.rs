@@ -25,12 +25,12 @@ use core::cmp::Reverse;
 use super::room::Room;
 use super::{Entry, Pool, Scheduler, Ticket};
 use crate::admission::Care;
-use crate::mclock::{Pull, Wish};
+use crate::mclock::{Phase, Pull, Wish};
 use crate::time::Instant;
 use crate::units::{Rates, Work};
 
 /// Answer of a pull: see [`Queue::pull_wanted`](crate::mclock::Queue::pull_wanted).
-pub(super) type Pulled<R> = Result<Pull<Entry<R>>, Option<(Instant, Entry<R>)>>;
+type Pulled<R> = Result<Pull<Entry<R>>, Option<(Instant, Entry<R>)>>;
 
 /// The tenants that share the budget, and those that have space in their shares.
 #[derive(Debug, Default)]
@@ -56,22 +56,30 @@ impl Shares {
     }
 }
 
+/// A request that is owed to those whom reservations leave nothing goes beyond the budget up to this part of it: it delays
+/// what is in flight by little.
+const SMALL_PART: u64 = 8;
+
 /// The request in turn, for which there is no room.
 #[derive(Clone, Copy, Default)]
-pub(super) struct InTurn {
+struct InTurn {
     /// Its tenant's weight.
-    pub(super) weight: u32,
+    weight: u32,
     /// Its cost in bytes.
-    pub(super) cost: u64,
+    cost: u64,
     /// True if its tenant has nothing in flight.
-    pub(super) waits: bool,
+    waits: bool,
 }
 
 impl Shares {
-    /// Notes that a request was served in turn.
+    /// Takes the answer of a pull that the budget did not refuse. Service by reservation, and what is given back, is no turn of
+    /// a request that waits.
     #[inline]
-    pub(super) fn serve_in_turn(&mut self, now: Instant) {
-        self.overtaken = 0;
+    fn serve<R>(&mut self, now: Instant, pulled: &Pulled<R>) {
+        if !matches!(pulled, Ok(Pull::Ready { phase: Phase::Reservation, .. }) | Err(_)) {
+            self.overtaken = 0;
+            self.room.serves(now);
+        }
         self.room.moves(now);
     }
 
@@ -127,10 +135,52 @@ impl<R> Pool<R> {
         }
     }
 
+    /// The next request of the queue: the one in turn if it fits the budget, otherwise one that may pass beside the budget.
+    #[inline]
+    pub(super) fn pull_in_order<W: Into<Wish>>(&mut self, now: Instant, wish: impl Fn(&R) -> W) -> Pulled<R> {
+        let base = self.base_in_budget();
+        let (admission, tenants) = (&self.admission, &self.tenants);
+        let mut in_turn = InTurn::default();
+        let fits = |entry: &Entry<R>, work: &Work| {
+            let tenant = &tenants[entry.tenant.index as usize];
+            let cost = base + u64::from(work.bytes);
+            in_turn = InTurn { weight: tenant.qos.weight, cost, waits: tenant.in_flight_cost == 0 };
+            admission.fits(cost)
+        };
+        let pulled = self.queue.pull_wanted(now, fits, |entry| wish(&entry.request));
+        let Ok(Pull::Refused(until)) = pulled else {
+            self.shares.serve(now, &pulled);
+            return pulled;
+        };
+        let budget = admission.settled_bytes();
+        let claimed = self.queue.is_claimed(now);
+        if claimed && in_turn.cost <= budget / SMALL_PART {
+            // What goes before reservations now and then keeps them waiting for nothing.
+            let pulled = self.queue.pull_wanted(now, |_, _| true, |entry| wish(&entry.request));
+            self.shares.serve(now, &pulled);
+            return pulled;
+        }
+        let room = &mut self.shares.room;
+        if claimed && room.is_worth_a_wait(now) && room.stops_reservations(now) {
+            return Ok(Pull::Refused(until.min(room.waits_until())));
+        }
+        if !self.queue.is_reservation_due(now) {
+            return self.pull_within_share(now, in_turn, &wish).unwrap_or(Ok(Pull::Refused(until)));
+        }
+        // A reservation goes before shares, and before a budget that is used up: that may be a trial, or what is in flight was
+        // admitted under a larger one. Half of it is left to a request that waits for its room.
+        let most = if claimed { budget / 2 } else { budget };
+        let fits = |entry: &Entry<R>, work: &Work| {
+            let own = tenants[entry.tenant.index as usize].in_flight_cost;
+            own == 0 || own.saturating_add(base + u64::from(work.bytes)) <= most
+        };
+        self.queue.pull_reserved(now, fits, |entry| wish(&entry.request))
+    }
+
     /// The next request that passes beside the budget while the one in turn waits. A tenant that was looked at in vain is
     /// looked at again when it asks, or when its limits throttle it no longer.
     #[inline]
-    pub(super) fn pull_within_share<W: Into<Wish>>(
+    fn pull_within_share<W: Into<Wish>>(
         &mut self,
         now: Instant,
         in_turn: InTurn,
@@ -196,6 +246,8 @@ impl<R> Pool<R> {
         let tenant = &mut self.tenants[ticket.tenant.index as usize];
         if tenant.generation == ticket.tenant.generation && !core::mem::replace(&mut ticket.lost, true) {
             tenant.lost += 1;
+            // What it takes from now on says nothing about the device.
+            tenant.tally.exits(ticket.admitted_at, now.since(ticket.admitted_at));
             self.apply_slots(now, ticket.tenant.index);
         }
     }

@@ -5,6 +5,7 @@
 //! ([`Pool::take_summary`]), and decides when it knows what the tenants of all pools did ([`Pool::decide_slots`]).
 
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::guarantee::Scope;
@@ -16,6 +17,7 @@ pub use crate::slots::Config;
 use crate::slots::{Controller, InvalidConfig, Reason, Report, Summary, Workload, WorkloadId};
 use crate::throughput::Rate;
 use crate::time::{Duration, Instant};
+use crate::units::Rates;
 
 /// Length of time over which a latency target is judged.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -48,6 +50,10 @@ pub(super) struct Tally {
     waiting: u64,
     /// Instants at which the waiting requests were queued, added up, in ns.
     queued_at: u64,
+    /// When the one that left the queue last was queued, in ns.
+    left: u64,
+    /// The time that requests waited which entered the device, added up, in ns.
+    waits: u64,
     inside: u64,
     /// Instants at which the requests in flight were admitted, added up, in ns.
     admitted_at: u64,
@@ -68,10 +74,13 @@ impl Tally {
     pub(super) fn leaves(&mut self, queued_at: Instant) {
         self.waiting -= 1;
         self.queued_at = self.queued_at.wrapping_sub(queued_at.as_nanos());
+        self.left = queued_at.as_nanos();
     }
 
+    /// The request that left the queue last entered the device.
     #[inline]
     pub(super) fn enters(&mut self, now: Instant) {
+        self.waits = self.waits.wrapping_add(now.as_nanos()).wrapping_sub(self.left);
         self.inside += 1;
         self.admitted_at = self.admitted_at.wrapping_add(now.as_nanos());
     }
@@ -98,11 +107,26 @@ impl Tally {
 #[derive(Clone, Copy, Debug, Default)]
 struct Mark {
     arrived: u64,
+    waits: u64,
     occupied: u64,
     completed: u64,
+    finished: u64,
     bytes: u64,
     device_time: Duration,
     latency: Duration,
+}
+
+/// Sums over a second or more, until a request is finished in it. Slices of divided requests are pieces.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    /// Whole requests that were finished.
+    finished: u64,
+    /// Latencies of whole requests, added up.
+    latency: Duration,
+    /// Pieces that were completed.
+    pieces: u64,
+    /// The time that pieces waited and were in the device, added up.
+    stayed: Duration,
 }
 
 /// A target that a tenant has missed.
@@ -142,12 +166,20 @@ pub struct Granted {
     /// Seconds since the target was set in which the latency exceeded it.
     pub violated: u64,
     mark: Mark,
-    /// Mean size of its requests in the last period in which some completed.
+    /// Whole requests finished in the last period.
+    finished: u64,
+    /// Mean size of its pieces in the last period in which some completed.
     mean_bytes: u64,
+    /// Mean number of pieces of a request over the last second in which one was finished; less than 1 counts as 1.
+    pieces: f64,
+    /// Mean latency of requests over that of pieces in that second; less than 1 counts as 1.
+    stretch: f64,
     /// Granted slots that were not used, 0 to 1, for the next period: lost by rounding, or because the tenant asked for less.
     owed: f64,
-    /// Requests completed in the present second, and the sum of their latencies.
-    window: (u64, Duration),
+    /// Sums over the present second.
+    window: Window,
+    /// True if the tenant is in the list of those that may have missed a target.
+    listed: bool,
     /// The latency in the last second that exceeded the target.
     figure: Duration,
     /// How many of the seconds in `violated` are dealt with by reports, and when the last report was.
@@ -172,8 +204,8 @@ pub(super) struct Slots {
     total: Option<f64>,
     tightness: Option<f64>,
     workloads: Vec<Workload>,
-    /// A tenant may have missed a target that is not reported yet.
-    has_missed: bool,
+    /// Indices of tenants that may have missed a target that is not reported yet; each once.
+    missed: VecDeque<u32>,
 }
 
 impl Slots {
@@ -204,8 +236,8 @@ impl<R> Pool<R> {
             && tenant.granted.target != target
         {
             let granted = &mut tenant.granted;
-            (granted.target, granted.windows, granted.violated, granted.window) = (target, 0, 0, (0, Duration::ZERO));
-            granted.told.0 = 0;
+            (granted.target, granted.windows, granted.violated, granted.told.0) = (target, 0, 0, 0);
+            granted.window = Window::default();
             let is_percentile = target.is_some_and(|target| target.statistic != Statistic::Mean);
             if is_percentile != tenant.shape.is_some() {
                 tenant.shape = is_percentile.then(|| Box::new(Shape::new(Instant::ZERO)));
@@ -243,21 +275,22 @@ impl<R> Pool<R> {
     /// seconds that were not reported. To be called until nothing comes, at least once a second.
     #[inline]
     pub fn take_missed_target(&mut self, now: Instant) -> Option<Missed> {
-        if self.slots.as_ref()?.has_missed { self.find_missed_target(now) } else { None }
+        if self.slots.as_ref()?.missed.is_empty() { None } else { self.find_missed_target(now) }
     }
 
     #[cold]
     fn find_missed_target(&mut self, now: Instant) -> Option<Missed> {
-        let live = (0u32..).zip(&mut self.tenants).filter(|(_, tenant)| tenant.live);
-        let missed = live.into_iter().find_map(|(index, tenant)| {
+        let slots = self.slots.as_mut()?;
+        while let Some(index) = slots.missed.pop_front() {
+            let tenant = &mut self.tenants[index as usize];
+            tenant.granted.listed = false;
             let id = TenantId { index, generation: tenant.generation };
-            tenant.granted.tell(now, id)
-        });
-        if let (None, Some(slots)) = (&missed, &mut self.slots) {
-            // The seconds that are not reported now are when the next one is missed.
-            slots.has_missed = false;
+            // The seconds that are not reported now are when it misses the next one.
+            if let Some(missed) = tenant.granted.tell(now, id).filter(|_| tenant.live) {
+                return Some(missed);
+            }
         }
-        missed
+        None
     }
 
     /// The tenants' summary of the last period for the other hosts; once for each period. Where their figures are received
@@ -297,7 +330,7 @@ impl<R> Pool<R> {
                 total: None,
                 tightness: None,
                 workloads: Vec::new(),
-                has_missed: false,
+                missed: VecDeque::new(),
             }))
         };
         self.slots = wanted.and_then(|config| begun(config).ok());
@@ -338,13 +371,13 @@ impl<R> Pool<R> {
             slots.window_began = now;
         }
         slots.workloads.clear();
-        for (index, tenant) in (0u64..).zip(&mut self.tenants).filter(|(_, tenant)| tenant.live) {
+        for (index, tenant) in (0u32..).zip(&mut self.tenants).filter(|(_, tenant)| tenant.live) {
             let report = tenant.end_period(now, length);
-            if window_ends {
-                slots.has_missed |= tenant.granted.judge();
+            if window_ends && tenant.granted.judge() && !core::mem::replace(&mut tenant.granted.listed, true) {
+                slots.missed.push_back(index);
             }
             slots.workloads.push(Workload {
-                id: WorkloadId(u64::from(tenant.generation) << 32 | index),
+                id: WorkloadId(u64::from(index) << 32 | u64::from(tenant.generation)),
                 target: tenant.granted.mean_target(),
                 weight: f64::from(tenant.qos.weight.max(1)),
                 guaranteed_iops: tenant.guaranteed_iops(),
@@ -369,7 +402,7 @@ impl<R> Pool<R> {
         let bounded = plan.shares.iter().any(|share| share.slots.is_some());
         slots.together = plan.total.filter(|_| !bounded).map_or(u64::MAX, |total| total as u64);
         for share in plan.shares {
-            let (index, generation) = (share.id.0 as u32, (share.id.0 >> 32) as u32);
+            let (index, generation) = ((share.id.0 >> 32) as u32, share.id.0 as u32);
             let Some(tenant) = self.tenants.get_mut(index as usize) else { continue };
             if !tenant.live || tenant.generation != generation {
                 continue;
@@ -393,8 +426,10 @@ impl super::Tenant {
         let stats = &self.stats;
         self.granted.mark = Mark {
             arrived: self.tally.arrived,
+            waits: self.tally.waits,
             occupied: self.tally.occupied(now),
-            completed: stats.latency.count(),
+            completed: stats.device_latency.count(),
+            finished: stats.latency.count(),
             bytes: stats.read_bytes.saturating_add(stats.write_bytes),
             device_time: stats.device_latency.sum(),
             latency: stats.latency.sum(),
@@ -406,6 +441,8 @@ impl super::Tenant {
         self.mark(now);
         let after = &self.granted.mark;
         let less = |a: Duration, b: Duration| Duration::from_nanos(a.as_nanos().wrapping_sub(b.as_nanos()));
+        let (finished, waits) =
+            (after.finished - before.finished, Duration::from_nanos(after.waits.wrapping_sub(before.waits)));
         let report = Report {
             length,
             arrived: after.arrived - before.arrived,
@@ -427,26 +464,32 @@ impl super::Tenant {
             let times = shape.percentile(mean, percentile / 100.0).map_or(1.0, Duration::as_secs_f64);
             self.granted.times_mean = times.max(1e-3);
         }
-        let (completed, sum) = &mut self.granted.window;
-        *completed += report.completed;
-        *sum = Duration::from_nanos(sum.as_nanos().saturating_add(report.latency.as_nanos()));
+        let window = &mut self.granted.window;
+        window.finished += finished;
+        window.latency = window.latency + report.latency;
+        window.pieces += report.completed;
+        window.stayed = window.stayed + waits + report.occupied;
         if let Some(mean) = report.bytes.checked_div(report.completed).filter(|&mean| mean > 0) {
             self.granted.mean_bytes = mean;
         }
-        self.granted.report = report;
+        (self.granted.report, self.granted.finished) = (report, finished);
         report
     }
 
-    /// Requests per second that are reserved for or guaranteed to the tenant, at the mean size of its requests: no bound for
-    /// other tenants' targets takes them.
+    /// Requests and slices per second that are reserved for or guaranteed to the tenant, at their mean size: no bound
+    /// for other tenants' targets takes them. A rate in bytes counts once a size is known.
     fn guaranteed_iops(&self) -> f64 {
+        let granted = &self.granted;
+        let of_bytes = |bytes: u64| if granted.mean_bytes > 0 { bytes as f64 / granted.mean_bytes as f64 } else { 0.0 };
         let iops = |rate: Rate| match rate {
-            Rate::BytesPerS(bytes) => bytes as f64 / self.granted.mean_bytes.max(1) as f64,
-            Rate::RequestsPerS(requests) => requests as f64,
+            Rate::BytesPerS(bytes) => of_bytes(bytes),
+            Rate::RequestsPerS(requests) => requests as f64 * granted.pieces.max(1.0),
         };
         let of = |all: bool| self.guaranteed.iter().filter(move |guarantee| (guarantee.scope == Scope::All) == all);
         let sum = |all| of(all).map(|guarantee| iops(guarantee.guaranteed)).sum::<f64>();
-        (self.qos.reservation.iops as f64).max(sum(true)).max(sum(false))
+        // A reservation counts slices.
+        let Rates { iops, bytes_per_s } = self.qos.reservation;
+        (iops as f64).max(of_bytes(bytes_per_s)).max(sum(true)).max(sum(false))
     }
 }
 
@@ -461,20 +504,30 @@ impl Granted {
         libm::floor(slots + self.owed) as u64
     }
 
-    /// The target, converted to one for the mean latency.
+    /// Mean latency in the last period of a request, or of a slice where requests are divided, in seconds; `None` when
+    /// no request was finished.
+    pub fn latency_s(&self) -> Option<f64> {
+        let mean_s = self.report.latency.as_secs_f64() / self.finished as f64;
+        (self.finished > 0).then(|| mean_s / self.stretch.max(1.0))
+    }
+
+    /// The target, converted to one for the mean latency of requests, or of slices where they are divided.
     fn mean_target(&self) -> Option<Duration> {
         let target = self.target?;
-        Some(Duration::from_nanos((target.time.as_nanos() as f64 / self.times_mean) as u64))
+        Some(Duration::from_nanos((target.time.as_nanos() as f64 / self.times_mean / self.stretch.max(1.0)) as u64))
     }
 
     /// Ends a second: counts it, and is true if it missed the target.
     fn judge(&mut self) -> bool {
-        let (completed, sum) = core::mem::take(&mut self.window);
-        if let Some(target) = self.target
-            && completed > 0
-        {
+        if self.window.finished == 0 {
+            return false;
+        }
+        let Window { finished, latency, pieces, stayed } = core::mem::take(&mut self.window);
+        let (mean_s, pieces) = (latency.as_secs_f64() / finished as f64, pieces as f64);
+        self.pieces = pieces / finished as f64;
+        self.stretch = if self.pieces > 1.0 { mean_s / (stayed.as_secs_f64() / pieces).max(1e-9) } else { 1.0 };
+        if let Some(target) = self.target {
             self.windows += 1;
-            let mean_s = sum.as_secs_f64() / completed as f64;
             let figure_s = mean_s * self.times_mean;
             if figure_s > target.time.as_secs_f64() {
                 self.violated += 1;

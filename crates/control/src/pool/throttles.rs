@@ -90,23 +90,26 @@ fn fewer(slots: u64, delay: Duration, latency: Duration) -> (u64, Duration) {
 /// A tenant's figures for the target at the end of its last interval.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    /// Payload bytes that count as load, since the pool began; `all`: all payload bytes.
+    /// Payload bytes that count as load, since the pool began.
     moved: u64,
+    /// All payload bytes since the pool began.
     all: u64,
     /// Bytes per second that the tenant would have moved in the interval without a throttle; 0 if it did nothing that a
     /// throttle slows.
     freed: f64,
     /// Time that requests spent in the back end, added up since the pool began.
     device_time: Duration,
-    /// Requests that have left the back end since the pool began; `latency`: their mean time in it, smoothed over intervals.
+    /// Requests that have left the back end since the pool began.
     served: u64,
+    /// Mean time of a request in the back end, smoothed over intervals.
     latency: Duration,
     /// Bytes or requests that counted towards a guarantee of one direction since the pool began.
     guaranteed: u64,
     /// Requests in flight in the interval, on average.
     requests: u64,
-    /// Reads in the interval; `sum`: their latencies, added up.
+    /// Reads in the interval.
     reads: u64,
+    /// Latencies of the reads in the interval, added up.
     sum: Duration,
 }
 
@@ -292,7 +295,7 @@ impl Tenant {
     fn usual_slots(&self, reason: &Reason) -> u64 {
         // A burst that is known is throttled before it has filled the device again.
         let before = if matches!(reason, Reason::KnownBurst { .. }) { self.usual_before } else { 0 };
-        self.in_flight.max(self.seen.requests).max(before).max(1)
+        (self.in_flight - self.lost).max(self.seen.requests).max(before).max(1)
     }
 }
 

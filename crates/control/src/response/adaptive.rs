@@ -35,10 +35,11 @@ pub(super) struct Adaptive {
     largest_ms: f64,
 
     pub(super) clients: Clients,
-    /// Time without reads, in intervals; `gap`: usual time between two samples with reads; `without_load`: time without load
-    /// of the noisy clients.
+    /// Time without reads, in intervals.
     without_reads: f64,
+    /// Usual time between two samples with reads, in intervals.
     gap: f64,
+    /// Time without load of the noisy clients, in intervals.
     without_load: f64,
 
     /// The mean delay that is wanted, in ms.
@@ -47,28 +48,29 @@ pub(super) struct Adaptive {
     gain: (f64, f64),
     /// Intervals whose samples are not the effect of the present delay yet.
     skip: f64,
-    /// Means since the last large step; `samples`: over how many samples.
+    /// Means since the last large step.
     mean: Point,
+    /// Number of samples since the last large step.
     samples: f64,
     /// True if the last sample was far above the mean, false if far below; `None` if it was near.
     outlier: Option<bool>,
     /// The means before the last large step.
     before: Option<Point>,
-    /// Variance of means over ten intervals around the set point, as a part of the squared target; `window`: the mean being
-    /// formed, as sum of latencies in ms, reads, and length in intervals.
+    /// Variance of means over ten intervals around the set point, as a part of the squared target.
     variance: f64,
+    /// Mean over the ten intervals under way, as sum of latencies in ms, reads, and length in intervals.
     window: [f64; 3],
-    /// The mean delay that last held the target, in ms, for noisy clients that return; `joined`: true if clients have become
-    /// noisy or are away.
+    /// The mean delay that last held the target, in ms, for noisy clients that return.
     held_ms: f64,
+    /// True if clients have become noisy or are away.
     joined: bool,
 
     /// Intervals at the longest delay with reads above the set point, less those without.
     stuck: f64,
     trial: Option<Trial>,
-    /// Intervals for which the last trial's verdict counts; `useless`: the reason, if the verdict was that the delay does
-    /// nothing.
+    /// Intervals for which the last trial's verdict still counts.
     verdict_counts: f64,
+    /// The reason of the last trial's verdict that the delay does nothing; `None` with any other verdict.
     useless: Option<Reason>,
 
     reason: Reason,

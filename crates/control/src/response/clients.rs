@@ -129,18 +129,27 @@ impl Clients {
         self.all.retain(|client| client.present);
     }
 
-    /// Decides anew which clients are noisy: those that are loud by all that they move, and also loud by what the throttle
-    /// slows, or with a good part of their own traffic in that. By what is slowed alone, a client that mostly reads would
-    /// hide; by all traffic alone, a victim that moves most while noisy clients are throttled would be taken for noisy for a
-    /// single write. Returns true if there are more than before. O(clients · log clients).
+    /// Decides anew which clients are noisy: those that are loud by all that they move, and also loud by what the
+    /// throttle slows, or with a good part of their own traffic in that. By what is slowed alone, a client that mostly
+    /// reads would hide; by all traffic alone, a victim that moves most while noisy clients are throttled would be
+    /// taken for noisy for a single write. Where one that is never throttled is loud, the others are compared with each
+    /// other, so that it does not hide them all. Returns true if there are more than before. O(clients · log clients).
     pub(super) fn find_noisy(&mut self) -> bool {
         let all = |client: &Client| client.all_bytes_per_s.max(client.now_bytes_per_s);
-        let mut from = |load: fn(&Client) -> f64| {
+        let mut from = |load: fn(&Client) -> f64, of: fn(&&Client) -> bool| {
             self.loads.clear();
-            self.loads.extend(self.all.iter().map(load));
+            self.loads.extend(self.all.iter().filter(of).map(load));
             loud_from(&mut self.loads)
         };
-        let (from_all, from_slowed) = (from(all), from(Client::load));
+        let every = |_: &&Client| true;
+        let (mut from_all, mut from_slowed) = (from(all, every), from(Client::load, every));
+        let is_loud = |client: &Client| all(client) > from_all || client.load() > from_slowed;
+        if self.all.iter().any(|client| client.throttle == Throttle::Never && is_loud(client)) {
+            let others = |client: &&Client| client.throttle != Throttle::Never;
+            // What is small beside its load is no noise.
+            from_all = from(all, others).clamp((1.0 - MOST) * from_all, from_all);
+            from_slowed = from(Client::load, others).clamp((1.0 - MOST) * from_slowed, from_slowed);
+        }
         let before = self.noisy().count();
         for client in &mut self.all {
             let good_part = client.load() > (1.0 - MOST) * all(client);

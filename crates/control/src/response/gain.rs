@@ -18,8 +18,9 @@
 /// Weight of the newest value in every moving average, and part of an error that is mended in an interval.
 pub(super) const NEWEST: f64 = 0.1;
 /// Intervals without reads or load after which clients count as idle or gone. Also: a load below the usual one divided by
-/// this counts as none; means over this many intervals are to stay below the target.
-pub(super) const PATIENCE: f64 = 10.0;
+/// this counts as none; means over this many intervals are to stay below the target. A decision that is older than this many
+/// intervals without a new sample is given up: signal lost.
+pub(super) const PATIENCE: f64 = 1.0 / NEWEST;
 /// Where estimation begins, k and its variance (a standard deviation of 2.5): packet delays were measured to be met 1, 2, 4 and
 /// 5 times by a request, the rest of a slot once.
 pub(super) const PRIOR: (f64, f64) = (4.0, 6.25);

@@ -34,9 +34,6 @@ pub(crate) use clients::loud_from;
 use pid::Pid;
 pub use pid::PidConfig;
 
-/// A decision that is older than this many intervals without a new sample is given up: signal lost.
-const SIGNAL_LOST_AFTER_INTERVALS: u64 = 10;
-
 /// A client of a pool, by whatever number its owner gives it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
@@ -397,8 +394,7 @@ impl Controller {
     }
 
     fn decide(&mut self, now: Instant) {
-        let patience =
-            Duration::from_nanos(self.config.interval.as_nanos().saturating_mul(SIGNAL_LOST_AFTER_INTERVALS));
+        let patience = Duration::from_nanos(self.config.interval.as_nanos().saturating_mul(gain::PATIENCE as u64));
         let lost = !self.fresh && self.sampled_at.is_some_and(|at| now.since(at) > patience);
         let fresh = core::mem::take(&mut self.fresh);
         match &mut self.inner {

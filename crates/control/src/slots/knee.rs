@@ -2,19 +2,21 @@
 
 use crate::time::Duration;
 
-/// The value of [`Knee::known`] at which the assumed elasticity, give or take 0.2, counts half: the counts are taken to vary
-/// by half of what chance makes of them.
-pub(super) const DOUBT: f64 = 12.0;
 /// The elasticity that is assumed while nothing is known.
 const ASSUMED: f64 = 0.1;
-/// For how long what was seen counts, in seconds (time constant).
-const MEMORY_S: f64 = 30.0;
-/// Latencies that differ by more than this part from the expected ones, in the mean over [`SURPRISE_OVER`] completions or
-/// [`SURPRISE_OVER_S`] seconds (whichever is sooner), show that the device or its load is another one: what was learned is
-/// forgotten.
-const SURPRISE: f64 = 0.12;
-const SURPRISE_OVER: f64 = 300.0;
-const SURPRISE_OVER_S: f64 = 3.0;
+/// From this elasticity of the throughput on, more slots are worth the latency that targets allow.
+pub(super) const WORTH_A_TARGET: f64 = 2.0 * ASSUMED;
+/// The value of [`Knee::known`] at which the assumed elasticity, give or take twice of it, counts half: the counts are taken to
+/// vary by half of what chance makes of them.
+pub(super) const DOUBT: f64 = 0.5 / (4.0 * ASSUMED * ASSUMED);
+/// For how long what was seen of a device, and what was asked for, counts (time constant).
+pub(super) const MEMORY: Duration = Duration::from_secs(30);
+/// Latencies that differ by more than this part from the expected ones, in the mean over [`SURPRISE_OVER`] completions, show
+/// that the device or its load is another one: what was learned is forgotten. So it is where the total weight of the cluster
+/// changes by more.
+pub(super) const SURPRISE: f64 = 0.12;
+/// So many completions that chance makes half of [`SURPRISE`].
+const SURPRISE_OVER: f64 = 4.0 / (SURPRISE * SURPRISE);
 
 /// Estimates the elasticity of throughput, d ln X / d ln s, of a device that is kept busy: how many per cent more it does
 /// for one per cent more slots s. 1 while slots are what limits it, 0 beyond the knee, in between for disks, which choose
@@ -45,13 +47,13 @@ impl Knee {
             return;
         }
         let latency_s = used * length.as_secs_f64() / completed;
-        let mut keep = libm::exp(-length.as_secs_f64() / MEMORY_S);
+        let mut keep = libm::exp(-length.as_secs_f64() / MEMORY.as_secs_f64());
         // The nearest that what is not known of the slope may explain.
         let (least, most) =
             (self.relative_latency(used, self.slope(1.0)), self.relative_latency(used, self.slope(0.0)));
         let expected_s = latency_s.clamp(self.latency_s * least.min(most), self.latency_s * least.max(most));
         if expected_s > 0.0 {
-            let newest = (completed / SURPRISE_OVER).max(length.as_secs_f64() / SURPRISE_OVER_S).min(0.5);
+            let newest = (completed / SURPRISE_OVER).min(0.5);
             self.off += newest * (latency_s / expected_s - 1.0 - self.off);
         }
         if self.off.abs() > SURPRISE {

@@ -21,6 +21,8 @@
 //! passes its own summary on.
 
 use alloc::vec::Vec;
+use core::iter::Peekable;
+use core::slice::Iter;
 
 pub use crate::invalid::InvalidConfig;
 use crate::time::Duration;
@@ -46,33 +48,26 @@ pub use summary::{CLASSES, Class, SCALES, Summary, scale};
 const PART_OF_TARGET: f64 = 0.5;
 const MOST_OF_TARGET: f64 = 0.7;
 /// Part of the tightest target that device latency may take where more slots bring only latency.
-const PART_BEYOND_KNEE: f64 = 0.25;
-/// From this elasticity of the throughput on, more slots are worth the latency that targets allow.
-const WORTH_A_TARGET: f64 = 0.15;
-/// For how long slots are bounded after the last workload with a target has asked for something: as long as measurements of
-/// the device count.
-const TARGET_LASTS: Duration = Duration::from_secs(30);
-/// A cluster whose total weight changes by more than this part is another one: hosts that left may still load the device.
-const OTHERS: f64 = 0.05;
+const PART_BEYOND_KNEE: f64 = PART_OF_TARGET / 2.0;
 /// Device latency in seconds at which PARDA, and a host that is alone, aims without any target or configured latency.
 const WITHOUT_TARGETS_S: f64 = 0.02;
 /// Every workload may have this many I/Os in flight, while there are that many slots for each.
 const LEAST: f64 = 1.0;
-/// A workload without a target of its own counts as if it had the smallest one times this.
-const WITHOUT_TARGET: f64 = 10.0;
-/// Weight of the newest period in what is remembered of arrivals and latency.
+/// Weight of the newest period in the total, and in what is remembered of arrivals and latency.
 const NEWEST: f64 = 0.5;
+/// Periods for which needs are calculated ahead: as many as are remembered.
+const HORIZON_PERIODS: f64 = 1.0 / NEWEST;
 /// α of equation (4.1).
 const ALPHA: f64 = 0.002;
 /// γ of PARDA: weight of the newest period in a window.
 const PARDA_GAIN: f64 = 0.2;
 /// β of PARDA for a workload of average weight, in slots.
 const PARDA_STEP: f64 = 4.0;
-/// Part of the way that the total goes in a period towards what the device's latency asks: up; [`DOWN`]: down.
-const UP: f64 = 0.5;
-const DOWN: f64 = 0.2;
-/// Periods for which needs are calculated ahead.
-const HORIZON_PERIODS: f64 = 2.0;
+
+/// The factor by which the target of a workload without one of its own exceeds the smallest one: the largest scale.
+fn without_target() -> f64 {
+    scale(SCALES - 1)
+}
 
 /// A workload, by whatever number its owner gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -165,13 +160,15 @@ struct Known {
     /// The workload's target, if that is within reach; `beyond`: the device's latency over the target, if it is not.
     target: Option<Duration>,
     beyond: Option<f64>,
-    /// For how long the workload has been idle; [`TARGET_LASTS`] if it was idle when first seen.
+    /// For how long the workload has been idle; [`knee::MEMORY`] if it was idle when first seen.
     idle: Duration,
     /// Arrivals per second, smoothed; `spread`: how far they lie from that in the mean.
     arrivals: f64,
     spread: f64,
     /// Mean latency of the device for it, in seconds, lately.
     latency_s: f64,
+    /// Seconds that its requests have spent in the device since one of them completed, added up.
+    pending_s: f64,
     /// Mean device latency of the last period alone, in seconds; `raw_before_s`: of the period before.
     raw_s: f64,
     raw_before_s: f64,
@@ -222,7 +219,7 @@ impl Controller {
             },
             aim_s: config.latency.map_or(WITHOUT_TARGETS_S, Duration::as_secs_f64),
             latency_s: None,
-            no_target_s: WITHOUT_TARGETS_S * WITHOUT_TARGET,
+            no_target_s: WITHOUT_TARGETS_S * without_target(),
             tightness: None,
             knee: Knee::default(),
             elasticity: 0.0,
@@ -263,15 +260,13 @@ impl Controller {
         self.alone
     }
 
-    /// Observes the workloads of this host over a period; those that are missing are gone. Returns the summary for the
-    /// other hosts. O(n) where the order is that of the call before.
+    /// Observes the workloads of this host over a period, in ascending order of their ids; those that are missing are
+    /// gone. Returns the summary for the other hosts. O(n).
     pub fn observe(&mut self, workloads: &[Workload]) -> &Summary {
         let before = core::mem::take(&mut self.known);
-        for (place, workload) in workloads.iter().enumerate() {
-            let known = match before.get(place) {
-                Some(known) if known.workload.id == workload.id => Some(known),
-                _ => before.iter().find(|known| known.workload.id == workload.id),
-            };
+        let mut before = before.iter().peekable();
+        for workload in workloads {
+            let known = advance(&mut before, workload.id, |known| known.workload.id);
             self.known.push(Known::after(known, workload, self.config.least));
         }
         self.summarise();
@@ -382,7 +377,7 @@ impl Controller {
 
     /// Learns of the device from the last period; `bounded`: slots were bounded in it.
     fn learn(&mut self, cluster: &Summary, bounded: bool) {
-        if (cluster.weight - self.weight).abs() > OTHERS * self.weight {
+        if (cluster.weight - self.weight).abs() > knee::SURPRISE * self.weight {
             self.knee = Knee::default();
         }
         self.weight = cluster.weight;
@@ -404,7 +399,7 @@ impl Controller {
         let factor = match (self.config.latency, cluster.smallest_target) {
             (None, Some(_)) if cluster.device_part > 0.0 => {
                 let most = self.tightness.unwrap_or(MOST_OF_TARGET).clamp(PART_OF_TARGET, MOST_OF_TARGET);
-                let worth = (self.elasticity / WORTH_A_TARGET).min(1.0);
+                let worth = (self.elasticity / knee::WORTH_A_TARGET).min(1.0);
                 (PART_BEYOND_KNEE + worth * (most - PART_BEYOND_KNEE)) / cluster.device_part
             }
             // Little's law tells what the latency will be while those inside have not all come out yet.
@@ -412,10 +407,8 @@ impl Controller {
         };
         // The least that a workload has and does not use loads nothing.
         let total = (cluster.used * factor + cluster.unused).clamp(self.config.least, self.config.most);
-        if total < self.total {
-            self.total += DOWN * (total - self.total);
-        } else if cluster.queued > 0.0 {
-            self.total += UP * (total - self.total);
+        if total < self.total || cluster.queued > 0.0 {
+            self.total += NEWEST * (total - self.total);
         }
     }
 
@@ -426,7 +419,7 @@ impl Controller {
         let total = self.total - least * cluster.workloads;
         let (horizon_s, no_target_s) = (self.horizon_s(), self.no_target_s);
         if let Some(target) = cluster.smallest_target {
-            self.no_target_s = target.as_secs_f64() * WITHOUT_TARGET;
+            self.no_target_s = target.as_secs_f64() * without_target();
         }
         let fit = cluster.fit(total);
         self.tightness = fit.map(|fit| fit.scale());
@@ -464,19 +457,19 @@ impl Controller {
         let known = self.knee.known();
         let mut own = Summary { known, elasticity: known * self.knee.elasticity(), ..Summary::default() };
         let elasticity = if self.is_sure { self.elasticity } else { 0.0 };
-        for (place, known) in self.known.iter_mut().enumerate() {
+        let mut shares = self.shares.iter().peekable();
+        for known in &mut self.known {
             known.judge(elasticity);
             let (workload, report) = (&known.workload, &known.workload.report);
             own.weight += workload.weight;
-            own.targets += f64::from(u8::from(known.target.is_some() && known.idle < TARGET_LASTS));
+            own.targets += f64::from(u8::from(known.target.is_some() && known.idle < knee::MEMORY));
             if report.is_idle() {
                 continue;
             }
             own.workloads += 1.0;
             own.active_weight += workload.weight;
             own.used += report.used();
-            let has = |share: &&Share| share.id == workload.id;
-            let share = self.shares.get(place).filter(has).or_else(|| self.shares.iter().find(has));
+            let share = advance(&mut shares, workload.id, |share| share.id);
             let least = share.and_then(|share| share.slots).map_or(0.0, |slots| slots.min(LEAST));
             own.unused += (least - report.used()).max(0.0);
             own.completed += report.completed as f64;
@@ -500,6 +493,12 @@ impl Controller {
     }
 }
 
+/// Advances in a list in ascending order of ids to `id`, which is above the one of the call before: O(n) for all calls.
+fn advance<'a, T>(list: &mut Peekable<Iter<'a, T>>, id: WorkloadId, of: impl Fn(&T) -> WorkloadId) -> Option<&'a T> {
+    while list.next_if(|one| of(one) < id).is_some() {}
+    list.next_if(|one| of(one) == id)
+}
+
 impl Known {
     /// Takes note if the target is within reach: one that a single request alone would exceed, as far as that is known, is
     /// met with no number of slots.
@@ -518,8 +517,10 @@ impl Known {
     fn after(before: Option<&Self>, workload: &Workload, least: f64) -> Self {
         let report = &workload.report;
         let arrivals = report.arrival_rate();
-        // By Little's law: what is inside tells of its latency before it comes out.
-        let latency = (report.completed > 0).then(|| report.occupied.as_secs_f64() / report.completed as f64);
+        // By Little's law: what is inside tells of its latency before it comes out, also while nothing does.
+        let pending_s = before.map_or(0.0, |before| before.pending_s) + report.occupied.as_secs_f64();
+        let latency = (report.completed > 0).then(|| pending_s / report.completed as f64);
+        let pending_s = if report.completed > 0 || report.is_idle() { 0.0 } else { pending_s };
         let Some(before) = before else {
             let latency_s = latency.unwrap_or(0.0);
             let raw_s = report.device_latency_s().unwrap_or(0.0);
@@ -527,10 +528,11 @@ impl Known {
                 workload: *workload,
                 target: None,
                 beyond: None,
-                idle: if report.is_idle() { TARGET_LASTS } else { Duration::ZERO },
+                idle: if report.is_idle() { knee::MEMORY } else { Duration::ZERO },
                 arrivals,
                 spread: 0.0,
                 latency_s,
+                pending_s,
                 raw_s,
                 raw_before_s: raw_s,
                 window: least,
@@ -549,6 +551,7 @@ impl Known {
                 Some(latency) => latency,
                 None => before.latency_s,
             },
+            pending_s,
             raw_s: report.device_latency_s().unwrap_or(before.raw_s),
             raw_before_s: before.raw_s,
             window: before.window,
@@ -587,5 +590,37 @@ impl Known {
         // More than one for each request is of no use.
         let useful = (self.arrivals + self.spread) * self.latency_s + self.workload.report.queued as f64;
         (rate * self.latency_s).min(useful)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+    use core::cell::Cell;
+
+    use proptest::prelude::*;
+
+    use super::{WorkloadId, advance};
+
+    proptest! {
+        /// Those that join and leave in between cost the others no search.
+        #[test]
+        fn a_period_looks_at_each_of_its_workloads_and_of_those_before_a_few_times(
+            all in prop::collection::btree_map(0u64..100_000, any::<(bool, bool)>(), 0..300),
+        ) {
+            let of = |there: fn((bool, bool)) -> bool| -> Vec<WorkloadId> {
+                all.iter().filter(|(_, when)| there(**when)).map(|(id, _)| WorkloadId(*id)).collect()
+            };
+            let (before, now) = (of(|when| when.0), of(|when| when.1));
+            let (mut list, looks) = (before.iter().peekable(), Cell::new(0));
+            for &id in &now {
+                let looked = |one: &WorkloadId| {
+                    looks.set(looks.get() + 1);
+                    *one
+                };
+                prop_assert_eq!(advance(&mut list, id, looked), before.iter().find(|one| **one == id));
+            }
+            prop_assert!(looks.get() <= 2 * (before.len() + now.len()), "{} looks", looks.get());
+        }
     }
 }

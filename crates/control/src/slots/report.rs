@@ -2,7 +2,8 @@
 
 use crate::time::Duration;
 
-/// The report of one workload (a tenant on a device) on one period, in whole numbers that add up.
+/// The report of one workload (a tenant on a device) on one period, in whole numbers that add up. A slice of a divided
+/// request is a request of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Length of the period.
@@ -21,7 +22,7 @@ pub struct Report {
     pub occupied: Duration,
     /// Device latencies of completed requests, added up.
     pub device_time: Duration,
-    /// Latencies from arrival to completion of completed requests, added up.
+    /// Latencies from arrival to completion of completed requests, divided ones as a whole, added up.
     pub latency: Duration,
 }
 
@@ -46,7 +47,7 @@ impl Report {
         mean_s(self.device_time, self.completed)
     }
 
-    /// Mean latency in seconds; `None` when nothing completed.
+    /// Mean latency in seconds, where no request is divided; `None` when nothing completed.
     pub fn latency_s(&self) -> Option<f64> {
         mean_s(self.latency, self.completed)
     }

@@ -35,7 +35,8 @@ pub struct Class {
 pub(super) struct Fit {
     /// Index of the first scale at which the needs fit into the total.
     pub place: usize,
-    /// Where the fit lies from scale `place − 1` (0, excluded) to scale `place` (1), by the needs at both.
+    /// Position of the fit between scale `place − 1` (0, excluded) and scale `place` (1), interpolated by the needs at
+    /// both scales.
     pub part: f64,
     /// Slots beyond the needs at the smallest scale, if even that fits.
     pub left: f64,

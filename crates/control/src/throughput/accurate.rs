@@ -23,33 +23,25 @@
 use alloc::vec::Vec;
 
 use super::stream::{Device, Interval, Seen, Stream};
-use super::{Config, Demand, Reason, share};
+use super::{Config, Demand, PATIENCE, REMEMBERED, Reason, share};
 
-/// Weight of the newest window in the average of κ.
-const NEWEST_WEIGHT: f64 = 0.05;
-/// Part of the debt that a window repays.
-const REPAY: f64 = 0.05;
-/// Most that a window repays, as a part of what is guaranteed in it.
-const REPAY_MOST: f64 = 0.25;
-/// Bound on the debt, and on the excess, in seconds at the guaranteed rate; more is forgotten.
-const REMEMBERED_S: f64 = 5.0;
-/// A limit is at least this part of the guarantee, however far ahead a stream is: no stream is stopped.
-const LEAST: f64 = 0.1;
+/// Weight of the newest window in the average of κ, and part of the debt that a window repays.
+pub(super) const NEWEST: f64 = 1.0 / REMEMBERED as f64;
+/// Weight of the newest window in the averages of what is usual: a change shows within the windows that κ remembers.
+pub(super) const USUAL: f64 = 2.0 * NEWEST;
+/// Part that is too small to matter. A limit is at least this part of the guarantee, so that no stream is stopped.
+/// Misses explain a shortage of this part however few they are. A debt is worth a reason of its own above this part of
+/// its bound.
+pub(crate) const LEAST: f64 = 0.1;
 /// A stream runs ahead by this multiple of the part of a window that misses usually take: bursts come singly, so that the
-/// next window may well hold twice as much.
+/// next window may well hold twice as much. A shortage is put down to misses up to `AHEAD - 1` times the part of the
+/// time in which the slow device was busy: requests behind a miss come late too.
 const AHEAD: f64 = 2.5;
 /// Most that a stream runs ahead for misses, as a part of the rest of the window.
 const AHEAD_MOST: f64 = 0.65;
-/// A stream that got at least this part of what its limit and its guarantee allowed is not short.
-const NOT_SHORT: f64 = 0.97;
-/// From this utilisation over a window on, the slow device and not the limit decides throughput: κ is not learned from the
-/// window.
-const SATURATED: f64 = 0.97;
-/// A stream's shortage is put down to misses up to the first number times the part of the time in which the slow device was
-/// busy, plus the second number: requests behind a miss come late too.
-const EXPLAINED: (f64, f64) = (1.5, 0.1);
-/// A debt of more than this many seconds at the guaranteed rate is worth a reason of its own.
-const MUCH_OWED_S: f64 = 0.5;
+/// A stream that got at least this part of what its limit and its guarantee allowed is not short. From this utilisation
+/// over a window on, the slow device and not the limit decides throughput: κ is not learned from the window.
+pub(crate) const ENOUGH: f64 = 0.97;
 
 /// A stream's state from window to window.
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,9 +104,6 @@ impl Memory {
 }
 
 pub(super) fn decide(config: &Config, device: &Device, mut streams: Vec<&mut Stream>) {
-    let length = config.window.as_secs_f64().max(config.interval.as_secs_f64());
-    // Half an interval early or late is on time.
-    let ends = length - 0.5 * config.interval.as_secs_f64();
     for stream in &mut streams {
         let interval = core::mem::replace(&mut stream.interval, Interval::None);
         match interval {
@@ -123,16 +112,18 @@ pub(super) fn decide(config: &Config, device: &Device, mut streams: Vec<&mut Str
                 stream.memory.window.void = true;
                 stream.keep(Reason::CountersReset);
             }
-            Interval::Seen(seen) => step(stream, &seen, device, length, ends),
+            Interval::Seen(seen) => step(config, stream, &seen, device),
         }
     }
     // Twice the time constant of what is usual.
-    let shows = length / NEWEST_WEIGHT;
+    let shows = config.window_s() / NEWEST;
     share::what_is_short(device, &mut streams, shows, config.interval.as_secs_f64());
 }
 
-fn step(stream: &mut Stream, seen: &Seen, device: &Device, length: f64, ends: f64) {
-    let guaranteed = stream.guaranteed;
+fn step(config: &Config, stream: &mut Stream, seen: &Seen, device: &Device) {
+    let (length, guaranteed) = (config.window_s(), stream.guaranteed);
+    // Half an interval early or late is on time.
+    let ends = length - 0.5 * config.interval.as_secs_f64();
     let memory = &mut stream.memory;
     if memory.window.elapsed == 0.0 && memory.window.due == 0.0 {
         memory.window.due = guaranteed * length;
@@ -144,11 +135,11 @@ fn step(stream: &mut Stream, seen: &Seen, device: &Device, length: f64, ends: f6
     window.assigned += stream.assigned * seen.seconds;
     window.lost += (1.0 - seen.rate / stream.assigned).max(0.0) * seen.seconds;
     window.busy += busy(seen, device) * seen.seconds;
-    window.app_limited |= seen.demand == Demand::AppLimited && seen.rate < NOT_SHORT * stream.assigned;
+    window.app_limited |= seen.demand == Demand::AppLimited && seen.rate < ENOUGH * stream.assigned;
     window.void |= seen.other_limit.is_some();
     let backlogged = seen.demand == Demand::Backlogged;
     if window.elapsed >= ends {
-        close(memory, guaranteed, length, backlogged, seen.slow_bytes_per_s.is_some());
+        close(config, memory, guaranteed, backlogged, seen.slow_bytes_per_s.is_some());
     }
     let memory = stream.memory;
     let left = (length - memory.window.elapsed).max(length - ends);
@@ -160,7 +151,7 @@ fn step(stream: &mut Stream, seen: &Seen, device: &Device, length: f64, ends: f6
         left * (1.0 - memory.lost)
     };
     let limit = (rest / time).max(LEAST * guaranteed);
-    let reason = reason(stream, seen, limit);
+    let reason = reason(stream, seen, limit, most_owed(guaranteed, length));
     stream.assign(limit, reason);
 }
 
@@ -174,14 +165,19 @@ fn busy(seen: &Seen, device: &Device) -> f64 {
     device.utilisation.or_else(estimated).unwrap_or(1.0)
 }
 
+/// Bound on the debt, and on the excess, in units; more is forgotten.
+fn most_owed(guaranteed: f64, length: f64) -> f64 {
+    guaranteed * f64::from(PATIENCE) * length
+}
+
 /// Ends a window: updates the debt and the averages, and begins the next window with what it is due.
-fn close(memory: &mut Memory, guaranteed: f64, length: f64, backlogged: bool, misses_known: bool) {
-    let window = memory.window;
+fn close(config: &Config, memory: &mut Memory, guaranteed: f64, backlogged: bool, misses_known: bool) {
+    let (window, length) = (memory.window, config.window_s());
     let share = |part: f64| part / window.elapsed;
     let could = (guaranteed * window.elapsed).min(window.assigned).max(f64::MIN_POSITIVE);
     let shortage = 1.0 - window.got / could;
-    let explained = misses_known && shortage <= EXPLAINED.0 * share(window.busy) + EXPLAINED.1 && window.busy > 0.0;
-    let short = window.got < NOT_SHORT * could;
+    let explained = misses_known && shortage <= (AHEAD - 1.0) * share(window.busy) + LEAST && window.busy > 0.0;
+    let short = window.got < ENOUGH * could;
     memory.activity = match () {
         () if window.got <= 0.0 => Activity::Idle,
         () if window.app_limited || (short && !backlogged && !explained) => {
@@ -192,10 +188,12 @@ fn close(memory: &mut Memory, guaranteed: f64, length: f64, backlogged: bool, mi
     if memory.activity == Activity::Backlogged && !window.void {
         // Measured, not planned: windows are not all equally long.
         let rest = window.due + guaranteed * (window.elapsed - length) - window.got;
-        let bound = guaranteed * REMEMBERED_S;
+        let bound = most_owed(guaranteed, length);
         memory.owed = (memory.owed + rest).clamp(-bound, bound);
-        if share(window.busy) < SATURATED {
-            memory.lost += NEWEST_WEIGHT * (share(window.lost).min(0.75) - memory.lost);
+        if share(window.busy) < ENOUGH {
+            // More cannot be made up for with the highest limit.
+            let most = 1.0 - 1.0 / config.max_raise;
+            memory.lost += NEWEST * (share(window.lost).min(most) - memory.lost);
         }
     } else {
         // What this window was to repay is owed again.
@@ -203,17 +201,16 @@ fn close(memory: &mut Memory, guaranteed: f64, length: f64, backlogged: bool, mi
     }
     if !window.void {
         // The first window is all that is known.
-        let newest = if memory.usual_rate > 0.0 { NEWEST_WEIGHT * 2.0 } else { 1.0 };
+        let newest = if memory.usual_rate > 0.0 { USUAL } else { 1.0 };
         memory.usual_rate += newest * (share(window.got) - memory.usual_rate);
         memory.usual_slow += newest * (share(window.slow_bytes) - memory.usual_slow);
     }
-    let most = REPAY_MOST * guaranteed * length;
-    let repaid = (REPAY * memory.owed).clamp(-most, most);
+    let repaid = NEWEST * memory.owed;
     memory.owed -= repaid;
     memory.window = Window { due: guaranteed * length + repaid, ..Window::default() };
 }
 
-fn reason(stream: &Stream, seen: &Seen, limit: f64) -> Reason {
+fn reason(stream: &Stream, seen: &Seen, limit: f64, most_owed: f64) -> Reason {
     let (measured, guaranteed, memory) = (seen.rate, stream.guaranteed, &stream.memory);
     let behind = guaranteed * memory.window.elapsed - memory.window.got;
     if let Some(in_force) = seen.other_limit {
@@ -225,9 +222,10 @@ fn reason(stream: &Stream, seen: &Seen, limit: f64) -> Reason {
         _ if measured <= 0.0 && seen.demand == Demand::AppLimited => Reason::Idle,
         Activity::AppLimited { measured, limit } => Reason::AppLimited { measured, limit },
         _ if limit >= stream.most && measured < guaranteed => Reason::AtCeiling { measured, guaranteed },
-        _ if limit < 0.98 * guaranteed => Reason::GivingBack { measured, guaranteed, ahead: -behind - memory.owed },
-        _ if memory.owed > MUCH_OWED_S * guaranteed => Reason::Repaying { measured, guaranteed, owed: memory.owed },
-        _ if limit <= 1.001 * guaranteed => Reason::AsGuaranteed,
+        _ if limit < ENOUGH * guaranteed => Reason::GivingBack { measured, guaranteed, ahead: -behind - memory.owed },
+        _ if memory.owed > LEAST * most_owed => Reason::Repaying { measured, guaranteed, owed: memory.owed },
+        // One window in which a stream got just enough raises κ by as much.
+        _ if limit <= (1.0 + NEWEST * (1.0 - ENOUGH)) * guaranteed => Reason::AsGuaranteed,
         _ => Reason::Compensating { measured, guaranteed, miss_rate: seen.miss_rate().unwrap_or(0.0) },
     }
 }

@@ -2,17 +2,9 @@
 
 use alloc::vec::Vec;
 
-use super::Counters;
+use super::config::LONGEST;
+use super::{Counters, PATIENCE, REMEMBERED};
 use crate::time::{Duration, Instant};
-
-/// An interval in which the device was busy for less than this part tells what was asked of it, not what it gives.
-const LEAST_UTILISATION: f64 = 0.4;
-/// Intervals remembered: enough that a few odd ones do not move the median, few enough to follow a change in a minute.
-const REMEMBERED: usize = 15;
-/// Busy intervals before the estimate is trusted.
-const TRUSTED_FROM: usize = 3;
-/// An estimate whose last busy interval is older than this is shown but not trusted: caches and wear change devices.
-const TRUSTED_FOR: Duration = Duration::from_secs(600);
 
 /// The slow device's counters since some beginning (`/proc/diskstats`); every field only grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +52,8 @@ impl Estimator {
             return None;
         }
         let bytes = (read.saturating_add(written)) as f64;
-        if bytes > 0.0 && busy >= LEAST_UTILISATION * seconds {
+        // While the device is idle for longer than busy, its rate tells what was asked of it, not what it gives.
+        if bytes > 0.0 && 2.0 * busy >= seconds {
             // The kernel counts whole ticks: more than the interval is the interval.
             let sample = bytes / busy.min(seconds);
             if self.samples.len() < REMEMBERED {
@@ -83,7 +76,9 @@ impl Estimator {
         let sorted = &mut sorted[..self.samples.len()];
         sorted.copy_from_slice(&self.samples);
         sorted.sort_unstable_by(f64::total_cmp);
-        let trusted = sorted.len() >= TRUSTED_FROM && now.since(self.busy_at) <= TRUSTED_FOR;
+        // An old estimate is shown but not trusted: caches and wear change devices.
+        let lately = now.since(self.busy_at).as_nanos() <= LONGEST.as_nanos() * u64::from(PATIENCE);
+        let trusted = sorted.len() >= PATIENCE as usize && lately;
         Bandwidth { bytes_per_s: sorted.get(sorted.len() / 2).copied(), trusted }
     }
 }

@@ -5,6 +5,9 @@ pub use crate::invalid::InvalidConfig;
 use super::{Bounds, Guarantee};
 use crate::time::Duration;
 
+/// The longest interval, and the longest window.
+pub(super) const LONGEST: Duration = Duration::from_secs(60);
+
 /// How limits are assigned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema))]
@@ -65,13 +68,18 @@ impl Config {
     /// # Errors
     /// The first setting that does not, and what would be right.
     pub fn validate(&self) -> Result<(), InvalidConfig> {
-        let interval = Duration::from_millis(50)..=Duration::from_secs(60);
+        let interval = Duration::from_millis(50)..=LONGEST;
         InvalidConfig::check(&[
             (interval.contains(&self.interval), "interval", "from 50 ms to 60 s"),
             (interval.contains(&self.window), "window", "from 50 ms to 60 s"),
             (self.slow_bytes_per_s != Some(0), "slow_bytes_per_s", "1 or more, or left out"),
             ((1.0..=100.0).contains(&self.max_raise), "max_raise", "from 1 to 100"),
         ])
+    }
+
+    /// The length of a window in seconds; at least an interval.
+    pub(super) fn window_s(&self) -> f64 {
+        self.window.as_secs_f64().max(self.interval.as_secs_f64())
     }
 }
 

@@ -47,6 +47,7 @@ mod saat;
 mod share;
 mod stream;
 
+pub(crate) use accurate::{ENOUGH, LEAST};
 pub use bandwidth::{Bandwidth, SlowDevice};
 pub use config::{Config, InvalidConfig, Method};
 pub use reason::Reason;
@@ -54,8 +55,12 @@ pub use reason::Reason;
 use bandwidth::Estimator;
 use stream::{Device, Stream};
 
-/// A decision that is older than this many intervals without a new sample is given up: signal lost.
-const SIGNAL_LOST_AFTER_INTERVALS: u64 = 5;
+/// Number of windows over which an average reaches back, and of busy intervals of the slow device whose median is its
+/// bandwidth: one of them counts a twentieth.
+const REMEMBERED: usize = 20;
+/// Number of intervals for which a decision stands without a new sample (then: signal lost), of windows whose debt is
+/// kept, and of busy intervals before the bandwidth of the slow device is trusted.
+const PATIENCE: u32 = 5;
 
 /// A tenant, by the number that [`Controller::join`] gave it. Numbers are dense, and are used again after
 /// [`Controller::leave`].
@@ -336,13 +341,14 @@ impl Controller {
                 continue;
             }
             // After a pause the interval says nothing about a limit that was decided for a shorter one.
-            let paused = now.since(at).as_nanos() > interval.as_nanos().saturating_mul(SIGNAL_LOST_AFTER_INTERVALS);
+            let paused = now.since(at).as_nanos() > interval.as_nanos().saturating_mul(u64::from(PATIENCE));
             tenants_slow += stream::observe(
                 [&mut tenant.read, &mut tenant.write],
                 &stream::Change::between(&cached, slow.as_ref(), sample, seconds, paused),
             );
         }
-        self.device.observe(slow_device, tenants_slow, self.sampled_at.map_or(interval, |at| now.since(at)));
+        let since = self.sampled_at.map_or(interval, |at| now.since(at));
+        self.device.observe(slow_device, tenants_slow, since, self.config.window_s());
         self.device.bandwidth = self.estimator.bandwidth(now);
         self.sampled_at = Some(now);
         self.fresh = true;
@@ -351,8 +357,7 @@ impl Controller {
     /// Decides the limits. Without a new sample the last decision stands until the signal counts as lost; then the limits are
     /// what was guaranteed. O(tenants).
     pub fn tick(&mut self, now: Instant) -> Decision<'_> {
-        let patience =
-            Duration::from_nanos(self.config.interval.as_nanos().saturating_mul(SIGNAL_LOST_AFTER_INTERVALS));
+        let patience = Duration::from_nanos(self.config.interval.as_nanos().saturating_mul(u64::from(PATIENCE)));
         if core::mem::take(&mut self.fresh) {
             let streams = self.tenants.iter_mut().flatten().flat_map(Tenant::streams);
             match self.config.method {

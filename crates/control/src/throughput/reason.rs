@@ -25,7 +25,7 @@ pub enum Reason {
         /// Part of the tenant's bytes that came from or went to the slow device, 0 to 1.
         miss_rate: f64,
     },
-    /// The tenant is owed more than half a second of its guarantee: the limit also repays that debt.
+    /// The tenant is owed more than half of its guarantee for a window: the limit also repays that debt.
     Repaying {
         /// The tenant's rate in the last interval.
         measured: f64,

@@ -9,29 +9,24 @@
 
 use alloc::vec::Vec;
 
-use super::Reason;
+use super::accurate::{LEAST, NEWEST};
 use super::stream::{Device, Stream};
+use super::{PATIENCE, Reason};
 
-/// From this utilisation over the last ten seconds on, the slow device is saturated.
-const SATURATED: f64 = 0.95;
-/// A stream that got at least this part of its guarantee over the last windows is not short.
-const NOT_SHORT: f64 = 0.95;
-/// Shares are dealt out of this multiple of the bytes that were seen, so that the device stays busy and more is found when
-/// there is more.
-const PROBE: f64 = 1.05;
-/// A stream that gets at least this part of its share of the slow device does not lose it to others.
-const NOT_ROBBED: f64 = 0.9;
-/// A stream whose rate rises by this factor when others are limited makes use of what they leave.
-const TAKES: f64 = 1.25;
-/// No tenant is limited to less than this part of its guarantee.
-const LEAST: f64 = 0.05;
+/// Relative difference of averages over the last windows that says nothing: a window that is half empty makes as much.
+/// From this part below 1 on, the slow device is saturated and a stream is not short of its guarantee. Shares are dealt
+/// out of this part more bytes than were seen, so that the device stays busy and more is found when there is more.
+const SLACK: f64 = NEWEST;
+/// A stream whose rate rises by this factor when others are limited makes use of what they leave: a debt that is repaid
+/// raises a rate by no more.
+const TAKES: f64 = 1.0 + NEWEST * PATIENCE as f64;
 
 /// Limits streams to their shares of a slow device that is saturated. `seconds`: how long a change takes to show in the
 /// averages; `interval`: seconds since the last decision.
 pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream], seconds: f64, interval: f64) {
     // Once cut, cut until nothing is short: otherwise a tenant that is cut would be released as soon as it helps.
     let was_cut = streams.iter_mut().fold(0.0_f64, |all, stream| all.max(core::mem::take(&mut stream.memory.cut)));
-    if device.usual_utilisation.is_none_or(|busy| busy < SATURATED) {
+    if device.usual_utilisation.is_none_or(|busy| busy < 1.0 - SLACK) {
         streams.iter_mut().for_each(|stream| stream.memory.wants = Wants::default());
         return;
     }
@@ -39,7 +34,7 @@ pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream], second
     let short = |stream: &Stream| {
         let memory = &stream.memory;
         let asks = memory.is_backlogged() && !matches!(memory.wants, Wants::NoMore { .. });
-        misses(stream) && asks && memory.usual_rate < NOT_SHORT * stream.guaranteed
+        misses(stream) && asks && memory.usual_rate < (1.0 - SLACK) * stream.guaranteed
     };
     if !streams.iter().any(|stream| short(stream)) {
         return;
@@ -50,14 +45,15 @@ pub(super) fn what_is_short(device: &Device, streams: &mut [&mut Stream], second
         .map(|stream| {
             let per_unit = if misses(stream) { stream.memory.usual_slow / stream.memory.usual_rate } else { 0.0 };
             let need = per_unit * stream.guaranteed;
-            let asks_for = if short(stream) { need } else { need.min(PROBE * stream.memory.usual_slow) };
+            let asks_for = if short(stream) { need } else { need.min((1.0 + SLACK) * stream.memory.usual_slow) };
             (asks_for, stream.weight)
         })
         .collect();
     // No less than when the cut began: bytes that it left and no stream took are no sign of a slower device.
     let had = streams.iter().map(|stream| stream.memory.usual_slow).sum::<f64>().max(was_cut);
-    let shares = deal(PROBE * had, &needs);
-    let robbed = |stream: &Stream, share: f64| short(stream) && stream.memory.usual_slow < NOT_ROBBED * share;
+    let shares = deal((1.0 + SLACK) * had, &needs);
+    // Once for what is dealt out beyond the bytes that were seen, once for chance.
+    let robbed = |stream: &Stream, share: f64| short(stream) && stream.memory.usual_slow < (1.0 - 2.0 * SLACK) * share;
     let cut = was_cut > 0.0 || streams.iter().zip(&shares).any(|(stream, &share)| robbed(stream, share));
     for ((stream, share), (need, _)) in streams.iter_mut().zip(shares).zip(needs) {
         let (is_short, is_robbed) = (short(stream), robbed(stream, share));

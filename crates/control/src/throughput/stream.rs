@@ -4,9 +4,6 @@ use crate::time::Duration;
 
 use super::{Bandwidth, Bounds, Counters, Demand, Limit, Rate, Reason, TenantSample, accurate};
 
-/// A limit that differs from the assigned one by more than this part was set by another program; less is rounding.
-const SAME_LIMIT: f64 = 0.001;
-
 /// The state of the slow device.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Device {
@@ -14,21 +11,24 @@ pub(super) struct Device {
     pub(super) background_bytes_per_s: f64,
     /// Part of the last interval in which the slow device was busy, if that is known.
     pub(super) utilisation: Option<f64>,
-    /// Part of the time in which the slow device was busy, averaged over ten seconds or so, if that is known.
+    /// Part of the time in which the slow device was busy, averaged over ten windows or so, if that is known: long
+    /// enough that one burst of misses is not taken for a lasting shortage.
     pub(super) usual_utilisation: Option<f64>,
 }
 
-/// Over how long the utilisation of the slow device is averaged, in seconds: long enough that one burst of misses is not
-/// taken for a lasting shortage.
-const USUAL_S: f64 = 10.0;
-
 impl Device {
     /// Takes the slow device's figures of an interval (bytes per second, part of the time busy), and how many of its bytes
-    /// per second were the tenants'.
-    pub(super) fn observe(&mut self, slow: Option<(f64, f64)>, tenants_bytes_per_s: f64, since: Duration) {
+    /// per second were the tenants'. `since`: length of the interval; `window_s`: of a window, in seconds.
+    pub(super) fn observe(
+        &mut self,
+        slow: Option<(f64, f64)>,
+        tenants_bytes_per_s: f64,
+        since: Duration,
+        window_s: f64,
+    ) {
         self.background_bytes_per_s = slow.map_or(0.0, |(all, _)| (all - tenants_bytes_per_s).max(0.0));
         self.utilisation = slow.map(|(_, busy)| busy);
-        let weight = (since.as_secs_f64() / USUAL_S).clamp(0.0, 1.0);
+        let weight = (since.as_secs_f64() / (window_s / accurate::USUAL)).clamp(0.0, 1.0);
         self.usual_utilisation = self.utilisation.map(|now| {
             let usual = self.usual_utilisation.unwrap_or(0.0);
             usual + weight * (now - usual)
@@ -152,7 +152,8 @@ impl Stream {
             Rate::RequestsPerS(_) => (requests as f64, bytes as f64 / (requests as f64).max(1.0)),
         };
         let in_force = in_force.map(|limit| limit.map_or(f64::INFINITY, |limit| limit as f64));
-        let other = |limit: &f64| libm::fabs(limit - self.assigned) > SAME_LIMIT * self.assigned + 1.0;
+        // Limits are whole numbers: a smaller difference is rounding.
+        let other = |limit: &f64| libm::fabs(limit - self.assigned) > 1.0;
         self.interval = Interval::Seen(Seen {
             seconds: of.seconds,
             rate: units / of.seconds,

@@ -34,9 +34,9 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// True if the load filled the budget most of the time.
+    /// True if the load filled the budget most of the time. Flushes alone, which carry no bytes, say nothing of throughput.
     pub(super) fn is_loaded(&self) -> bool {
-        self.of.loaded * 4 >= self.of.completions * 3
+        self.bytes > 0.0 && self.of.loaded * 4 >= self.of.completions * 3
     }
 
     /// The reason for an interval in which the load did not fill the budget.
@@ -67,8 +67,9 @@ pub(super) struct Meter {
     last: Instant,
     /// Requests admitted earlier say nothing of the latency: another budget was in force.
     counts_from: Instant,
-    /// Completions of requests admitted since `counts_from`; `latency_ns`: their mean latency.
+    /// Completions of requests admitted since `counts_from`, at most [`SAMPLE`].
     settling: u32,
+    /// Mean latency of requests admitted since `counts_from`, in ns.
     latency_ns: f64,
 }
 

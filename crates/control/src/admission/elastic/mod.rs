@@ -23,9 +23,10 @@ mod meter;
 use evidence::{Evidence, Verdict};
 use meter::{Meter, Rate};
 
-/// The first budget that is tried, in bytes. [`STEP`]: the factor of a step of the search, three octaves: a throughput that
-/// hardly grows over eight times the budget has a knee below, hardly a plateau.
+/// The first budget that is tried, in bytes.
 const FIRST_BYTES: f64 = 8_388_608.0;
+/// Factor of a step of the search, three octaves: a throughput that hardly grows over eight times the budget has a knee
+/// below, hardly a plateau.
 const STEP: f64 = 8.0;
 /// The largest budget, in bytes.
 const MOST_BYTES: f64 = 1_099_511_627_776.0;
@@ -77,8 +78,9 @@ enum Side {
     High,
 }
 
-/// Array index of questions about a smaller budget; [`UP`]: about a larger one.
+/// Array index of questions about a smaller budget.
 const DOWN: usize = 0;
+/// Array index of questions about a larger budget.
 const UP: usize = 1;
 
 /// The controller.
@@ -92,34 +94,42 @@ pub(super) struct Elastic {
     costs: f64,
     /// The most that was in flight when nothing bounded it, in bytes.
     most: f64,
-    /// The question: is `low` enough in place of `high`?
+    /// The smaller budget of the present question, in bytes: is it enough in place of `high`?
     low: f64,
+    /// The larger budget of the present question, in bytes; infinite: no bound.
     high: f64,
     asking: bool,
     side: Side,
     /// True if `enough` was taken without certainty, and not asked about since.
     unproven: bool,
-    /// How long an interval lasts at least, in ns; `sample`: how long the first one had to. 0: not known yet.
+    /// Least length of an interval, in ns; 0: not known yet.
     shortest: f64,
+    /// Length of the first interval, in ns, with which the intervals of a question begin; 0: not known yet.
     sample: f64,
-    /// The last throughput under `high`; `during`: that under `low` after it.
+    /// The last throughput under `high`.
     before: Option<Rate>,
+    /// The throughput under `low` after `before`; `None` unless the load filled `low`.
     during: Option<Rate>,
     evidence: Evidence,
-    /// Mean cost of a request when the last question ended; `differed`: true if that of the last interval was another.
+    /// Mean cost of a request when the last question ended.
     usual: Option<f64>,
+    /// True if the mean cost of a request in the last interval was far from `usual`.
     differed: bool,
     /// True if the load has filled the budget since the device last ran empty.
     fills: bool,
-    /// Mean cost of a request, and cost of the request that a byte belongs to.
+    /// Mean cost of a request, in bytes.
     mean_cost: f64,
+    /// Mean cost of the request that a byte belongs to, in bytes.
     cost: f64,
-    /// When the side came into force; `spent`: how long either side of the present question was in force.
+    /// Time when the side came into force.
     since: Instant,
+    /// Time for which each side of the present question was in force, by [`Side`].
     spent: [Duration; 2],
-    /// When to ask again, by direction; `patience`: how long to wait next time, in units of what the question took,
-    /// [`FINEST`] times as long after each one that changes nothing. What a cache hid at first, or chance, is soon found.
+    /// Time of the next question, by direction.
     due: [Instant; 2],
+    /// Wait before the next question, by direction, as a multiple of the time that the last question took. The multiple
+    /// grows by the factor [`FINEST`] with each question that changes nothing: what a cache hid at first, or chance, is
+    /// soon found.
     patience: [f64; 2],
     meter: Meter,
     decision: Decision,

@@ -16,6 +16,8 @@ pub(super) const HARM: (f64, f64) = (0.95, 1.1);
 pub(super) const GRAVE: (f64, f64) = (0.8, 2.0);
 /// Bounds of help: the least throughput, and the largest p99 of light tenants, as multiples of the reference's.
 pub(super) const HELP: (f64, f64) = (0.97, 0.5);
+/// Part of the best constant's gain from which on a method counts as having it.
+pub(super) const GAINED: f64 = 0.5;
 /// A tenant is light below this part of its fair share, by weight.
 const LIGHT: f64 = 0.9;
 /// The least requests of a light tenant in the counted time; with fewer its percentiles mean little.

@@ -51,8 +51,9 @@ pub use judge::{Case, Effect, Verdict};
 pub use report::{Answer, Ask, Controller, Judged, NAME, Plan, SET, judge, run};
 pub use shrink::failure;
 
-/// Seeds of every case; seeds of a case that looks harmed.
+/// Seeds of every case.
 const SEEDS: u64 = 2;
+/// Seeds of a case that looks harmed.
 const MORE_SEEDS: u64 = 8;
 /// Duration of the pilot runs, which measure how long a case must run, and the device's rate for each tenant alone.
 const PILOT: Duration = Duration::from_secs(5);

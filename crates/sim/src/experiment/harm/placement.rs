@@ -13,12 +13,13 @@ pub mod world;
 
 use evenkeel_control::placement::Config;
 
-use super::judge::{Effect, Verdict};
+use super::judge::{Effect, GAINED, Verdict};
 pub use draw::Case;
 use world::{Outcome, Who, simulate};
 
-/// Seeds of every case; seeds of a case that looks harmed.
+/// Seeds of every case.
 const SEEDS: u64 = 2;
+/// Seeds of a case that looks harmed.
 const MORE_SEEDS: u64 = 8;
 /// Seed on which the static placement is chosen; no seed that judges.
 const OTHER_SEED: u64 = 1_000;
@@ -69,7 +70,7 @@ impl Counts {
             gravely: count(&|case| case.verdict().gravely),
             helped: count(&|case| case.verdict().helped),
             worth: count(&|case| case.part_of_gain.is_some()),
-            gained: count(&|case| case.part_of_gain.is_some_and(|part| part >= 0.5)),
+            gained: count(&|case| case.part_of_gain.is_some_and(|part| part >= GAINED)),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use evenkeel_control::{placement as connections, slots as latency_targets};
 
+use super::judge::GAINED;
 use super::response::{self, Method};
 use super::{Config, placement, slots, throughput};
 use crate::experiment::{Better, Claim, Execute, Options, Report, Row, Section};
@@ -17,8 +18,6 @@ const OTHER_CASES: u64 = 200;
 const OTHER_QUICK_CASES: u64 = 24;
 /// Bar: the largest share of the cases that our method may harm, 0 to 1.
 const BAR: f64 = 0.01;
-/// Part of the best constant's gain from which on a method counts as having it.
-const GAINED: f64 = 0.5;
 
 /// The controller that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

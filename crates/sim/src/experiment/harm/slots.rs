@@ -21,8 +21,9 @@ use crate::world::{Hosts, Setup};
 
 /// Total slots of the fixed methods.
 const FIXED: [f64; 2] = [16.0, 128.0];
-/// Seeds of every case; seeds of a case that looks harmed.
+/// Seeds of every case.
 pub(super) const SEEDS: u64 = 1;
+/// Seeds of a case that looks harmed.
 pub(super) const MORE_SEEDS: u64 = 6;
 
 /// A drawn case: device, tenants and hosts.
