@@ -145,6 +145,10 @@ impl Adopted {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self { data_dir, ..Self::default() }),
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                let why = "a part of this path is a file, not a folder; choose another data_dir (--data-dir DIR)";
+                return Err(fail(io::Error::new(error.kind(), why)));
+            }
             Err(error) => return Err(fail(error)),
         };
         #[derive(Deserialize)]

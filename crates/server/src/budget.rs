@@ -29,9 +29,10 @@ use crate::clock;
 pub(crate) const FLOOR: u64 = 64 << 10;
 /// How long a request waits before memory is set aside for it: longer than other requests usually hold theirs.
 const ELDEST_AFTER: Duration = Duration::from_secs(1);
-/// For how long all that the eldest needs is set aside, beyond its tenant's share, and how often ([`WHOLE_EVERY`]): while
-/// the eldest's tenant keeps what it has, other tenants lose 3 % of the time.
+/// Time for which all that the eldest request needs is set aside, beyond its tenant's share.
 const WHOLE_FOR: Duration = Duration::from_secs(1);
+/// Interval at which all that the eldest request needs is set aside: while its tenant keeps what it has, other tenants
+/// lose 3 % of the time.
 const WHOLE_EVERY: Duration = Duration::from_secs(32);
 
 /// Divisor of the limit: if a tenant's disconnected clients have left more than `limit / LEFT_BEHIND` bytes inside a volume's

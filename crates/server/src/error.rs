@@ -163,6 +163,7 @@ fn describe(holder: Option<u32>) -> String {
 /// Advice to append to the error of an address. The program itself adds which option or key chooses another address.
 fn listen_hint(holder: Option<u32>, cause: &io::Error) -> String {
     match cause.kind() {
+        io::ErrorKind::AddrInUse if holder == Some(std::process::id()) => "; this server itself has it".to_owned(),
         io::ErrorKind::AddrInUse => format!("; {} has it", describe(holder)),
         io::ErrorKind::PermissionDenied => "; ports below 1024 and foreign folders need privileges".to_owned(),
         _ => String::new(),

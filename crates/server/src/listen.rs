@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketAddrAny, SocketFlags, acceptfrom_with, ge
 use crate::error::Error;
 use crate::faults::{Call, Faults};
 use crate::holder;
-use crate::transport::{Peer, Transport, prepare};
+use crate::transport::{Peer, Transport, passed, prepare};
 
 /// Connections that may wait to be accepted, as far as `net.core.somaxconn` allows: a host that boots brings hundreds at once.
 const BACKLOG: i32 = 4096;
@@ -38,14 +38,14 @@ pub fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
 pub(crate) enum Listener {
     /// TCP.
     Tcp(OwnedFd),
-    /// A Unix socket.
-    Unix(OwnedFd),
+    /// A Unix socket; true if another process opened it, so that connections may wait in it that are older than this server.
+    Unix(OwnedFd, bool),
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Tcp(fd) | Self::Unix(fd) => fd.as_fd(),
+            Self::Tcp(fd) | Self::Unix(fd, _) => fd.as_fd(),
         }
     }
 }
@@ -55,7 +55,8 @@ impl Listener {
     pub(crate) fn prepare(&self, peer_timeout: Duration) {
         match self {
             Self::Tcp(fd) => prepare(fd.as_fd(), peer_timeout.into()),
-            Self::Unix(_) => {}
+            // Connections of older kernels are guarded one by one.
+            Self::Unix(fd, _) => _ = passed::refuse(fd.as_fd()),
         }
     }
 
@@ -70,9 +71,11 @@ impl Listener {
                 let peer = Peer { address, port, ..Peer::default() };
                 (Transport::tcp(fd).with(faults.at("tcp")), peer)
             }
-            Self::Unix(_) => {
+            Self::Unix(_, is_inherited) => {
                 let uid = sockopt::socket_peercred(&fd).ok().map(|cred| cred.uid.as_raw());
-                (Transport::unix(fd).with(faults.at("unix")), Peer { uid, ..Peer::default() })
+                let transport = Transport::unix(fd).with(faults.at("unix"));
+                let transport = if *is_inherited { transport.that_brings_descriptors() } else { transport };
+                (transport, Peer { uid, ..Peer::default() })
             }
         })
     }
@@ -104,6 +107,9 @@ impl Listening {
     /// Opens a Unix socket. The file of a dead server's socket is replaced, that of a live server's is not.
     pub(crate) fn unix(&mut self, path: &Path) -> Result<(), Error> {
         let fail = |cause| Error::Listen { address: path.display().to_string(), cause, holder: None };
+        if is_obstructed(path) {
+            return Err(fail(io::Error::other("it exists and is no socket")));
+        }
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
                 std::fs::remove_file(path).map_err(fail)?;
@@ -116,7 +122,7 @@ impl Listening {
         listen(&listener, BACKLOG).map_err(|e| fail(e.into()))?;
         self.uris.push(unix_uri(path));
         self.files.push(path.to_owned());
-        self.listeners.push(Listener::Unix(listener.into()));
+        self.listeners.push(Listener::Unix(listener.into(), false));
         Ok(())
     }
 
@@ -136,7 +142,7 @@ impl Listening {
                 a.path().map(|p| PathBuf::from(String::from_utf8_lossy(p.to_bytes()).into_owned()))
             });
             self.uris.push(path.map_or_else(|| "nbd+unix:// (inherited)".into(), |path| unix_uri(&path)));
-            self.listeners.push(Listener::Unix(fd));
+            self.listeners.push(Listener::Unix(fd, true));
         } else {
             let address = SocketAddr::try_from(address).map_err(fail)?;
             self.uris.push(format!("nbd://{address}"));
@@ -168,6 +174,11 @@ pub fn is_stale(path: &Path) -> bool {
         && matches!(UnixStream::connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
+/// True if something other than a socket is at `path`, so that no socket can be made there.
+pub fn is_obstructed(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|metadata| !metadata.file_type().is_socket())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,8 +188,7 @@ mod tests {
         let taken = bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
         let error = bind(taken.local_addr().unwrap()).expect_err("taken");
         drop(taken);
-        let this = format!("; process {} (", std::process::id());
-        assert!(error.to_string().contains(&this) && error.to_string().ends_with("has it"), "{error}");
+        assert!(error.to_string().ends_with("; this server itself has it"), "{error}");
     }
 
     #[test]
@@ -193,7 +203,8 @@ mod tests {
         let (file, socket) = (dir.join("disk0.img"), dir.join("sock"));
         std::fs::write(&file, "data").unwrap();
         let refused = Listening::default().unix(&file).expect_err("a file is in the way");
-        assert!(refused.to_string().contains("disk0.img"), "{refused}");
+        let why = refused.to_string();
+        assert!(why.contains("disk0.img") && why.ends_with("it exists and is no socket"), "{why}");
         assert_eq!(std::fs::read(&file).unwrap(), b"data");
         let alive = UnixListener::bind(&socket).unwrap();
         assert!(Listening::default().unix(&socket).is_err(), "a process listens");

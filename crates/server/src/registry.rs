@@ -28,6 +28,7 @@ use crate::faults::Faults;
 use crate::places::{OwnFiles, Target, resolved, shortage};
 use crate::settle::{side_by_side, within};
 use crate::snapshot::{SharedPool, Snapshot};
+use crate::surroundings;
 use crate::transport::tls::Acceptor;
 use crate::volume::{MoreRoom, Volume};
 
@@ -484,17 +485,20 @@ impl Opening {
     /// Fails if `path` is one of the server's own files or is served as another volume.
     fn must_be_free(&self, files: &Files, path: &Path) -> Result<(), Error> {
         let target = std::fs::metadata(path).ok().map(|metadata| Target::of(&metadata));
-        let refuse = |why: String| {
-            let cure = "Give the volume a file or device of its own".to_owned();
-            Err(Error::NotOurs { volume: self.name.clone(), path: path.to_owned(), why, cure })
-        };
         if let Some(what) = files.own.at(&resolved(path), target) {
-            return refuse(format!("it is {what}, which clients would destroy"));
+            return Err(self.not_free(path, format!("it is {what}, which clients would destroy")));
         }
         match target.and_then(|target| files.taken().get(&target).cloned()) {
-            Some(other) => refuse(format!("it already holds volume \"{other}\", by this or another path")),
+            Some(other) => {
+                Err(self.not_free(path, format!("it already holds volume \"{other}\", by this or another path")))
+            }
             None => Ok(()),
         }
+    }
+
+    fn not_free(&self, path: &Path, why: String) -> Error {
+        let cure = "Give the volume a file or device of its own".to_owned();
+        Error::NotOurs { volume: self.name.clone(), path: path.to_owned(), why, cure }
     }
 
     /// Examines a file or device that is not on record; returns a sentence about its content.
@@ -602,8 +606,14 @@ impl Opening {
     }
 
     /// A note on the content of the volume's file, if there is one to make; fails with the key at fault and the error if the
-    /// server would refuse the file. Nothing is noted about a file that this process may not read.
-    fn inspect(&self) -> Result<Option<String>, (&'static str, Error)> {
+    /// server would refuse the file. Nothing is noted about a file that this process may not read. `judges`: the record of
+    /// files is known, so that content and size can be judged. `missing`: files to be made so far, by resolved path, with the
+    /// volume and the path as configured.
+    fn inspect(
+        &self,
+        judges: bool,
+        missing: &mut HashMap<PathBuf, (String, PathBuf)>,
+    ) -> Result<Option<String>, (&'static str, Error)> {
         let refused = |error| ("path", error);
         let (volume, server) = (&self.volume, &self.config.server);
         let on_disk = matches!(volume.backend, config::Backend::File | config::Backend::Block);
@@ -612,11 +622,19 @@ impl Opening {
         self.must_be_free(files, &path).map_err(refused)?;
         self.must_open(&path)?;
         let Ok(metadata) = std::fs::metadata(&path) else {
-            let had = !path.exists() && files.adopted().had(&Name::of_missing(&server.data_dir, &path));
-            return if had { Err(refused(gone(&self.name, &path))) } else { Ok(None) };
+            if !path.exists() && files.adopted().had(&Name::of_missing(&server.data_dir, &path)) {
+                return Err(refused(gone(&self.name, &path)));
+            }
+            // Of the same path twice, the rules of the configuration complain.
+            return match missing.insert(resolved(&path), (self.name.clone(), path.clone())) {
+                Some((other, written)) if written != path => {
+                    Err(refused(self.not_free(&path, format!("it already holds volume \"{other}\", by another path"))))
+                }
+                _ => Ok(None),
+            };
         };
         files.taken().insert(Target::of(&metadata), self.name.clone());
-        let Some(file) = metadata.is_file().then(|| std::fs::File::open(&path).ok()).flatten() else {
+        let Some(file) = (judges && metadata.is_file()).then(|| std::fs::File::open(&path).ok()).flatten() else {
             return Ok(None);
         };
         let known = files.adopted().find(&Name::of(&server.data_dir, &path, &metadata));
@@ -634,23 +652,26 @@ impl Opening {
 }
 
 /// Notes on the files that volumes are to be on, as far as they are there and this process may read them: what they
-/// hold, why the server would refuse them, and whether there is room. `own_files`: those that the program keeps.
-/// Changes nothing.
+/// hold, why the server would refuse them, and whether there is room; also on sockets and folders of the server.
+/// `own_files`: those that the program keeps. Changes nothing.
 pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Vec<Finding> {
     let finding = |severity, name: &str, key: &str, message| Finding {
         severity,
         path: ["volumes", name, key].map(str::to_owned).into(),
         message,
     };
-    let on_files = config.volumes.iter().filter(|(_, volume)| volume.backend == config::Backend::File);
-    let short = on_files.filter_map(|(name, volume)| {
-        let message = shortage(&config.path_of(name, volume)?, volume.size?.0)?;
-        Some(finding(Severity::Warning, name, "size", message))
-    });
-    let mut found: Vec<Finding> = short.collect();
+    let mut found = surroundings::findings(config);
     let data_dir = &config.server.data_dir;
-    // Another user's record cannot be read: what clients have written would be taken for foreign.
-    let Ok(adopted) = Adopted::load(data_dir) else { return found };
+    let loaded = Adopted::load(data_dir);
+    // Without the record, what clients have written would be taken for foreign.
+    let judges = loaded.is_ok();
+    let adopted = loaded.unwrap_or_else(|error| {
+        // The server reads it for volumes on files alone.
+        if config.volumes.iter().any(|(name, volume)| config.path_of(name, volume).is_some()) {
+            found.push(surroundings::of_record(&error));
+        }
+        Adopted::default()
+    });
     // The server may run in another folder, with a record there by which a file is its own to lengthen.
     let elsewhere = data_dir.is_relative() && !data_dir.exists();
     let adopted = Arc::new(Mutex::new(adopted));
@@ -659,6 +680,7 @@ pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Vec<Finding> {
         adopted,
         taken: Arc::default(),
     };
+    let mut missing = HashMap::new();
     found.extend(config.volumes.iter().filter_map(|(name, volume)| {
         let opening = Opening {
             config: Arc::clone(config),
@@ -670,7 +692,7 @@ pub fn inspect(config: &Arc<Config>, own_files: &[PathBuf]) -> Vec<Finding> {
             files: Some(files.clone()),
             patience: StdDuration::ZERO,
         };
-        let (severity, key, message) = match opening.inspect() {
+        let (severity, key, message) = match opening.inspect(judges, &mut missing) {
             Ok(note) => (Severity::Warning, "path", note?),
             Err(("size", error)) if elsewhere && !matches!(error, Error::Opening { .. }) => {
                 (Severity::Warning, "size", error.to_string())

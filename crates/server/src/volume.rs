@@ -169,7 +169,7 @@ impl Volume {
             Backend::Remote(remote) => return Err(Error::Remote {
                 volume: self.name.clone(),
                 uri: remote.uri().to_owned(),
-                why: "a remote export has the size that it had when the volume was opened; to serve more, open the volume anew".into(),
+                why: "a remote export has the size that it had when the volume was opened; to serve more, restart the server, or remove the volume and create it again".into(),
             }),
             Backend::Rbd(rbd) => return Err(Error::Rbd {
                 volume: self.name.clone(),
@@ -327,7 +327,7 @@ impl Volume {
     pub(crate) fn sync_has_failed(&self, why: &std::io::Error) {
         let mut error = self.sync_error.lock().unwrap_or_else(PoisonError::into_inner);
         if error.is_none() {
-            tracing::error!(volume = self.name, %why, "a sync failed: written data may be lost; every further flush is answered with an error until the volume is opened anew");
+            tracing::error!(volume = self.name, %why, "a sync failed: written data may be lost; every further flush is answered with an error until the server restarts, or the volume is removed and created again");
             *error = Some(why.to_string());
         }
         self.sync_failed.store(true, Ordering::Release);

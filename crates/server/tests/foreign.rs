@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
-use evenkeel_policy::Config;
-use evenkeel_policy::config::{Engine, Format, Volume};
+use evenkeel_policy::config::{Backend, Engine, Format, Volume};
 use evenkeel_policy::units::Bytes;
+use evenkeel_policy::{Config, Severity};
 use evenkeel_server::{Error, Server, Start};
 
 use crate::support::{Client, Scratch, Stream, TestServer, config};
@@ -274,6 +274,41 @@ fn a_size_above_the_free_space_is_told() {
         Ok(notes) => assert!(notes.len() == 1 && notes[0].contains("are free on the file system"), "{notes:?}"),
         Err(error) => assert!(matches!(error, Error::Volume { .. }), "{error}"),
     }
+}
+
+#[test]
+fn a_check_goes_on_without_the_record_and_knows_one_new_file_by_two_paths() {
+    let scratch = Scratch::new("foreign-check");
+    let folder = scratch.path();
+    let mut config = with_path(&scratch, &folder.join("v.img"), "size = \"1MiB\"\n");
+    let other = Volume {
+        path: Some(folder.join("../").join(folder.file_name().unwrap()).join("v.img")),
+        size: Some(Bytes(1 << 20)),
+        ..Volume::default()
+    };
+    config.volumes.insert("w".into(), other);
+    config.server.volume_dirs = vec![folder.join("none")];
+    let found = |config: &Config| -> Vec<(Severity, String, String)> {
+        let found = evenkeel_server::inspect(&std::sync::Arc::new(config.clone()), &[]);
+        found.into_iter().map(|finding| (finding.severity, finding.path.join("."), finding.message)).collect()
+    };
+    let has = |found: &[(Severity, String, String)], severity: Severity, key: &str, words: &str| {
+        let is = |(s, k, message): &(Severity, String, String)| *s == severity && k == key && message.contains(words);
+        assert!(found.iter().any(is), "{key}: {words}: {found:#?}");
+    };
+    let usual = found(&config);
+    has(&usual, Severity::Error, "volumes.w.path", "already holds volume \"v\"");
+    has(&usual, Severity::Warning, "server.volume_dirs", "none is not there");
+    assert!(!usual.iter().any(|(_, key, _)| key == "server.data_dir"), "{usual:#?}");
+
+    fs::write(folder.join("files.toml"), "garbage").unwrap();
+    let damaged = found(&config);
+    has(&damaged, Severity::Error, "server.data_dir", "it is damaged");
+    has(&damaged, Severity::Error, "volumes.w.path", "already holds volume \"v\"");
+    config.server.data_dir = folder.join("files.toml");
+    has(&found(&config), Severity::Error, "server.data_dir", "a part of this path is a file");
+    config.volumes.values_mut().for_each(|volume| volume.backend = Backend::Memory);
+    assert!(!found(&config).iter().any(|(_, key, _)| key == "server.data_dir"), "the server would not read it");
 }
 
 #[test]

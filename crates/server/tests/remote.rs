@@ -663,7 +663,7 @@ fn a_removed_volume_lets_its_connections_go() {
     pair.test.server.create_volume("far", volume).unwrap();
     assert_eq!(pair.client().read(0, 512).unwrap(), [1; 512]);
     let grown = pair.test.server.grow_volume("far", evenkeel_policy::units::Bytes(8 << 20));
-    assert!(grown.is_err_and(|error| error.to_string().contains("open the volume anew")));
+    assert!(grown.is_err_and(|error| error.to_string().contains("restart the server, or remove the volume")));
 }
 
 #[test]

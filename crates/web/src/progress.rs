@@ -178,7 +178,8 @@ impl Progress {
 pub(crate) struct Crowd(Vec<Weak<Progress>>);
 
 impl Crowd {
-    /// Adds a new connection. O(1) amortised; at most about twice as many are in memory as are open.
+    /// Adds a new connection. O(1) amortised. Ended connections stay until the vector is full: at most about twice as
+    /// many are in memory as were ever open at once.
     pub(crate) fn push(&mut self, progress: &Arc<Progress>) {
         if self.0.len() == self.0.capacity() {
             self.0.retain(|progress| progress.strong_count() > 0);

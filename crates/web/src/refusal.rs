@@ -42,6 +42,10 @@ impl From<Error> for Refusal {
                 "refused",
                 "change what the message names; where it says that a restart is needed, restart the server",
             ),
+            // The cause is a sentence of ours, with its cure.
+            Error::Opening { cause, .. } if cause.get_ref().is_some() => {
+                (422, "volume_unusable", "correct what the message names and try again")
+            }
             Error::Volume { .. } | Error::Opening { .. } => {
                 (422, "volume_unusable", "check the path, its permissions and the free space")
             }
@@ -76,6 +80,8 @@ impl IntoResponse for Refusal {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]
@@ -88,6 +94,19 @@ mod tests {
             let refusal = Refusal::from(error);
             assert_eq!((refusal.status, refusal.kind), (422, kind), "{refusal:?}");
             assert!(!refusal.cure.contains("log"), "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn a_message_with_its_own_cure_is_not_contradicted() {
+        for (cause, cure) in [
+            (io::Error::other("it is not there, and a new file needs a size"), "what the message names"),
+            (io::Error::from_raw_os_error(13), "permissions"),
+        ] {
+            let (volume, path, action) = ("v".to_owned(), "v.img".into(), "open");
+            let refusal = Refusal::from(Error::Opening { volume, path, action, cause });
+            assert_eq!((refusal.status, refusal.kind), (422, "volume_unusable"), "{refusal:?}");
+            assert!(refusal.cure.contains(cure), "{refusal:?}");
         }
     }
 

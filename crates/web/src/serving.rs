@@ -38,6 +38,34 @@ use crate::rules::MAX_BODY_BYTES;
 /// and monitoring may share one address with storms.
 const HEALTH: &str = "/healthz";
 
+/// Handshakes that fail for one reason are logged once in this time: a client may fail hundreds of times a second.
+const LOGGED_EVERY: Duration = Duration::from_secs(10);
+/// Reasons that are distinguished; all others count as the last of these.
+const REASONS: usize = 16;
+
+/// Decides which failed handshakes are logged: of each reason the time of the last line, and how many went unlogged since.
+#[derive(Default)]
+struct Sparing(Mutex<Vec<(String, Instant, u64)>>);
+
+impl Sparing {
+    /// Counts a failure at `now`. `Some` if it is to be logged: how many like it went unlogged since the last that was.
+    fn count(&self, why: &str, now: Instant) -> Option<u64> {
+        let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = reasons.iter().position(|(reason, ..)| reason == why);
+        let Some(place) = known.or((reasons.len() == REASONS).then_some(REASONS - 1)) else {
+            reasons.push((why.to_owned(), now, 0));
+            return Some(0);
+        };
+        let (_, logged_at, unlogged) = &mut reasons[place];
+        if now.duration_since(*logged_at) < LOGGED_EVERY {
+            *unlogged += 1;
+            return None;
+        }
+        *logged_at = now;
+        Some(std::mem::take(unlogged))
+    }
+}
+
 /// Bounds on connections, all counted from a beginning: a byte now and then makes none of the times longer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
@@ -167,7 +195,7 @@ pub(crate) async fn serve<L: Listener>(
     L::Io: AsFd + Unpin,
 {
     let (room, shares, opening) = (Arc::new(Semaphore::new(bounds.connections)), Shares::default(), Arc::new(opening));
-    let mut crowd = Crowd::default();
+    let (mut crowd, sparing) = (Crowd::default(), Arc::new(Sparing::default()));
     loop {
         while let Some(delay) = pace.delay_of_newcomer() {
             sleep(delay).await;
@@ -188,6 +216,7 @@ pub(crate) async fn serve<L: Listener>(
         let progress = Arc::new(Progress::new(origin));
         crowd.push(&progress);
         let (router, opening, pace) = (router.clone(), Arc::clone(&opening), Arc::clone(&pace));
+        let sparing = Arc::clone(&sparing);
         tokio::spawn(async move {
             let stream = Impatient::new(stream, bounds.silence, Arc::clone(&progress));
             let begun = opening();
@@ -208,7 +237,7 @@ pub(crate) async fn serve<L: Listener>(
                                 None
                             }
                             Ok(Err(why)) => Some(why.to_string()),
-                            Err(_) => Some("the handshake was not finished within 10 s".into()),
+                            Err(_) => Some(format!("the handshake took over {} s", bounds.handshake.as_secs())),
                         }
                     }
                     Opening::Close => Some("it is not offered any more".into()),
@@ -219,9 +248,11 @@ pub(crate) async fn serve<L: Listener>(
                 failed = charged(&pace, origin, conversation) => failed,
                 () = progress.until_it_gives_way() => None,
             };
-            if let Some(why) = failed {
+            if let Some(why) = failed
+                && let Some(not_logged) = sparing.count(&why, Instant::now())
+            {
                 let peer = peer.map(tracing::field::display);
-                tracing::info!(peer, %why, "closing an HTTP connection: TLS failed");
+                tracing::info!(peer, %why, not_logged, "closing an HTTP connection: TLS failed");
             }
             drop((permit, share));
         });

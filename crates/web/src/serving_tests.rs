@@ -544,3 +544,17 @@ async fn a_storm_of_requests_takes_a_share_of_a_processor_and_another_client_is_
     assert!(others >= 5, "another client was answered {others} times in 3 s");
     storms.iter().for_each(tokio::task::JoinHandle::abort);
 }
+
+#[test]
+fn failures_of_each_reason_are_logged_once_in_a_while() {
+    let (sparing, begun) = (Sparing::default(), Instant::now());
+    assert_eq!(sparing.count("expired", begun), Some(0));
+    assert_eq!(sparing.count("revoked", begun), Some(0));
+    for _ in 0..1_000 {
+        assert_eq!(sparing.count("expired", begun + LOGGED_EVERY / 2), None);
+    }
+    assert_eq!(sparing.count("expired", begun + LOGGED_EVERY), Some(1_000));
+    assert_eq!(sparing.count("expired", begun + 2 * LOGGED_EVERY), Some(0));
+    let logged = (0..1_000).filter(|n| sparing.count(&n.to_string(), begun).is_some()).count();
+    assert!(logged <= REASONS, "{logged} reasons");
+}

@@ -24,6 +24,11 @@ const SUBMIT_BATCH: usize = 4;
 const COMPLETIONS: u32 = 4096;
 /// Operations of one volume on a ring at most; its threads do the rest. A device that hangs never frees its part of the ring.
 pub(crate) const MOST_OF_VOLUME: u32 = COMPLETIONS / 4;
+/// Completions that are taken in a round: some 5 us each.
+const COMPLETED: usize = 256;
+/// Threads of the kernel at most for operations that would make the caller wait, such as writes into holes: more than one
+/// volume has operations, so that a device that hangs leaves threads for others. They end when idle.
+const KERNEL_THREADS: u32 = 2 * MOST_OF_VOLUME;
 /// Shift of the errno that a test injects, in the user data of an entry; the token is below it.
 const FAILURE_SHIFT: u32 = 32;
 /// How long to wait before the kernel is asked again to take entries that it refused: memory is short at such a time.
@@ -64,6 +69,8 @@ impl Uring {
             .build(SUBMISSIONS)
             // Kernels before 6.0 do not know these flags.
             .or_else(|_| IoUring::builder().setup_cqsize(COMPLETIONS).build(SUBMISSIONS))?;
+        // Four a processor by default. Kernels before 5.15 cannot change it.
+        let _ = ring.submitter().register_iowq_max_workers(&mut [KERNEL_THREADS, 0]);
         Ok(Self {
             ring,
             backlog: VecDeque::new(),
@@ -222,10 +229,10 @@ impl Uring {
         tokens.into_iter()
     }
 
-    /// Reports completed operations to `done`: token, and bytes or minus the errno.
+    /// Reports completed operations to `done`, at most [`COMPLETED`]: token, and bytes or minus the errno.
     #[inline]
     pub(crate) fn reap(&mut self, mut done: impl FnMut(u32, i32)) {
-        for completion in self.ring.completion() {
+        for completion in self.ring.completion().take(COMPLETED) {
             self.inside -= 1;
             let data = completion.user_data();
             let failure = (data >> FAILURE_SHIFT) as i32;

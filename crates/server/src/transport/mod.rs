@@ -1,11 +1,12 @@
 //! The byte stream under a connection: a socket, as it is or under TLS.
 
+pub(crate) mod passed;
 pub(crate) mod socket;
 pub(crate) mod tls;
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,7 +90,14 @@ impl Transport {
     pub(crate) fn unix(fd: OwnedFd) -> Self {
         // The default of 208 KiB counts overhead and would cut a batch of 32 replies of 4 KiB in two.
         let _ = sockopt::set_socket_send_buffer_size(&fd, UNIX_SEND_BUFFER);
-        Self { socket: Socket::new(fd), tls: None }
+        let refuses = passed::refuse(fd.as_fd());
+        let socket = Socket::new(fd);
+        Self { socket: if refuses { socket } else { socket.that_brings_descriptors() }, tls: None }
+    }
+
+    /// The same stream, whose client may have passed descriptors before the kernel was asked to refuse them.
+    pub(crate) fn that_brings_descriptors(self) -> Self {
+        Self { socket: self.socket.that_brings_descriptors(), ..self }
     }
 
     /// The same stream with failures that a test injects.
@@ -164,9 +172,9 @@ impl Transport {
         let _ = rustix::net::shutdown(self.fd(), rustix::net::Shutdown::Write);
     }
 
-    /// Discards some of what the peer has sent and the server will not read; 0 = the peer has finished.
-    pub(crate) fn discard(&self) -> io::Result<usize> {
-        self.socket.discard()
+    /// Discards up to `pieces` times 16 KiB that the peer has sent and the server will not read; 0 = the peer has finished.
+    pub(crate) fn discard(&self, pieces: usize) -> io::Result<usize> {
+        self.socket.discard(pieces)
     }
 
     /// The socket.

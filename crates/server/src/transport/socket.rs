@@ -1,28 +1,52 @@
 //! A connected, non-blocking socket: one system call for many pieces.
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use super::passed;
 use crate::faults::{Call, Faults};
 
-/// Bytes discarded in a row at most: thousands of requests without data, yet too few for a hostile client to keep a worker busy.
-const DISCARDED: usize = 256 << 10;
+/// Bytes discarded with one call: thousands of requests without data, yet too few for a hostile client to keep a worker busy.
+const PIECE: usize = 16 << 10;
+/// Pieces that are discarded in a row at most.
+pub(crate) const PIECES: usize = 16;
 
 /// A socket, closed with its owner.
 pub(crate) struct Socket {
-    fd: OwnedFd,
+    fd: ManuallyDrop<OwnedFd>,
+    /// True if the client may have passed descriptors, which take long to close.
+    brings_descriptors: bool,
     faults: Faults,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // SAFETY: the field is not used again.
+        let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
+        if self.brings_descriptors {
+            let _ = rustix::net::shutdown(&fd, rustix::net::Shutdown::Both);
+            passed::close(fd);
+        }
+    }
 }
 
 impl Socket {
     /// Takes over a socket.
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { fd, faults: Faults::NONE }
+        Self { fd: ManuallyDrop::new(fd), brings_descriptors: false, faults: Faults::NONE }
+    }
+
+    /// The same socket, to which a client may pass descriptors.
+    pub(crate) fn that_brings_descriptors(mut self) -> Self {
+        self.brings_descriptors = true;
+        self
     }
 
     /// The same socket with failures that a test injects.
-    pub(crate) fn with(self, faults: Faults) -> Self {
-        Self { faults, ..self }
+    pub(crate) fn with(mut self, faults: Faults) -> Self {
+        self.faults = faults;
+        self
     }
 
     /// The descriptor.
@@ -37,6 +61,10 @@ impl Socket {
     /// Every element must point to writable memory of its length.
     #[inline]
     pub(crate) unsafe fn receive(&self, iov: &[libc::iovec]) -> io::Result<usize> {
+        if self.brings_descriptors {
+            // SAFETY: by this function's contract.
+            return self.call(Call::Receive, || unsafe { passed::receive(self.fd.as_fd(), iov) });
+        }
         // SAFETY: by this function's contract.
         let readv = || unsafe { libc::readv(self.fd.as_raw_fd(), iov.as_ptr(), iov.len() as i32) };
         self.call(Call::Receive, readv)
@@ -59,11 +87,11 @@ impl Socket {
         self.call(Call::Send, sendmsg)
     }
 
-    /// Discards up to [`DISCARDED`] bytes that the peer has sent and the server will not read; 0 = the peer has finished. If a
-    /// TCP socket were closed with unread bytes, it would be reset, and the peer would lose the answers on their way.
-    pub(crate) fn discard(&self) -> io::Result<usize> {
-        let mut unread = [0_u8; 16 << 10];
-        for _ in 1..DISCARDED / unread.len() {
+    /// Discards up to `pieces` times 16 KiB that the peer has sent and the server will not read; 0 = the peer has finished. If
+    /// a TCP socket were closed with unread bytes, it would be reset, and the peer would lose the answers on their way.
+    pub(crate) fn discard(&self, pieces: usize) -> io::Result<usize> {
+        let mut unread = [0_u8; PIECE];
+        for _ in 1..pieces {
             if self.discard_into(&mut unread)? == 0 {
                 return Ok(0);
             }
@@ -131,7 +159,7 @@ mod tests {
             sent += bytes;
         }
         assert!(sent > answer.len());
-        let _ = socket.discard();
+        let _ = socket.discard(PIECES);
         drop(socket);
         let mut received = Vec::new();
         client.read_to_end(&mut received).unwrap();

@@ -620,12 +620,14 @@ impl Connection {
     }
 
     /// For how long the connection has kept memory for its client and moved next to no data. How slow that is depends on how
-    /// much it holds if its tenant is `in_the_way`. To be called once a second.
-    pub(crate) fn stalled(&mut self, now: Instant, in_the_way: bool) -> Duration {
-        let waits_for_client = self.incoming.is_some() || self.out.charged > 0;
+    /// much it holds if its tenant is `in_the_way`. At a stop (`draining`) replies without memory count, too. To be called once a
+    /// second.
+    pub(crate) fn stalled(&mut self, now: Instant, in_the_way: bool, draining: bool) -> Duration {
+        let waits_to_send = self.out.charged > 0 || draining && self.out.len() > 0;
+        let waits_for_client = self.incoming.is_some() || waits_to_send;
         // A Unix socket keeps little, and counts its own overhead.
         let remote = self.peer.address.is_some();
-        let on_their_way = if remote && self.out.charged > 0 { self.transport.on_their_way() } else { 0 };
+        let on_their_way = if remote && waits_to_send { self.transport.on_their_way() } else { 0 };
         let arriving = self.incoming.as_ref().map_or(0, |incoming| incoming.request.charge.bytes());
         let least = if in_the_way { SLOWEST.max((self.out.charged + arriving) / MOVES_ALL_IN_S) } else { SLOWEST };
         self.progress.stalled(now, waits_for_client, on_their_way, least)

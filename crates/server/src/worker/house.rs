@@ -23,6 +23,8 @@ pub(super) const IN_A_ROUND: usize = 128;
 /// How long a connection may stall, within two looks, if its tenant holds more than its share of buffer memory while other
 /// tenants wait for some.
 const GIVES_WAY_AFTER: Duration = Duration::from_millis(900);
+/// How long a connection without requests in flight may stall while the server stops and waits for it alone.
+const KEEPS_A_STOP_WAITING: Duration = Duration::from_secs(2);
 /// How long a connection may stall while other connections of its own tenant wait for buffer memory.
 pub(super) const STUCK_AFTER: Duration = Duration::from_secs(20);
 
@@ -31,8 +33,9 @@ pub(super) struct House {
     /// How often workers report to the placement: once a second where it never moves anything, or does so more rarely.
     every: Duration,
     begun_at: Instant,
-    /// When connections were last looked after; and below, if they are looked after in this pass.
+    /// Time when connections were last looked after.
     looked_at: Instant,
+    /// True if connections are looked after in this pass.
     looks: bool,
     /// Sum of the worker's busy fractions since connections were last looked after, and the number of them.
     busy: (f64, u32),
@@ -118,13 +121,16 @@ impl Worker {
             }
             Phase::Attached(_) => {
                 let in_the_way = connection.account().is_some_and(|account| account.is_in_the_way());
-                let stalled = connection.stalled(now, in_the_way);
+                let stalled = connection.stalled(now, in_the_way, self.draining);
+                let keeps_waiting = self.draining && connection.in_flight == 0 && stalled >= KEEPS_A_STOP_WAITING;
                 let in_the_way = in_the_way && stalled >= GIVES_WAY_AFTER;
                 let stuck = stalled >= STUCK_AFTER && connection.account().is_some_and(|account| account.waits());
                 if in_the_way {
                     Some(
                         "it moves next to no data, and its tenant holds more than its share of buffer memory while others wait",
                     )
+                } else if keeps_waiting {
+                    Some("the server stops, and the client takes next to nothing of its answers")
                 } else {
                     stuck.then_some("it moves next to no data and holds buffer memory for which its tenant's other connections wait")
                 }

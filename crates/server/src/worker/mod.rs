@@ -83,6 +83,10 @@ const MEMORY_RETRY: Duration = Duration::from_millis(2);
 const LINGER_RETRY: Duration = Duration::from_millis(20);
 /// A connection with at most this number of bytes to send goes before those that have more.
 const SHORT: usize = 64 << 10;
+/// Bytes as long to send as a system call takes.
+const CALL: usize = 8 << 10;
+/// Reports of back ends that are taken in a round: some 5 us each.
+const REPORTS: usize = 256;
 /// Bytes that a connection sends in a row while others wait: some 100 us, where a socket may take megabytes at once.
 const IN_A_ROW: usize = 256 << 10;
 /// [`IN_A_ROW`] for the only connection of a worker: the answers to its reads go out together, and a pool whose requests come
@@ -142,7 +146,10 @@ pub(crate) struct Worker {
     scratch: Vec<u8>,
     send_list: SendList,
     inbox: Vec<Message>,
-    reported: Vec<Report>,
+    /// Memory for reports of back ends on their way out of the mailbox.
+    arrived: Vec<Report>,
+    /// Reports of back ends that are still to be handled, oldest first.
+    reported: VecDeque<Report>,
     requests: u64,
     meter: Meter,
     occupation: Occupation,
@@ -206,7 +213,8 @@ impl Worker {
             scratch: vec![0; SCRATCH],
             send_list: SendList::default(),
             inbox: Vec::new(),
-            reported: Vec::new(),
+            arrived: Vec::new(),
+            reported: VecDeque::new(),
             requests,
             meter: Meter::new(requests),
             occupation: Occupation::after(cpu_ns),
@@ -246,6 +254,9 @@ impl Worker {
             self.judge_some();
             for event in events.drain(..) {
                 self.on_event(event.u64, event.events);
+            }
+            if !self.reported.is_empty() {
+                self.take_reports();
             }
             self.reap();
             self.on_timers();
@@ -353,7 +364,8 @@ impl Worker {
         let now = clock::now();
         let judged = self.unjudged == self.connections.len();
         let none_reads = self.resume.is_empty() && self.readers.is_empty() && self.unfed == 0;
-        let busy = !(none_reads && self.active.is_empty() && self.long.is_empty() && judged);
+        let none_reported = self.reported.is_empty();
+        let busy = !(none_reads && none_reported && self.active.is_empty() && self.long.is_empty() && judged);
         let mut wake = if busy { now } else { self.house.due_at() };
         if let Some(ring) = &self.ring {
             wake = wake.min(ring.submit_at(now));
@@ -426,15 +438,20 @@ impl Worker {
             }
         }
         self.inbox = inbox;
-        let mut reported = std::mem::take(&mut self.reported);
-        self.reports.take_beside(&mut reported);
-        for report in reported.drain(..) {
-            match report {
-                Report::Done(token, result) => self.operation_done(token, result),
-                Report::Start(token) => self.start(token),
+        self.take_reports();
+    }
+
+    /// Takes the next reports of back ends, in the order in which they came; those that are left have the next round.
+    fn take_reports(&mut self) {
+        self.reports.take_beside(&mut self.arrived);
+        self.reported.extend(self.arrived.drain(..));
+        for _ in 0..REPORTS.min(self.reported.len()) {
+            match self.reported.pop_front() {
+                Some(Report::Done(token, result)) => self.operation_done(token, result),
+                Some(Report::Start(token)) => self.start(token),
+                None => {}
             }
         }
-        self.reported = reported;
     }
 
     fn on_timers(&mut self) {
@@ -512,18 +529,20 @@ impl Worker {
     fn send_replies(&mut self) {
         let mut dirty = std::mem::take(&mut self.dirty);
         // Many short ones take as long as a long one.
-        let (mut unseen, mut until, mut is_over) = (0, None, false);
+        let (mut unseen, mut until, mut is_over) = (0, Instant::FAR_FUTURE, false);
         for slot in dirty.drain(..) {
             let bytes = self.connections[slot as usize].as_ref().map_or(0, |connection| connection.out.bytes());
             if bytes > SHORT || is_over {
                 self.long.push_back(slot);
                 continue;
             }
+            if until == Instant::FAR_FUTURE {
+                until = clock::now() + TURN;
+            }
             self.send_some(slot);
-            unseen += bytes;
+            unseen += bytes + CALL;
             if unseen > SHORT {
-                let now = clock::now();
-                (unseen, is_over) = (0, now >= *until.get_or_insert(now + TURN));
+                (unseen, is_over) = (0, clock::now() >= until);
             }
         }
         self.dirty = dirty;

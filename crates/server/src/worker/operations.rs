@@ -63,8 +63,9 @@ pub(super) struct Operation {
 pub(super) struct Operations {
     entries: Vec<Option<Operation>>,
     free: Vec<u32>,
-    /// Operations to be tried again, and below when.
+    /// Operations to be tried again.
     again: Vec<u32>,
+    /// Time when the operations in `again` are tried.
     again_at: Instant,
     /// Number of operations in the ring of each volume, by the volume's id.
     pub(super) in_ring: Vec<u32>,

@@ -29,6 +29,7 @@ use crate::clock;
 use crate::handshakes::{Ticket, may_have_another};
 use crate::refusals::{Fault, Reason};
 use crate::snapshot::Snapshot;
+use crate::transport::socket::PIECES;
 use crate::transport::{Peer, tls};
 use crate::volume::Volume;
 
@@ -140,14 +141,17 @@ impl Worker {
         if connection.key.slot as usize >= self.unjudged && !connection.follow(&self.snapshot) {
             return self.close(connection);
         }
-        // What is only discarded waits for no turn.
-        let negotiates = connection.ticket.as_ref().filter(|_| connection.ending != Ending::Lingering);
-        let Some(client) = negotiates.map(Ticket::client) else {
+        let Some(client) = connection.ticket.as_ref().map(Ticket::client) else {
             self.waking.others();
             return self.take_in(connection);
         };
-        // To be told to wait costs something, too.
+        // Making a client wait costs something, too.
         let work = self.waking.begin();
+        if connection.ending == Ending::Lingering {
+            // What is only discarded waits for no turn.
+            self.take_in(connection);
+            return self.waking.charge_anyway(&self.shared.handshakes, client, &work);
+        }
         if self.has_turn(&mut connection) {
             // What comes after the greeting is reported.
             if self.greet(&mut connection) {
@@ -202,14 +206,18 @@ impl Worker {
     /// True if a connection may be served now. A negotiating one whose turn it is not waits, and is called when it is.
     fn has_turn(&mut self, connection: &mut Connection) -> bool {
         let Some(ticket) = &mut connection.ticket else { return true };
-        let wait = match ticket.turn() {
+        let turn = ticket.turn();
+        let is_own = matches!(turn, Turn::Own);
+        let wait = match turn {
             Turn::Own => None,
             // Those that wait go first, unless it is one of them.
             Turn::Spare => self.turns.crowd().filter(|_| connection.paused != Paused::Turn),
             Turn::Wait { until, own } => Some((until, own)),
         };
         let now = clock::now();
-        let Some((until, own)) = wait else {
+        // The burst that clients may use at once is not for one round: others have their turn in between.
+        let is_over = self.waking.has_taken(TURN) && connection.paused != Paused::Turn;
+        let Some((until, own)) = wait.or(is_over.then_some((now, is_own))) else {
             ticket.goes_on(now);
             if connection.paused == Paused::Turn && connection.is_answering() {
                 // There is nothing to do before the client has taken what is answered so far.
@@ -234,7 +242,7 @@ impl Worker {
                 let until = match connection.ticket.as_ref().map(Ticket::turn) {
                     Some(Turn::Wait { until, .. }) => Some(until),
                     // Others have their turn in between.
-                    _ => (served >= TURNS_IN_A_ROW).then(clock::now),
+                    _ => (served >= TURNS_IN_A_ROW || self.waking.has_taken(TURN)).then(clock::now),
                 };
                 if let Some(until) = until {
                     self.connections[key.slot as usize] = Some(connection);
@@ -277,7 +285,9 @@ impl Worker {
 
     fn receive_into(&mut self, connection: &mut Connection, scratch: &mut [u8]) -> Result<(), Lost> {
         if connection.ending == Ending::Lingering {
-            return match connection.transport.discard() {
+            // A client that negotiates waits for no turn here, and is charged afterwards.
+            let pieces = if connection.ticket.is_some() { 1 } else { PIECES };
+            return match connection.transport.discard(pieces) {
                 Ok(discarded @ 1..) => {
                     connection.received += discarded as u64;
                     Ok(())

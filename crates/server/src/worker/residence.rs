@@ -12,6 +12,7 @@ use super::{LINGER_RETRY, Worker};
 use crate::clock;
 use crate::faults::Call;
 use crate::slots::Rest;
+use crate::transport::socket::PIECES;
 
 impl Worker {
     /// Puts a connection back in its place, or closes it when it is done.
@@ -96,7 +97,7 @@ impl Worker {
         if connection.ending != Ending::Lingering {
             connection.transport.end();
         }
-        let _ = connection.transport.discard();
+        let _ = connection.transport.discard(PIECES);
         tracing::debug!(peer = %connection.peer, requests = connection.requests, "connection closed");
         self.count -= 1;
         self.shared.stats[self.index].connections.fetch_sub(1, Ordering::Relaxed);

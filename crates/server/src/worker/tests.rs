@@ -96,6 +96,7 @@ fn attach_as(worker: &mut Worker, peer: Peer) -> (UnixStream, ConnKey) {
     // Fixed newstyle without zeroes, then EXPORT_NAME with the empty name.
     client.write_all(&3u32.to_be_bytes()).unwrap();
     client.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").unwrap();
+    worker.waking.round_begins(1, 0);
     worker.on_event(key.to_event(), READ);
     worker.send_replies();
     assert!(at(worker, key).volume().is_some(), "the export is chosen");
@@ -201,7 +202,8 @@ fn send(worker: &mut Worker, key: ConnKey) {
 /// One round of a worker's loop with the events that are there.
 fn round(worker: &mut Worker) {
     let mut events = Vec::with_capacity(super::sources::EVENTS);
-    worker.poll(&mut events, Duration::ZERO);
+    let others = worker.poll(&mut events, Duration::ZERO);
+    worker.waking.round_begins(events.len() - others, others);
     events.drain(..).for_each(|event| worker.on_event(event.u64, event.events));
     worker.on_timers();
     worker.read_in_turn();

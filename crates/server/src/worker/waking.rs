@@ -3,6 +3,8 @@
 //! A storm of options costs as much for waking the worker, for its rounds and for reading the clock as for the options. So time
 //! runs on from one negotiating client to the next, unless something is done for other connections in between.
 
+use evenkeel_control::Duration;
+
 use crate::handshakes::{Client, Handshakes};
 use crate::paced::Work;
 
@@ -16,6 +18,8 @@ pub(super) struct Waking {
     negotiated: bool,
     /// The moment up to which all time is charged, if nothing was done for other connections since.
     since: Option<Work>,
+    /// Processor time that negotiating clients have taken in this round, in nanoseconds.
+    taken_ns: u64,
 }
 
 impl Waking {
@@ -28,6 +32,7 @@ impl Waking {
 
     /// A round begins with `crowd` events of the crowd, and `others` of other sources.
     pub(super) fn round_begins(&mut self, crowd: usize, others: usize) {
+        self.taken_ns = 0;
         let Some(since) = self.since.take() else { return };
         let now = Work::begin();
         let took = now.since(&since).min(MOST_NS);
@@ -48,9 +53,16 @@ impl Waking {
         self.since.take().unwrap_or_else(Work::begin)
     }
 
+    /// True if negotiating clients have taken this much processor time in this round.
+    pub(super) fn has_taken(&self, time: Duration) -> bool {
+        self.taken_ns >= time.as_nanos()
+    }
+
     /// Ends work for a negotiating client, and charges it.
     pub(super) fn charge(&mut self, handshakes: &Handshakes, client: Client, work: &Work) {
-        self.since = Some(handshakes.charge(client, work));
+        let next = handshakes.charge(client, work);
+        self.taken_ns += next.since(work);
+        self.since = Some(next);
     }
 
     /// Ends work for a connection that was accepted or refused, and charges it to accepting.
@@ -60,7 +72,9 @@ impl Waking {
 
     /// Ends work that could not wait for the client's turn, and charges the client.
     pub(super) fn charge_anyway(&mut self, handshakes: &Handshakes, client: Client, work: &Work) {
-        self.since = Some(handshakes.charge_anyway(client, work));
+        let next = handshakes.charge_anyway(client, work);
+        self.taken_ns += next.since(work);
+        self.since = Some(next);
     }
 }
 
@@ -84,7 +98,7 @@ mod tests {
         // An interrupt counts for whom it interrupts.
         let round = |negotiated, crowd, others| {
             let mut rounds = [0; 9].map(|_| {
-                let mut waking = Waking { negotiated, since: None };
+                let mut waking = Waking { negotiated, ..Waking::default() };
                 waking.round_ends();
                 spin();
                 waking.round_begins(crowd, others);
@@ -101,7 +115,7 @@ mod tests {
 
     #[test]
     fn time_runs_on_unless_others_are_served() {
-        let mut waking = Waking { negotiated: false, since: Some(Work::begin()) };
+        let mut waking = Waking { since: Some(Work::begin()), ..Waking::default() };
         spin();
         assert!(took(&mut waking) > 10 * MOST_NS);
         waking.since = Some(Work::begin());

@@ -328,7 +328,7 @@ impl Shared {
         // SAFETY: `self` lives until this function ends, and the watch ends before.
         let watch = unsafe { image.watch(changed, Arc::as_ptr(&self).cast_mut().cast()) };
         if let Err(error) = &watch {
-            tracing::warn!(volume = self.volume, %error, "the image cannot be watched; its size stays as it is until the volume is opened anew");
+            tracing::warn!(volume = self.volume, %error, "the image cannot be watched; the volume keeps its size until the server restarts, or the volume is removed and created again");
         }
         // The thread that waited may have given up; then this one is to stop as well.
         let _ = opened.send(Ok(properties));
@@ -401,7 +401,7 @@ impl Shared {
     fn lose(&self, why: &std::io::Error) {
         let mut loss = lock(&self.loss);
         if loss.is_none() {
-            tracing::error!(volume = self.volume, %why, "a flush failed: written data may be lost; every further flush is answered with an error until the volume is opened anew");
+            tracing::error!(volume = self.volume, %why, "a flush failed: written data may be lost; every further flush is answered with an error until the server restarts, or the volume is removed and created again");
             *loss = Some(why.to_string());
         }
         self.is_lost.store(true, Ordering::Release);

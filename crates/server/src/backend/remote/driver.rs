@@ -19,8 +19,9 @@ use crate::mailbox::Mailbox;
 use crate::prompt;
 use crate::settle::AbortOnPanic;
 
-/// Pause before the second attempt to connect; each further pause is twice as long, up to [`LONGEST_BACKOFF`].
+/// Pause before the second attempt to connect; each further pause is twice as long.
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(100);
+/// Longest pause between two attempts to connect.
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 /// Event data of the inbox; that of a connection is its serial number and place.
 const INBOX_EVENT: u64 = u64::MAX;
@@ -75,9 +76,9 @@ pub(super) struct Driver {
     waiting: VecDeque<Job>,
     order: u64,
     flushes: Flushes,
-    /// Connections lost with acknowledged writes that no flush had covered, where the server is trusted to keep them; and
-    /// how many of these connections a round of flushes has covered since.
+    /// Connections lost with acknowledged writes that no flush had covered, where the server is trusted to keep them.
     broken: u64,
+    /// Number of the connections in `broken` that a round of flushes has covered since.
     covered: u64,
     is_dialing: bool,
     dial_at: Instant,
@@ -513,7 +514,7 @@ impl Driver {
                 volume = self.settings.volume,
                 size = connected.size,
                 served = self.guaranteed.size,
-                "the remote export is larger than it was; open the volume anew to serve all of it"
+                "the remote export is larger than it was; to serve all of it, restart the server, or remove the volume and create it again"
             );
         }
         let again = self.places[place].was_used;

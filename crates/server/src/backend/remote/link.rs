@@ -111,8 +111,9 @@ pub(super) struct Link {
     sent: usize,
     /// True while the socket is full and is watched for room.
     pub(super) is_blocked: bool,
-    /// Writes, trims and zeroings acknowledged without being durable, and below how many of them a flush has covered since.
+    /// Writes, trims and zeroings acknowledged without being durable.
     acknowledged: u64,
+    /// Number of the requests in `acknowledged` that a flush has covered since.
     flushed: u64,
     /// True if the server has answered any request, other than by saying that it is shutting down.
     pub(super) has_answered: bool,

@@ -228,7 +228,7 @@ impl Status {
     fn lose(&self, volume: &str, why: String) {
         let mut loss = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
         if loss.is_none() {
-            tracing::error!(volume, %why, "written data may be lost; every further flush is answered with an error until the volume is opened anew");
+            tracing::error!(volume, %why, "written data may be lost; every further flush is answered with an error until the server restarts, or the volume is removed and created again");
             *loss = Some(why);
         }
         self.is_lost.store(true, Ordering::Release);

@@ -43,7 +43,7 @@ fn crowded(clients: usize) -> (Worker, Vec<UnixStream>) {
     let waiting = (0..clients).map(|_| UnixStream::connect(&path).unwrap()).collect();
     std::fs::remove_dir_all(dir).unwrap();
     let mut worker = worker();
-    let places = [Listener::Unix(listener.into())];
+    let places = [Listener::Unix(listener.into(), false)];
     for (n, listener) in places.iter().enumerate() {
         worker.sources.add(listener.as_fd(), LISTENER_EVENTS + n as u64, READ, Set::Own).unwrap();
     }
