@@ -15,7 +15,7 @@ pub(crate) struct Inside {
     pub(crate) overrides: BTreeMap<String, String>,
     /// This command is carried out but never answered.
     pub(crate) unanswered: Option<&'static str>,
-    /// This command is refused.
+    /// This command is refused; with the name of an option behind it, only for that.
     pub(crate) refused: Option<&'static str>,
     /// Transactions committed so far; each costs 64 KiB and BlueStore's base cost of 4,000 bytes.
     pub(crate) commits: u64,
@@ -87,7 +87,9 @@ fn answer(inside: &mut Inside, question: &Value) -> String {
         inside.overrides.get(option).or(inside.defaults.get(option)).cloned().unwrap_or_default()
     };
     match prefix.as_str() {
-        refused if inside.refused == Some(refused) => "ERROR: (1) Operation not permitted\n".into(),
+        _ if inside.refused.is_some_and(|it| it == prefix || it == format!("{prefix} {option}")) => {
+            "ERROR: (1) Operation not permitted\n".into()
+        }
         "config get" => json!({ &option: value(inside, &option) }).to_string(),
         "config set" => {
             let new = question["val"][0].as_str().unwrap_or_default().to_owned();

@@ -258,6 +258,12 @@ impl Journal {
     /// # Errors
     /// [`Error::File`].
     pub fn confirm_all(&mut self, settings: Vec<(Knob, String)>) -> Result<(), Error> {
+        // Known to this process also where the disk has no room for it.
+        for (knob, seen) in &settings {
+            if let Some(state) = self.states.get_mut(knob) {
+                state.seen = Some(seen.clone());
+            }
+        }
         self.append(settings.into_iter().map(|(knob, seen)| Line::Confirm { knob, seen }).collect())
     }
 

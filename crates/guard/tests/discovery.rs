@@ -136,6 +136,22 @@ fn what_other_network_namespaces_hide_is_said() {
 }
 
 #[test]
+fn paths_of_another_mount_namespace_are_not_looked_up_here() {
+    let tree = Tree::new("targets.tree");
+    for (process, number) in [("self", 1), ("100", 1), ("101", 2)] {
+        let folder = tree.root().join("proc").join(process).join("ns");
+        std::fs::create_dir_all(&folder).expect("made");
+        std::os::unix::fs::symlink(format!("mnt:[{number}]"), folder.join("mnt")).expect("a link");
+    }
+    let map = Map::of(&Survey::read(&Roots::under(tree.root()), None), &Configured::new(), Path::to_owned);
+    let link = of(&map, Server::QemuNbd)[0];
+    assert_eq!((link.device.as_deref(), link.path.as_deref()), (None, Some(Path::new("/srv/images/x.img"))));
+    let unknown = |note: &&Note| note.kind == "unknown_device" && note.message.contains("/srv/images/x.img");
+    assert!(map.notes.iter().any(|note| unknown(&note)), "{:?}", map.notes);
+    assert_eq!(of(&map, Server::NbdServer)[0].device.as_deref(), Some("dm-1"));
+}
+
+#[test]
 fn one_address_on_two_resources_is_reported() {
     let map = mapped(&Configured::new());
     let ambiguous = map.ambiguous();

@@ -26,7 +26,7 @@ pub struct CephOption {
     before: Option<String>,
     /// Value that we set last.
     ours: Option<String>,
-    /// Value before a change that the daemon has not confirmed: the option may hold this value or `ours`.
+    /// Value found before a change that the daemon has not confirmed: the option may hold this value or `ours`.
     unsure: Option<String>,
 }
 
@@ -57,8 +57,34 @@ impl CephOption {
         self.ours.as_deref()
     }
 
+    /// True if the daemon has not confirmed the last change: it is to be made again.
+    pub fn is_unsure(&self) -> bool {
+        self.unsure.is_some()
+    }
+
     fn knob(&self) -> Knob {
         Knob::CephOption { socket: self.socket.path().to_owned(), option: self.option.to_owned() }
+    }
+
+    /// Puts the option back if an earlier run left it changed; true if it did.
+    ///
+    /// # Errors
+    /// Errors of the daemon or the journal; the setting then stays in the journal.
+    pub fn settle(&self, journal: &Mutex<Journal>) -> Result<bool, Error> {
+        let is_left = lock(journal).left().contains(&self.knob());
+        if is_left {
+            self.put_back(journal)?;
+        }
+        Ok(is_left)
+    }
+
+    fn put_back(&self, journal: &Mutex<Journal>) -> Result<(), Error> {
+        let state = lock(journal).state(&self.knob()).cloned();
+        let Some(state) = state else { return Ok(()) };
+        if let Some(before) = &state.before {
+            put_back(self.socket.path(), self.option, before, state.seen.as_deref())?;
+        }
+        lock(journal).restored(&self.knob())
     }
 
     /// Sets the option; its earlier value goes to the journal first. The journal is not locked while the daemon is asked, so
@@ -68,11 +94,8 @@ impl CephOption {
     /// Errors of the daemon or the journal. A change without an answer counts as made: the option is put back at the end,
     /// whatever it holds.
     pub fn set(&mut self, journal: &Mutex<Journal>, value: &str) -> Result<Change, Error> {
-        let mut found = self.socket.option(self.option)?;
-        if lock(journal).left().contains(&self.knob()) {
-            lock(journal).settle(&self.knob())?;
-            found = self.socket.option(self.option)?;
-        }
+        self.settle(journal)?;
+        let found = self.socket.option(self.option)?;
         let known = [&self.ours, &self.unsure].into_iter().flatten().any(|ours| *ours == found);
         if self.ours.is_some() && !known {
             return Ok(Change::Foreign(found));
@@ -80,6 +103,9 @@ impl CephOption {
         if found == value {
             if self.ours.is_some() {
                 self.ours = Some(found);
+                if self.unsure.take().is_some() {
+                    lock(journal).confirm(&self.knob(), value)?;
+                }
             }
             return Ok(Change::Same);
         }
@@ -89,8 +115,7 @@ impl CephOption {
         };
         lock(journal).intend(&self.knob(), Some(&before), Some(value))?;
         self.before = Some(before);
-        self.unsure = self.ours.replace(value.to_owned());
-        self.unsure.get_or_insert(found);
+        (self.ours, self.unsure) = (Some(value.to_owned()), Some(found));
         self.socket.set_option(self.option, Some(value))?;
         self.unsure = None;
         lock(journal).confirm(&self.knob(), value)?;
@@ -98,7 +123,7 @@ impl CephOption {
     }
 
     /// Restores the value before our first change, unless another program has changed the option since, or the daemon has
-    /// been restarted. Keeps the journal locked while it asks the daemon.
+    /// been restarted. The journal is not locked while the daemon is asked.
     ///
     /// # Errors
     /// Errors of the daemon or the journal; the setting then stays in the journal.
@@ -106,7 +131,7 @@ impl CephOption {
         if self.ours.is_none() {
             return Ok(());
         }
-        lock(journal).restore(&self.knob())?;
+        self.put_back(journal)?;
         self.forget();
         Ok(())
     }

@@ -106,6 +106,24 @@ fn a_change_that_was_not_answered_is_put_back_too() {
 }
 
 #[test]
+fn daemons_that_hang_do_not_hold_up_others() {
+    let mut bench = bench("hang");
+    bench.set("262144");
+    let path = |id: u32| bench.folder.join(format!("osd.{id}.asok"));
+    let others: Vec<FakeOsd> = (1..5).map(|id| FakeOsd::start(&path(id))).collect();
+    for id in 1..5 {
+        let mut option = CephOption::new(AdminSocket::new(path(id), Duration::from_secs(20)), OPTION);
+        assert_eq!(option.set(&bench.journal, "262144").unwrap(), Change::Made);
+    }
+    others.iter().for_each(|osd| osd.inside.lock().unwrap().unanswered = Some("config diff"));
+    let begun = std::time::Instant::now();
+    let results = bench.journal.lock().unwrap().restore_all();
+    assert!(begun.elapsed() < 3 * RESTORE_LIMIT, "one after the other");
+    let done = results.iter().filter(|(_, result)| matches!(result, Ok(Restored::Done))).count();
+    assert_eq!((done, results.len(), bench.osd.set(OPTION)), (1, 5, None), "{results:?}");
+}
+
+#[test]
 fn what_an_earlier_run_left_is_put_back_before_it_is_set() {
     let mut bench = bench("left");
     bench.set("262144");

@@ -337,7 +337,8 @@ impl PacketDelay {
         let mut drops = 0;
         for device in &self.devices {
             let all = self.qdiscs.list(device.index).map_err(|e| Error::kernel(LIST_QDISCS, e))?;
-            drops += all.iter().filter(|q| q.keeps_packets()).map(|q| q.drops).sum::<u64>();
+            // The root counts what its class drops, and what goes past it.
+            drops += all.iter().filter(|q| q.root && q.is_ours()).map(|q| q.drops).sum::<u64>();
         }
         Ok(drops)
     }

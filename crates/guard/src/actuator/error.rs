@@ -129,7 +129,8 @@ pub enum Error {
     },
     /// Some settings could not be restored to their values before the agent.
     #[error(
-        "{} could not be put back; the journal keeps what is left for the next `evenkeel guard reset`",
+        "{} could not be put back; the journal keeps what is left for the next start of the agent, or for \
+         `evenkeel guard reset` while no agent runs",
         counted(*failures as u64, "setting")
     )]
     NotPutBack {

@@ -52,10 +52,15 @@ impl FileKnob {
         journal.intend(&knob, Some(&before), Some(value.trim()))?;
         write(&self.path, value)?;
         // The kernel may spell it in its own way; that spelling is how we know our value again.
-        let seen = read(&self.path)?;
+        let seen = read(&self.path).inspect_err(|_| self.ours = None)?;
+        self.ours = Some(seen.clone());
         journal.confirm(&knob, &seen)?;
-        self.ours = Some(seen);
         Ok(Written::Changed)
+    }
+
+    /// Takes `before` as the content before our first change, in place of what the file holds when that is made.
+    pub fn assume_before(&mut self, before: &str) {
+        self.before.get_or_insert_with(|| before.to_owned());
     }
 
     /// Restores the content before our first change, unless another program has changed the file since.

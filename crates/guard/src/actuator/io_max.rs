@@ -202,10 +202,12 @@ pub fn set_all(journal: &mut Journal, rows: &mut [(&mut IoMax, Limits)]) -> Resu
             }
         });
     }
-    // What another program has set is not put back at the end.
+    // What another program has set stays, now and at the end.
     for ((row, _), result) in rows.iter_mut().zip(&results) {
-        if matches!(result, Ok(Change::Foreign(_) | Change::Gone)) && row.ours.take().is_some() {
-            journal.restore(&row.knob())?;
+        let knob = row.knob();
+        let is_over = matches!(result, Ok(Change::Foreign(_) | Change::Gone)) && row.ours.take().is_some();
+        if is_over && journal.state(&knob).is_some() {
+            journal.restored(&knob)?;
         }
     }
     if intended.is_empty() {
@@ -223,7 +225,11 @@ pub fn set_all(journal: &mut Journal, rows: &mut [(&mut IoMax, Limits)]) -> Resu
                 confirmed.push((row.knob(), seen.to_string()));
             }
             Ok(None) => *result = Ok(Change::Gone),
-            Err(error) => *result = Err(error),
+            Err(error) => {
+                // It may hold either value.
+                row.ours = None;
+                *result = Err(error);
+            }
         }
     }
     journal.confirm_all(confirmed)?;

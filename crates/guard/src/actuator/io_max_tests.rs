@@ -96,6 +96,19 @@ fn what_somebody_else_sets_stays() {
 }
 
 #[test]
+fn what_another_program_sets_stays_also_without_a_value_read_back() {
+    let mut group = Group::new("unconfirmed", "");
+    let mut row = group.row();
+    group.set(&mut row, reads(100));
+    // As after a change whose confirmation was lost.
+    group.journal.intend(&row.knob(), None, Some("rbps=100")).unwrap();
+    group.put("253:0 rbps=7 wbps=max riops=max wiops=max\n");
+    assert_eq!(group.set(&mut row, reads(110)), Change::Foreign(reads(7)));
+    assert_eq!(group.content(), "253:0 rbps=7 wbps=max riops=max wiops=max");
+    assert!(group.journal.is_clear());
+}
+
+#[test]
 fn the_journal_alone_puts_back_what_was_there() {
     let mut group = Group::new("journal", "253:0 rbps=50 wbps=max riops=max wiops=9\n");
     let mut row = group.row();

@@ -19,7 +19,8 @@ const STATISTICS: u16 = 7;
 const ROOT: u32 = u32::MAX;
 /// Major number of our root, by which we recognise it; not one that the kernel assigns (from 0x8001 on).
 pub(crate) const MAJOR: u32 = 0x7ee1 << 16;
-/// Most packets that may wait, of all connections and of one. The defaults of `fq` are 10,000 and 100.
+/// Most packets that may wait: past the class, and in it, of all connections and of one. The defaults of `fq` are
+/// 10,000 and 100.
 const LIMIT: u32 = 100_000;
 /// Rate of an HTB class in bytes per second (100 Gbit/s): so high that it never throttles a packet.
 const RATE: u64 = 12_500_000_000;
@@ -82,6 +83,9 @@ pub(crate) fn header(w: &mut Writer<'_>, device: u32, handle: u32, parent: u32, 
 }
 
 fn make_root(device: u32) -> Request {
+    /// Attribute for the number of packets that may wait past the class; without it that is `txqueuelen`, which may be
+    /// 0.
+    const DIRECT: u16 = 5;
     Request::new(NEW_QDISC, ACK | CREATE | EXCLUSIVE, |w| {
         header(w, device, MAJOR, ROOT, 0);
         w.text(KIND, "htb");
@@ -89,6 +93,7 @@ fn make_root(device: u32) -> Request {
             // Version, divisor for quanta, default class (none: past the class), debug, packets (output only).
             let init = [3u32, 10, 0, 0, 0];
             w.bytes(2, &init.map(u32::to_ne_bytes).concat());
+            w.bytes(DIRECT, &LIMIT.to_ne_bytes());
         });
     })
 }
@@ -282,6 +287,13 @@ mod tests {
         let options = attribute(attributes, OPTIONS).unwrap();
         assert_eq!(attribute(options, 1).unwrap(), 100_000u32.to_ne_bytes(), "packets");
         assert_eq!(attribute(options, 5).unwrap(), [0; 4], "no pacing");
+    }
+
+    #[test]
+    fn packets_past_the_class_have_room_whatever_the_device_is_set_to() {
+        let request = make_root(7);
+        let options = attribute(&request.bytes()[36..], OPTIONS).unwrap();
+        assert_eq!(attribute(options, 5).unwrap(), 100_000u32.to_ne_bytes());
     }
 
     #[test]

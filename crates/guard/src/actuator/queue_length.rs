@@ -2,13 +2,17 @@
 //!
 //! A change of `nr_requests` stops the disk's queue for a moment, so that small changes are left out ([`Depth::change`]). The
 //! value before our first change is never exceeded.
+//!
+//! The kernel lowers a `queue_depth` while the disk's target has no room for more requests, and raises it again by one
+//! in two minutes, up to the value that was written last. So a lower one is never taken for the value before: written
+//! back, it would stay for good.
 
 use evenkeel_control::slots::Depth;
 
 use super::error::Error;
 use super::file::{FileKnob, Written, read as read_file};
 use crate::journal::{Journal, Knob};
-use crate::sensor::queue::Queue;
+use crate::sensor::queue::{self, Queue};
 
 /// The length of one disk's queues.
 #[derive(Debug)]
@@ -67,24 +71,36 @@ impl QueueLength {
 
     /// True if the setting is as an earlier run left it, because it could not be put back; it is then left alone.
     pub fn is_left(&self, journal: &Journal) -> bool {
-        journal.left().contains(&Knob::File(self.queue.path.clone()))
+        journal.left().contains(&self.setting())
     }
 
-    /// Reads the length in force. Before our first change it is the one to restore; later, a value that is not ours is
-    /// another program's.
+    fn setting(&self) -> Knob {
+        Knob::File(self.queue.path.clone())
+    }
+
+    /// Reads the length in force. Before our first change, which `journal` may know better, it is the one to restore;
+    /// later, a value that is not ours is another program's.
     ///
     /// # Errors
     /// [`Error::File`], also when it holds no number.
-    pub fn read(&mut self) -> Result<(), Error> {
+    pub fn read(&mut self, journal: Option<&Journal>) -> Result<(), Error> {
         let text = read_file(&self.queue.path)?;
         let found = text.trim().parse().map_err(|_| Error::File {
             doing: "understand",
             path: self.queue.path.clone(),
             cause: std::io::Error::new(std::io::ErrorKind::InvalidData, format!("{text:?} is no number")),
         })?;
+        let number = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<u32>().ok());
+        let noted = journal.filter(|journal| !self.ours && !self.is_left(journal));
+        if let Some(state) = noted.and_then(|journal| journal.state(&self.setting()))
+            && let Some(before) = number(&state.before)
+        {
+            // Set before this disk was found again, while it hung.
+            (self.ours, self.before, self.value) = (true, Some(before), number(&state.seen).or(Some(found)));
+        }
         if self.ours {
             self.foreign = (self.value != Some(found)).then_some(text);
-        } else {
+        } else if !self.is_lowered(found) {
             // Nothing of ours is in force: this is what it will be again.
             self.before = Some(found);
         }
@@ -92,6 +108,11 @@ impl QueueLength {
             self.value = Some(found);
         }
         Ok(())
+    }
+
+    /// True if the kernel may have lowered the length to `found`.
+    fn is_lowered(&self, found: u32) -> bool {
+        self.queue.knob == queue::Knob::QueueDepth && self.before.is_some_and(|before| found < before)
     }
 
     /// Sets the length for `slots` slots on all hardware queues together; `f64::INFINITY` restores the value before our first
@@ -103,22 +124,25 @@ impl QueueLength {
         let (Some(value), Some(before), None) = (self.value, self.before, &self.foreign) else { return Ok(false) };
         let depth = Depth { queues: self.queue.queues, least: self.queue.knob.least().min(before), most: before };
         let Some(wanted) = depth.change(value, slots).filter(|_| !self.is_left(journal)) else { return Ok(false) };
-        if wanted == before {
-            self.knob.restore(journal)?;
-            (self.ours, self.value) = (false, Some(before));
-        } else {
-            match self.knob.set(journal, &wanted.to_string())? {
-                Written::Same | Written::Changed => {
-                    self.ours = true;
-                    // The kernel may have its own idea of it, which is then not another program's.
-                    self.value = read_file(&self.queue.path)?.trim().parse().ok().or(Some(wanted));
-                }
-                Written::Foreign { found } => {
-                    self.foreign = Some(found);
-                    return Ok(false);
-                }
-            }
+        if wanted > value && !self.ours {
+            // Lowered by the kernel, which raises it again.
+            return Ok(false);
         }
+        self.knob.assume_before(&before.to_string());
+        let result = match wanted == before {
+            true => self.knob.restore(journal).map(|()| Written::Changed),
+            false => self.knob.set(journal, &wanted.to_string()),
+        };
+        if let Ok(Written::Foreign { found }) = &result {
+            self.foreign = Some(found.clone());
+            return Ok(false);
+        }
+        // Also an error may come after the change, as from a journal on a full disk.
+        self.ours = journal.state(&self.setting()).is_some();
+        // The kernel may have its own idea of the value, which is then not another program's.
+        let found = read_file(&self.queue.path).ok().and_then(|text| text.trim().parse::<u32>().ok());
+        self.value = found.or(if result.is_ok() { Some(wanted) } else { self.value });
+        result?;
         self.changes += 1;
         Ok(true)
     }

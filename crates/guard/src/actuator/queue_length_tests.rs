@@ -39,7 +39,7 @@ impl Disk {
 
     /// Reads the length and sets it for `slots`; true if it was changed.
     fn set(&mut self, length: &mut QueueLength, slots: f64) -> bool {
-        length.read().unwrap();
+        length.read(Some(&self.journal)).unwrap();
         length.set(&mut self.journal, slots).unwrap()
     }
 }
@@ -124,12 +124,49 @@ fn a_length_that_the_kernel_lowered_is_put_back() {
 
 #[test]
 fn what_others_set_before_our_first_change_is_what_was_there_before() {
-    let mut disk = Disk::new("first", "32");
+    for (knob, others) in [(Knob::Requests, 24), (Knob::QueueDepth, 48)] {
+        let mut disk = Disk::new(&format!("first-{others}"), "32");
+        let mut length = disk.length(knob, 1);
+        assert!(!disk.set(&mut length, f64::INFINITY));
+        disk.put(&others.to_string());
+        assert!(!disk.set(&mut length, f64::INFINITY));
+        assert_eq!((length.before(), length.foreign()), (Some(others), None));
+    }
+}
+
+#[test]
+fn a_length_that_the_kernel_lowered_before_our_change_is_not_what_was_there_before() {
+    let mut disk = Disk::new("ratchet", "64");
     let mut length = disk.length(Knob::QueueDepth, 1);
     assert!(!disk.set(&mut length, f64::INFINITY));
+    disk.put("12");
+    for slots in [f64::INFINITY, 20.0] {
+        assert!(!disk.set(&mut length, slots), "the kernel raises it again");
+    }
+    assert_eq!((disk.value().as_str(), length.before(), length.changes()), ("12", Some(64), 0));
+    assert!(disk.set(&mut length, 8.0));
+    assert!(disk.set(&mut length, f64::INFINITY));
+    assert_eq!(disk.value(), "64");
+    // By the journal alone as well.
+    disk.put("12");
+    assert!(disk.set(&mut length, 8.0));
+    disk.journal.restore_all().into_iter().for_each(|(_, result)| drop(result.unwrap()));
+    assert_eq!(disk.value(), "64");
+}
+
+#[test]
+fn a_length_of_ours_is_known_by_the_journal() {
+    let mut disk = Disk::new("known", "64");
+    assert!(disk.set(&mut disk.length(Knob::Requests, 1), 8.0));
+    // The disk was away while it hung.
+    let mut length = disk.length(Knob::Requests, 1);
+    assert!(disk.set(&mut length, 16.0));
+    assert_eq!((length.before(), length.foreign()), (Some(64), None));
     disk.put("24");
-    assert!(!disk.set(&mut length, f64::INFINITY));
-    assert_eq!((length.before(), length.foreign()), (Some(24), None));
+    assert!(!disk.set(&mut disk.length(Knob::Requests, 1), 8.0), "another program's");
+    disk.put("16");
+    assert!(disk.set(&mut length, f64::INFINITY));
+    assert_eq!(disk.value(), "64");
 }
 
 #[test]
@@ -138,7 +175,7 @@ fn a_disk_that_is_gone_takes_its_setting_along() {
     let mut length = disk.length(Knob::QueueDepth, 1);
     assert!(disk.set(&mut length, 4.0));
     std::fs::remove_file(disk.path()).unwrap();
-    assert!(!length.is_there() && length.read().is_err());
+    assert!(!length.is_there() && length.read(None).is_err());
     length.forget(&mut disk.journal).unwrap();
     assert!(disk.journal.is_clear());
 }
@@ -147,7 +184,7 @@ fn a_disk_that_is_gone_takes_its_setting_along() {
 fn what_is_no_number_is_told() {
     let disk = Disk::new("odd", "simple");
     let mut length = disk.length(Knob::QueueDepth, 1);
-    let told = length.read().unwrap_err().to_string();
+    let told = length.read(None).unwrap_err().to_string();
     assert!(told.contains("queue_depth") && told.contains("simple"), "{told}");
 }
 

@@ -1,6 +1,7 @@
 //! Puts back what the journal lists.
 
 use std::path::Path;
+use std::thread;
 
 use super::delay::{remove_filter, remove_qdisc};
 use super::error::Error;
@@ -43,16 +44,39 @@ impl Journal {
         Ok(())
     }
 
-    fn restore_each(&mut self, mut knobs: Vec<Knob>) -> Restoration {
-        // A disk that hangs holds up what comes after it.
-        knobs.sort_by_key(|knob| matches!(knob, Knob::File(path) if queue::Knob::waits_for_disk(path)));
-        knobs
-            .into_iter()
-            .map(|knob| {
-                let result = self.restore(&knob);
-                (knob, result)
-            })
-            .collect()
+    fn restore_each(&mut self, knobs: Vec<Knob>) -> Restoration {
+        // What hangs holds up what comes after it: an OSD for seconds, a disk for as long as it likes.
+        let waits = |knob: &Knob| matches!(knob, Knob::File(path) if queue::Knob::waits_for_disk(path));
+        let (slow, quick): (Vec<Knob>, Vec<Knob>) = knobs.into_iter().partition(waits);
+        let (options, quick): (Vec<Knob>, Vec<Knob>) =
+            quick.into_iter().partition(|knob| matches!(knob, Knob::CephOption { .. }));
+        let mut results: Restoration = quick.into_iter().map(|knob| self.restore_one(knob)).collect();
+        let answers = self.put_back_side_by_side(&options);
+        results.extend(options.into_iter().zip(answers).map(|(knob, answer)| {
+            let result = answer.and_then(|restored| self.restored(&knob).map(|()| restored));
+            (knob, result)
+        }));
+        results.extend(slow.into_iter().map(|knob| self.restore_one(knob)));
+        results
+    }
+
+    fn restore_one(&mut self, knob: Knob) -> (Knob, Result<Restored, Error>) {
+        let result = self.restore(&knob);
+        (knob, result)
+    }
+
+    /// Puts settings back at the same time, as far as there can be a thread for each; the journal still lists them.
+    fn put_back_side_by_side(&self, knobs: &[Knob]) -> Vec<Result<Restored, Error>> {
+        let put = |knob: &Knob| self.state(knob).map_or(Ok(Restored::Nothing), |state| put_back(knob, state));
+        thread::scope(|scope| {
+            let threads = knobs.iter().map(|knob| thread::Builder::new().spawn_scoped(scope, move || put(knob)));
+            let threads: Vec<_> = threads.collect();
+            let answers = threads.into_iter().zip(knobs).map(|(thread, knob)| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Err(_) => put(knob),
+            });
+            answers.collect()
+        })
     }
 }
 

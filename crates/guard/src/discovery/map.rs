@@ -397,7 +397,7 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
             };
             if process.elsewhere {
                 self.note("other_namespace", format!(
-                    "process {id} ({}) is in another network namespace: who is connected to it is not seen, and no client is throttled for it; run an agent there as well (nsenter --net=/proc/{id}/ns/net evenkeel guard run)",
+                    "process {id} ({}) is in another network namespace: an agent here sees none of its clients, and throttles none of them. Run a second agent there, with a file that has only latency targets, the interfaces there, and an agent.journal of its own: nsenter --net=/proc/{id}/ns/net evenkeel guard run --config FILE",
                     server.name(),
                     id = process.id
                 ));
@@ -405,9 +405,12 @@ impl<R: Fn(&Path) -> PathBuf> Builder<'_, R> {
             let known_by = if process.files.len() == 1 { KnownBy::Connection } else { KnownBy::Candidate };
             let connections: Vec<_> = process.connections.iter().map(connection).collect();
             let target = format!("process {}", process.id);
-            for path in &process.files {
+            for file in &process.files {
+                let path = &file.path;
                 let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-                let volume = self.volume((server, &target, &name), Some(path), None);
+                let here = Some(path.as_path()).filter(|_| !process.own_mounts);
+                let volume = self.volume((server, &target, &name), here, file.number);
+                let volume = Link { path: Some(path.clone()), ..volume };
                 self.link_connections(volume, &connections, known_by);
             }
         }

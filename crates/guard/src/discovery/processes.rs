@@ -2,12 +2,14 @@
 //! open.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use super::mark;
 use super::roots::{self, Roots};
 use super::sockets::{DEFAULT_PORTS, Socket, SocketState};
 use crate::error::Error;
+use crate::sensor::diskstats::DeviceNumber;
 
 /// A server that is recognised by the name of its program, ours also by a [`mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +37,15 @@ impl Program {
     }
 }
 
+/// A file or block device that a process has open.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OpenFile {
+    /// Path in the mount namespace of the process.
+    pub path: PathBuf,
+    /// Number of the block device, or of the one below the file; `None` if that cannot be seen.
+    pub number: Option<DeviceNumber>,
+}
+
 /// A server process: who is connected to it, and which files it has open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
@@ -47,9 +58,11 @@ pub struct Process {
     /// Sockets on which it waits for connections.
     pub listening: Vec<Socket>,
     /// Block devices and files that may hold volumes.
-    pub files: Vec<PathBuf>,
+    pub files: Vec<OpenFile>,
     /// True if it is in another network namespace; its connections are not seen then.
     pub elsewhere: bool,
+    /// True if it is in another mount namespace; its paths mean nothing here then.
+    pub own_mounts: bool,
 }
 
 /// The result of a search among all processes.
@@ -67,14 +80,14 @@ pub struct Found {
 /// When the list of processes cannot be read. Processes that end during the search, or whose files may not be read, are left
 /// out.
 pub fn read(roots: &Roots, sockets: &[Socket]) -> Result<Found, Error> {
-    let namespace = |folder: &Path| roots::link(&folder.join("ns/net"));
-    let ours = namespace(&roots.proc.join("self"));
+    let namespace = |folder: &Path, kind: &str| roots::link(&folder.join("ns").join(kind));
+    let [ours, our_mounts] = ["net", "mnt"].map(|kind| namespace(&roots.proc.join("self"), kind));
     let mut others = BTreeSet::new();
     let mut found = Vec::new();
     for entry in roots::names(&roots.proc)? {
         let Ok(id) = entry.parse() else { continue };
         let folder = roots.proc.join(&entry);
-        let other = namespace(&folder).filter(|namespace| ours.as_ref().is_some_and(|ours| ours != namespace));
+        let other = namespace(&folder, "net").filter(|namespace| ours.as_ref().is_some_and(|ours| ours != namespace));
         let elsewhere = other.is_some();
         others.extend(other);
         let Ok(command) = roots::text(&folder.join("cmdline")) else { continue };
@@ -86,16 +99,19 @@ pub fn read(roots: &Roots, sockets: &[Socket]) -> Result<Found, Error> {
             descriptors.iter().partition::<Vec<_>, _>(|fd| fd.parse::<u32>().is_ok_and(|fd| fd <= 2));
         let link = |fd: &String| roots::link(&folder.join("fd").join(fd));
         let standard: Vec<PathBuf> = standard.into_iter().filter_map(link).collect();
-        let links = others.into_iter().filter_map(link).filter(|link| !standard.contains(link));
-        let links: Vec<PathBuf> = links.collect();
-        let inodes: Vec<u64> = links.iter().filter_map(|link| socket_inode(link)).collect();
+        let links = others.into_iter().filter_map(|fd| Some((link(fd)?, fd)));
+        let links: Vec<(PathBuf, &String)> = links.filter(|(link, _)| !standard.contains(link)).collect();
+        let inodes: Vec<u64> = links.iter().filter_map(|(link, _)| socket_inode(link)).collect();
         let with = |state: SocketState| {
             let own = sockets.iter().filter(|socket| socket.state == state && inodes.contains(&socket.inode));
             own.copied().collect()
         };
-        let mut files: Vec<PathBuf> = links.into_iter().filter(|link| may_hold_data(link)).collect();
+        let files = links.into_iter().filter(|(link, _)| may_hold_data(link));
+        let files = files.map(|(path, fd)| OpenFile { number: device_of(&folder.join("fd").join(fd)), path });
+        let mut files: Vec<OpenFile> = files.collect();
         files.sort();
         files.dedup();
+        let mounts = namespace(&folder, "mnt");
         found.push(Process {
             id,
             program,
@@ -103,6 +119,7 @@ pub fn read(roots: &Roots, sockets: &[Socket]) -> Result<Found, Error> {
             listening: with(SocketState::Listening),
             files,
             elsewhere,
+            own_mounts: mounts.is_some() && our_mounts.is_some() && mounts != our_mounts,
         });
     }
     // What it connects to itself, an etcd or the server behind its volume, is no client. Of servers with a process for each
@@ -127,6 +144,19 @@ fn words(command: &str) -> Vec<String> {
 /// Inode number of a socket in a descriptor's link: 123 of `socket:[123]`.
 fn socket_inode(link: &Path) -> Option<u64> {
     link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok().filter(|&inode| inode > 0)
+}
+
+/// Number of the block device that an open file is, or that its file system shows. The link of a descriptor leads to
+/// the file itself, whatever its path means here.
+fn device_of(descriptor: &Path) -> Option<DeviceNumber> {
+    let metadata = std::fs::metadata(descriptor).ok()?;
+    let kind = metadata.file_type();
+    let number = match () {
+        () if kind.is_block_device() => metadata.rdev(),
+        () if kind.is_file() => metadata.dev(),
+        () => return None,
+    };
+    Some(DeviceNumber { major: rustix::fs::major(number), minor: rustix::fs::minor(number) })
 }
 
 /// True if a descriptor's link may lead to a volume: to a file or block device that is not a log or the like and has not been
@@ -195,8 +225,24 @@ mod tests {
         }
         let found = read(&Roots::under(&root), &[]).expect("read").servers;
         let _ = std::fs::remove_dir_all(&root);
-        let files: Vec<_> = found.into_iter().flat_map(|server| server.files).collect();
+        let files: Vec<_> = found.into_iter().flat_map(|server| server.files).map(|file| file.path).collect();
         assert_eq!(files, [PathBuf::from("/srv/a.img")]);
+    }
+
+    #[test]
+    fn the_device_of_an_open_file_is_known_whatever_its_path_means() {
+        let root = std::env::temp_dir().join(format!("evenkeel-guard-{}-open", std::process::id()));
+        let folder = root.join("proc/7");
+        std::fs::create_dir_all(folder.join("fd")).expect("made");
+        std::fs::write(folder.join("cmdline"), "qemu-nbd\0").expect("written");
+        std::fs::write(root.join("volume"), "").expect("written");
+        std::os::unix::fs::symlink(root.join("volume"), folder.join("fd/7")).expect("a link");
+        let number = std::fs::metadata(root.join("volume")).expect("is there").dev();
+        let found = read(&Roots::under(&root), &[]).expect("read").servers;
+        let _ = std::fs::remove_dir_all(&root);
+        let numbers: Vec<_> = found[0].files.iter().filter_map(|file| file.number).collect();
+        let device = DeviceNumber { major: rustix::fs::major(number), minor: rustix::fs::minor(number) };
+        assert_eq!((numbers, found[0].own_mounts), (vec![device], false));
     }
 
     #[test]

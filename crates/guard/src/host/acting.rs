@@ -80,7 +80,7 @@ impl Acting {
         self.delay.as_ref().map(PacketDelay::ends_with_process)
     }
 
-    /// Puts everything back. Returns how many packets were dropped while they were delayed, where that is known.
+    /// Puts everything back. Returns how many packets our queueing disciplines have dropped, where that is known.
     ///
     /// # Errors
     /// What could not be put back; it stays in the journal.

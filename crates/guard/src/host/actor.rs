@@ -100,7 +100,7 @@ impl Actor {
         if let Some(drops) = drops.filter(|&drops| drops > 0) {
             let drops = counted(drops, "packet");
             tracing::warn!(
-                "the kernel dropped {drops} while they were delayed, and should drop none: clients send them again; a shorter max_delay makes that unlikely"
+                "the kernel dropped {drops} in the queues of agent.interfaces, and should drop none: their senders send them again; a shorter max_delay makes that unlikely"
             );
         }
         Ok(())

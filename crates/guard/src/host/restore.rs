@@ -49,7 +49,9 @@ pub(super) fn start_sentinel(journal: &Path) -> Result<Sentinel, Error> {
 /// and OSDs are guarded.
 pub(super) fn begin(journal: &mut Journal, say: Say) {
     if let Err(error) = report(journal.restore_all(), say) {
-        tracing::warn!("{error}. The agent starts, and leaves these settings alone until they are put back");
+        tracing::warn!(
+            "{error}. The agent starts, and leaves these settings alone; a reload tries again to put them back"
+        );
         journal.leave_pending();
     }
 }

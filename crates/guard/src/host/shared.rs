@@ -27,9 +27,9 @@ pub struct Shared {
     pub cluster: Option<Cluster>,
     pub(super) acting: bool,
     pub(super) acting_reason: String,
-    /// Time when the map in use was taken over. `map_due` is the time until the next should be there; `None` if no map is
-    /// needed.
+    /// Time when the map in use was taken over.
     pub(super) map_at: Instant,
+    /// Time from one map to the next; `None` if no map is needed.
     pub(super) map_due: Option<Duration>,
     pub(super) late_ticks: u64,
     pub(super) errors: u64,

@@ -85,6 +85,21 @@ fn a_change_that_was_interrupted_is_put_back_whatever_the_file_holds() {
 }
 
 #[test]
+fn a_value_that_was_read_back_is_known_also_where_it_cannot_be_noted() {
+    let dir = Dir::new("unnoted");
+    let path = dir.knob("limit", "100\n");
+    let mut journal = Journal::open(dir.journal()).unwrap();
+    let knob = Knob::File(path.clone());
+    journal.intend(&knob, Some("max"), Some("100")).unwrap();
+    // Nothing can be written to it, as on a full disk.
+    journal.file = File::open(dir.journal()).unwrap();
+    assert!(journal.confirm(&knob, "100").is_err());
+    std::fs::write(&path, "77\n").unwrap();
+    let _ = journal.restore(&knob);
+    assert_eq!(content(&path), "77", "another program's");
+}
+
+#[test]
 fn a_torn_last_line_is_passed_over_and_a_damaged_one_is_not() {
     let dir = Dir::new("torn");
     let path = dir.knob("limit", "100\n");
@@ -195,6 +210,8 @@ fn on_a_full_disk(dir: &Path) {
         written += 1;
     }
     assert!((1..1_000).contains(&written), "{written} changes fitted");
+    let again = knob.set(&mut journal, "9");
+    assert!(!matches!(again, Ok(Written::Foreign { .. })), "{again:?}: it is our own");
     // The last one may be there, but then it is known what was before.
     let text = std::fs::read(&journal_path).unwrap();
     assert_eq!(whole(&text), text.len(), "half a line was left");

@@ -7,11 +7,12 @@
 
 use std::sync::Arc;
 
-use evenkeel_control::Instant;
 use evenkeel_control::log::{Decided, Log, Newest};
 use evenkeel_control::throughput::{
-    Bandwidth, Controller, Counters, InForce, InvalidConfig, Limit, Rate, SlowDevice, TenantId, TenantSample,
+    Bandwidth, Bounds, Controller, Counters, InForce, InvalidConfig, Limit, Rate, Reason, SlowDevice, TenantId,
+    TenantSample,
 };
+use evenkeel_control::{Duration, Instant};
 use evenkeel_policy::config::Enforcement;
 use evenkeel_policy::decision::{DecisionRecord, Unit, seconds};
 use evenkeel_policy::explain;
@@ -25,6 +26,9 @@ use crate::sensor::cgroup::Usage;
 
 /// Decisions that are kept at least for each direction of a tenant.
 const MIN_RECORDS: usize = 2;
+/// Number of intervals after which a group that cannot be read has what was guaranteed, as in the controller without
+/// samples.
+const LOST_INTERVALS: u64 = 5;
 
 /// Direction of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +90,8 @@ struct Tenant {
     names: Arc<Names>,
     /// Time and counters of the last measurement.
     seen: Option<(Instant, Usage)>,
+    /// True if that was too long ago.
+    lost: bool,
     moved: Moved,
     read: Option<Limit>,
     write: Option<Limit>,
@@ -160,6 +166,7 @@ impl Guarantees {
         self.tenants[index] = Some(Tenant {
             names: Arc::new(Names { tenant: tenant.to_owned(), group: group.to_owned() }),
             seen: None,
+            lost: false,
             moved: Moved::default(),
             read: None,
             assigned: [None; 2],
@@ -203,21 +210,32 @@ impl Guarantees {
         self.controller.observe(now, slow, &self.samples);
         let decision = self.controller.tick(now);
         (self.slow_device, self.background_bytes_per_s) = (decision.slow_device, decision.background_bytes_per_s);
+        let patience = Duration::from_nanos(self.config.interval().as_nanos().saturating_mul(LOST_INTERVALS));
+        for tenant in self.tenants.iter_mut().flatten() {
+            tenant.lost = tenant.seen.is_some_and(|(at, _)| now.since(at) > patience);
+        }
         self.list();
         self.record(now);
     }
 
-    /// Takes over the limits of the controller's last decision, raised to reservations that are higher.
+    /// Takes over the limits of the controller's last decision, raised to reservations that are higher. A group that
+    /// has not been read for too long has what was guaranteed.
     fn list(&mut self) {
         for assignment in self.controller.decision().assignments {
             if let Some(Some(tenant)) = self.tenants.get_mut(assignment.tenant.0 as usize) {
-                let owed = self.config.tenants.get(&tenant.names.tenant).map(|config| config.owed);
-                let at_least = |limit: Option<Limit>, direction| {
-                    let (limit, owed) = (limit?, owed.unwrap_or_default());
+                let config = self.config.tenants.get(&tenant.names.tenant);
+                let owed = config.map(|config| config.owed).unwrap_or_default();
+                let lost = config.filter(|_| tenant.lost).map(|config| config.guarantee());
+                let at_least = |limit: Option<Limit>, bounds: Option<Bounds>, direction| {
+                    let lost = bounds.map(|bounds| Limit { limit: bounds.guaranteed, reason: Reason::SignalLost });
+                    let limit = lost.or(limit)?;
                     Some(Limit { limit: tenant.not_below(&owed, direction, limit.limit), ..limit })
                 };
                 let (read, write) = (assignment.read, assignment.write);
-                (tenant.read, tenant.write) = (at_least(read, Direction::Read), at_least(write, Direction::Write));
+                (tenant.read, tenant.write) = (
+                    at_least(read, lost.and_then(|lost| lost.read), Direction::Read),
+                    at_least(write, lost.and_then(|lost| lost.write), Direction::Write),
+                );
                 tenant.assigned = [read, write].map(|limit| limit.map(|limit| limit.limit));
             }
         }

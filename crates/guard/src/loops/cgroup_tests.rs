@@ -1,7 +1,5 @@
 use evenkeel_policy::units::Bytes;
 
-use evenkeel_control::Duration;
-
 use super::*;
 use crate::config::{Abilities, Config};
 
@@ -93,6 +91,24 @@ fn the_same_reason_is_one_record_and_another_one_a_new_one() {
     assert!(newest.because.contains("asked for nothing"), "{}", newest.because);
     let times: u64 = guarantees.records().map(|record| record.times).sum();
     assert_eq!(times, 22, "every decision is in one record");
+}
+
+#[test]
+fn a_group_that_cannot_be_read_has_what_was_guaranteed() {
+    let mut guarantees = guarantees(ONE);
+    let tenant = guarantees.join("db", "db").unwrap().unwrap();
+    let other = guarantees.join("db", "db-2").unwrap().unwrap();
+    let raised = run(&mut guarantees, tenant, 0..30);
+    assert!(raised > 21_000_000, "{raised}");
+    let mut tick = |second: u64, usage_of: Option<Usage>| {
+        let unread = Found { tenant, usage: usage_of, limits: None };
+        guarantees.tick(at(second), None, &[unread, found(other, usage(second, 0), None)]);
+        let read = guarantees.tenants[0].as_ref().unwrap().read.unwrap();
+        (read.limit.value() > 21_000_000, read.reason.name())
+    };
+    assert!(tick(34, None).0, "not yet");
+    assert_eq!(tick(35, None), (false, "signal_lost"));
+    assert_ne!(tick(36, Some(usage(1 << 40, 1 << 37))).1, "signal_lost");
 }
 
 #[test]

@@ -31,8 +31,9 @@ pub struct Meter {
     completed: u64,
     bytes: u64,
     time: Duration,
-    /// Request-seconds in the period: in flight in the array (`in_flight_s`), and waiting at this host (`waiting_s`).
+    /// Request-seconds in flight in the array in the period.
     in_flight_s: f64,
+    /// Request-seconds of waiting at this host in the period.
     waiting_s: f64,
     /// Most requests in flight in any sample of the period.
     most_in_flight: u64,

@@ -31,7 +31,7 @@ const MAX_TOLD: u64 = 2_000;
 const RATIO_MEMORY: f64 = 1.0 - 1.0 / 256.0;
 /// Number of intervals over which the time that requests waited is averaged: a slow device makes some commits in them.
 const WAITS: usize = 8;
-/// Throttle in bytes that is set where the budget has no bound: 16 times BlueStore's default.
+/// Largest throttle in bytes that is set where the OSD had none: 16 times BlueStore's default.
 const NO_BOUND_BYTES: u64 = 1 << 30;
 /// Number of latencies after which the throughput counts as that of a new budget, for `elastic`: the store works in batches
 /// of commits, and in the first of them a doubled budget brings 2 to 4 % less than it does later.
@@ -58,10 +58,13 @@ pub struct Mind {
     order: Order,
     /// The last samples: time, and the total time until then that requests had waited at the throttle, in seconds.
     waits: VecDeque<(Instant, f64)>,
+    /// Throttle of the OSD in bytes before it was set.
+    most: u64,
     /// Total cost of the requests that had reached the device at the sample before.
     reached: u64,
-    /// Fading sum of the bytes that clients wrote; `cost` is the fading sum of their cost.
+    /// Fading sum of the bytes that clients wrote.
     written: f64,
+    /// Fading sum of the cost of what clients wrote.
     cost: f64,
     measured: Measured,
     decisions: Log<Budget>,
@@ -77,6 +80,7 @@ impl Mind {
             before: None,
             order: Order::default(),
             waits: VecDeque::with_capacity(WAITS),
+            most: NO_BOUND_BYTES,
             reached: 0,
             written: 0.0,
             cost: 0.0,
@@ -104,7 +108,8 @@ impl Mind {
         self.measure(now.since(at), &before, counters);
         self.tell(now, now.since(at), &before, counters);
         self.admission.tick(now);
-        self.decisions.record(now, Budget(*self.admission.decision()));
+        let decision = Decision { budget_bytes: self.budget_bytes(), ..*self.admission.decision() };
+        self.decisions.record(now, Budget(decision));
         Taken::Counted
     }
 
@@ -205,9 +210,16 @@ impl Mind {
         }
     }
 
-    /// Bytes that may be in flight in the store, for its throttle.
+    /// Limits budgets to the OSD's throttle in bytes as it is while nothing is set; 0 is none.
+    pub fn limit(&mut self, throttle_bytes: u64) {
+        self.most = if throttle_bytes == 0 { NO_BOUND_BYTES } else { throttle_bytes };
+    }
+
+    /// Bytes that may be in flight in the store, for its throttle. Only a budget that the policy names exceeds
+    /// [the limit](Self::limit).
     pub fn budget_bytes(&self) -> u64 {
-        throttle(self.admission.decision().budget_bytes)
+        let budget = self.admission.decision().budget_bytes;
+        if matches!(self.admission.config(), Config::Fixed { .. }) { budget } else { budget.min(self.most) }
     }
 
     /// The newest decision, with its reason.
@@ -246,7 +258,7 @@ impl Budget {
                 pool: osd.to_owned(),
                 reason: ReasonData::from(&decision.reason).kind,
                 because: explain::admission(&decision.reason),
-                set: Some(throttle(decision.budget_bytes) as f64),
+                set: Some(decision.budget_bytes as f64),
                 set_in: Unit::Bytes,
                 ..DecisionRecord::of(entry, seconds)
             }
@@ -264,13 +276,8 @@ impl Decided for Budget {
     }
 
     fn figure(&self) -> Option<f64> {
-        Some(throttle(self.0.budget_bytes) as f64)
+        Some(self.0.budget_bytes as f64)
     }
-}
-
-/// The throttle for a budget, in bytes.
-fn throttle(budget: u64) -> u64 {
-    if budget == u64::MAX { NO_BOUND_BYTES } else { budget }
 }
 
 impl std::fmt::Debug for Mind {

@@ -235,9 +235,13 @@ fn a_byte_of_cost_carries_one_byte_of_payload_at_most() {
     }
 }
 
-/// Without a bound a throttle is set all the same, so that one that was lowered is raised again.
+/// Without a bound a throttle is set all the same, so that one that was lowered is raised again: to what the OSD had.
 #[test]
 fn no_bound_is_a_throttle_that_can_be_set() {
-    let mind = Mind::new(Config::None, INTERVAL, Instant::ZERO, 1);
+    let mut mind = Mind::new(Config::None, INTERVAL, Instant::ZERO, 1);
     assert_eq!((mind.decision().budget_bytes, mind.budget_bytes()), (u64::MAX, NO_BOUND_BYTES));
+    for (throttle_bytes, budget) in [(32 << 20, 32 << 20), (0, NO_BOUND_BYTES)] {
+        mind.limit(throttle_bytes);
+        assert_eq!(mind.budget_bytes(), budget);
+    }
 }

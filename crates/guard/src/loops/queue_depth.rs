@@ -56,6 +56,8 @@ struct Volume {
     unseen: u32,
     queue: QueueSlots,
     report: Report,
+    /// Slots that the tenant's reservation and guarantee take, by Little's law; 0 while nothing is queued.
+    reserved: f64,
     slots: Option<f64>,
     need: f64,
     reason: Option<Reason>,
@@ -202,11 +204,14 @@ impl Array {
             volume.report = volume.meter.end_period(volume.queue);
             volume.judge();
             let mean_bytes = volume.report.bytes as f64 / volume.report.completed.max(1) as f64;
+            let guaranteed_iops = volume.config.owed.iops(mean_bytes);
+            let rate = if volume.report.queued > 0 { volume.report.completion_rate() } else { 0.0 };
+            volume.reserved = if rate > 0.0 { guaranteed_iops * volume.report.used() / rate } else { 0.0 };
             self.workloads.push(Workload {
                 id: WorkloadId(id),
                 target: volume.config.latency.map(|latency| latency.target),
                 weight: volume.config.weight,
-                guaranteed_iops: volume.config.owed.iops(mean_bytes),
+                guaranteed_iops,
                 report: volume.report,
             });
         }
@@ -220,8 +225,9 @@ impl Array {
             let Some(volume) = usize::try_from(share.id.0).ok().and_then(|at| self.volumes.get_mut(at)) else {
                 continue;
             };
-            let ramp = self.ramp;
-            volume.slots = share.slots.map(|slots| (slots * ramp).max(slots.min(1.0)));
+            // Precedence: also a host that joins has at once what is reserved.
+            let (ramp, least) = (self.ramp, volume.reserved.max(1.0));
+            volume.slots = share.slots.map(|slots| (slots * ramp).max(slots.min(least)));
             (volume.need, volume.reason) = (share.need, Some(share.reason));
         }
         self.record(now);
@@ -285,6 +291,7 @@ impl Volume {
             unseen: 0,
             queue: QueueSlots::default(),
             report: Report::default(),
+            reserved: 0.0,
             slots: None,
             need: 0.0,
             reason: None,
@@ -309,14 +316,19 @@ impl Volume {
         window.length = window.length + report.length;
         window.completed += report.completed;
         window.latency = window.latency + report.latency;
+        window.occupied = window.occupied + report.occupied;
         if window.length < WINDOW {
             return;
         }
         let window = std::mem::take(window);
-        if let (Some(latency), Some(mean)) = (self.config.latency, window.latency_s()) {
-            self.windows += 1;
-            self.violated += u64::from(mean > latency.target.as_secs_f64());
-        }
+        let Some(target) = self.config.latency.map(|latency| latency.target) else { return };
+        let missed = match window.latency_s() {
+            Some(mean) => Some(mean > target.as_secs_f64()),
+            // Requests were inside all the time, and none came out.
+            None => (window.used() >= 1.0 && window.length > target).then_some(true),
+        };
+        self.windows += u64::from(missed.is_some());
+        self.violated += u64::from(missed == Some(true));
     }
 
     fn state(&self) -> VolumeState {

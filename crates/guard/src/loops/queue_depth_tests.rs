@@ -46,6 +46,21 @@ fn targets_are_judged_by_seconds_and_reasons_are_kept() {
 }
 
 #[test]
+fn seconds_in_which_nothing_comes_out_miss_the_target() {
+    let mut array = array(
+        "[pools.san]\ntuning.slots = \"needs\"\n[tenants.db]\nmatch = [\"device:sda\"]\nlatency.target = \"10ms\"\n",
+    );
+    let mut now = Instant::ZERO;
+    let [stuck, idle] = [4, 0].map(|in_flight| Sample { in_flight, ..sample(0, 0) });
+    for sample in [sample(10, 5), stuck, stuck, stuck, idle, idle, idle] {
+        second(&mut array, &mut now, &sample);
+    }
+    // A period ends with the first sample of the next second.
+    let slots = &array.state().volumes[0].slots;
+    assert_eq!((slots.windows_total, slots.violated_total), (4, 3));
+}
+
+#[test]
 fn no_bound_is_infinite_and_a_ceiling_holds_always() {
     let unbound = "[pools.san]\nenforce = [\"queue_depth\"]\n[tenants.db]\nmatch = [\"device:sda\"]\n";
     let mut free = array(unbound);
@@ -102,5 +117,9 @@ fn no_bound_takes_a_reservation() {
         let slots = (0..20).filter_map(|_| second(&mut array, &mut now, &busy)).last().unwrap()[0];
         assert!(slots >= least, "{slots} slots, of {least}");
         assert!(!reservation.is_empty() || slots < 8.0, "{slots} slots without one");
+        let own = array.take_summary().unwrap();
+        array.decide(now, &own, 0.0);
+        let slots = array.take_slots().unwrap().next().unwrap();
+        assert!(slots >= least, "{slots} slots of a host that joins, of {least}");
     }
 }

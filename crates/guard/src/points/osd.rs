@@ -79,6 +79,8 @@ pub struct Osd {
     /// Id of the OSD's process, once it has answered.
     pid: Option<i32>,
     throttle_bytes: Option<u64>,
+    /// True if the throttle of deferred writes has not been set for the newest budget.
+    deferred_due: bool,
     disagreeing: u32,
     condition: Condition,
     /// Why this OSD is left alone: another program has set one of the options.
@@ -106,6 +108,7 @@ impl Osd {
             deferred_ratio: None,
             pid: None,
             throttle_bytes: None,
+            deferred_due: false,
             disagreeing: 0,
             condition: Condition::Starting,
             foreign: None,
@@ -170,6 +173,9 @@ impl Osd {
             self.started_anew(journal)?;
         }
         self.throttle_bytes = Some(counters.bytes.max);
+        if self.bytes.ours().is_none() {
+            self.mind.limit(counters.bytes.max);
+        }
         let Some(journal) = journal.filter(|_| self.foreign.is_none()) else {
             self.condition = Condition::Watched;
             return Ok(());
@@ -200,7 +206,7 @@ impl Osd {
     fn started_anew(&mut self, journal: Option<&Mutex<Journal>>) -> Result<(), actuator::Error> {
         self.restarts += 1;
         self.condition = Condition::Starting;
-        (self.disagreeing, self.deferred_ratio, self.foreign) = (0, None, None);
+        (self.disagreeing, self.deferred_ratio, self.deferred_due, self.foreign) = (0, None, false, None);
         // The journal finds nothing of ours in the new process, and forgets it.
         let restored = journal.map_or(Ok(()), |journal| self.restore(journal));
         self.bytes.forget();
@@ -223,14 +229,19 @@ impl Osd {
         if let Some(ours) = self.bytes.ours() {
             // What the throttle shows, it shows without being asked.
             let as_set = ours.parse() == Ok(throttle_bytes);
+            let is_due = ours != wanted || self.bytes.is_unsure() || self.deferred_due;
             self.disagreeing = if as_set { 0 } else { self.disagreeing + 1 };
-            if self.disagreeing >= FOREIGN_SAMPLES {
+            // A change that was not confirmed may not have been carried out.
+            if self.disagreeing >= FOREIGN_SAMPLES && !self.bytes.is_unsure() {
                 let found = self.socket.option(BYTES)?;
                 return self.is_foreign(BYTES, found, journal);
             }
-            if ours == wanted {
+            if !is_due {
                 return Ok(());
             }
+        } else if self.bytes.settle(journal)? | self.deferred.settle(journal)? || budget == throttle_bytes {
+            // What an earlier run left is not what the OSD had; the next sample shows that.
+            return Ok(());
         }
         if self.control_deferred && self.deferred_ratio.is_none() {
             let before: [Option<f64>; 2] =
@@ -239,16 +250,19 @@ impl Osd {
                 self.deferred_ratio = Some(if bytes > 0.0 { deferred / bytes } else { 0.0 });
             }
         }
-        if let Change::Foreign(found) = self.bytes.set(journal, &wanted)? {
-            return self.is_foreign(BYTES, found, journal);
+        self.deferred_due = true;
+        match self.bytes.set(journal, &wanted)? {
+            Change::Foreign(found) => return self.is_foreign(BYTES, found, journal),
+            Change::Made => self.changes += 1,
+            Change::Same => {}
         }
-        self.changes += 1;
         if let Some(ratio) = self.deferred_ratio.filter(|&ratio| ratio > 0.0) {
             let deferred = ((budget as f64 * ratio) as u64).to_string();
             if let Change::Foreign(found) = self.deferred.set(journal, &deferred)? {
                 return self.is_foreign(DEFERRED, found, journal);
             }
         }
+        self.deferred_due = false;
         Ok(())
     }
 

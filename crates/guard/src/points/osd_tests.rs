@@ -134,6 +134,38 @@ fn a_throttle_that_another_program_sets_is_left_alone() {
 }
 
 #[test]
+fn what_was_refused_is_set_later_and_is_no_other_program_s() {
+    for refused in ["config set", "config set bluestore_throttle_deferred_bytes"] {
+        let mut bench = bench(&format!("refused-{}", refused.len()), fixed(262_144));
+        let refuse = |bench: &Bench, refused| bench.fake.as_ref().unwrap().inside.lock().unwrap().refused = refused;
+        refuse(&bench, Some(refused));
+        for _ in 0..5 {
+            assert!(bench.tick().is_err(), "{refused}");
+        }
+        refuse(&bench, None);
+        for _ in 0..5 {
+            bench.tick().unwrap();
+        }
+        assert_eq!((bench.set(BYTES), bench.set(DEFERRED)), (Some("262144".into()), Some("524288".into())));
+        assert_eq!(bench.state().condition, "controlled");
+        bench.journal.lock().unwrap().restore_all();
+        assert_eq!((bench.set(BYTES), bench.set(DEFERRED)), (None, None));
+    }
+}
+
+#[test]
+fn a_budget_without_bound_is_what_the_osd_had() {
+    let mut bench = bench("unbound", Admission::None);
+    bench.fake.as_ref().unwrap().inside.lock().unwrap().overrides.insert(BYTES.into(), "33554432".into());
+    for _ in 0..5 {
+        bench.tick().unwrap();
+    }
+    assert_eq!((bench.set(BYTES), bench.set(DEFERRED)), (Some("33554432".into()), None));
+    assert_eq!(bench.state().budget_bytes, 32 << 20);
+    assert!(bench.journal.lock().unwrap().is_clear());
+}
+
+#[test]
 fn an_osd_that_answers_too_late_costs_a_tick_and_nothing_else() {
     let mut bench = bench("slow", fixed(262_144));
     bench.osd.socket = AdminSocket::new(&bench.path, std::time::Duration::from_millis(50));

@@ -15,18 +15,22 @@ use crate::journal::Journal;
 use crate::loops::meter::QueueSlots;
 use crate::loops::queue_depth::{Array, LOST_TICKS};
 use crate::loops::record::{At, PoolState, QueueState};
-use crate::sensor::diskstats::{DeviceNumber, Reading, Sample, Tracker};
+use crate::sensor::diskstats::{Sample, Tracker};
 use crate::sensor::queue::{self, Knob, Queue};
 
 /// Time without a completed request, while some are in flight, after which a disk is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(1);
+/// Time without a request after which a path of a volume counts as passive, while others carry some.
+const PASSIVE_AFTER: Duration = Duration::from_secs(10);
 
-/// A queue of a disk, and the disk's number in the kernel's statistics.
+/// A queue of a disk, and the disk's place in the kernel's statistics.
 #[derive(Debug)]
 struct Path {
     length: QueueLength,
-    /// The arrangement of the statistics at the last look-up, and the disk's number in it; `None` if it is not listed.
-    number: Option<(u64, Option<DeviceNumber>)>,
+    /// The arrangement of the statistics at the last look-up, and the disk's place in it; `None` if it is not listed.
+    place: Option<(u64, Option<usize>)>,
+    /// Time of the disk's last request.
+    busy_at: Option<Instant>,
     /// Time since which the disk has completed none of the requests in flight.
     waits_since: Option<Instant>,
     stuck: bool,
@@ -38,7 +42,8 @@ pub struct QueueDepth {
     array: Array,
     roots: Roots,
     volumes: Vec<Vec<Path>>,
-    /// Queues whose length an earlier policy set, until the queues of this policy are found.
+    /// Queues whose length an earlier policy set, until the queues of this policy are found; and those of disks that
+    /// were stuck when they left their volume.
     inherited: Vec<Path>,
     notes: Vec<String>,
     begun: bool,
@@ -146,8 +151,10 @@ impl QueueDepth {
             let (stay, gone): (Vec<Path>, Vec<Path>) =
                 paths.drain(..).partition(|path| path.length.is_there() && found.contains(path.length.queue()));
             *paths = stay;
-            for path in gone.into_iter().filter(|path| !path.would_block()) {
-                if let Some(journal) = tick.journal.as_deref_mut() {
+            for path in gone {
+                if path.has_to_wait() {
+                    self.inherited.push(path);
+                } else if let Some(journal) = tick.journal.as_deref_mut() {
                     tick.errors.take(path.length.forget(journal));
                 }
             }
@@ -160,7 +167,7 @@ impl QueueDepth {
             }
             for path in paths.iter_mut() {
                 let foreign = path.length.foreign().is_some();
-                tick.errors.take(path.length.read());
+                tick.errors.take(path.length.read(tick.journal.as_deref()));
                 if let (false, Some(found)) = (foreign, path.length.foreign()) {
                     let queue = path.length.queue();
                     tracing::warn!(
@@ -180,7 +187,9 @@ impl QueueDepth {
                 ));
             }
         }
-        for path in self.inherited.drain(..).filter(|path| !path.would_block()) {
+        let (stuck, others): (Vec<Path>, Vec<Path>) = self.inherited.drain(..).partition(Path::has_to_wait);
+        self.inherited = stuck;
+        for path in others {
             if let Some(journal) = tick.journal.as_deref_mut() {
                 tick.errors.take(path.length.forget(journal));
             }
@@ -191,12 +200,13 @@ impl QueueDepth {
         for (at, paths) in self.volumes.iter_mut().enumerate() {
             let mut together: Option<Sample> = None;
             for path in paths.iter_mut() {
-                let reading = statistics.and_then(|statistics| statistics.get(path.number(statistics)?));
-                let Some(Reading::Sample(sample)) = reading else { continue };
-                path.look(self.ticked_at, &sample);
+                let Some(sample) = path.look(self.ticked_at, statistics) else { continue };
                 together = Some(together.map_or(sample, |sum| sum.plus(&sample)));
             }
-            self.array.observe(at, together.as_ref(), queue_slots(paths));
+            self.array.observe(at, together.as_ref(), queue_slots(paths, self.ticked_at));
+        }
+        for path in &mut self.inherited {
+            path.look(self.ticked_at, statistics);
         }
     }
 
@@ -204,7 +214,8 @@ impl QueueDepth {
         let Some(slots) = self.array.take_slots() else { return };
         let Some(journal) = tick.journal.as_deref_mut() else { return };
         for (paths, slots) in self.volumes.iter_mut().zip(slots) {
-            let share = slots / paths.len().max(1) as f64;
+            // Passive paths have the same length, for when they take over.
+            let share = slots / carrying(paths, self.ticked_at).count().max(1) as f64;
             for path in paths.iter_mut().filter(|path| !path.would_block()) {
                 tick.errors.take(path.length.set(journal, share));
             }
@@ -220,7 +231,8 @@ impl QueueDepth {
         let lost = self.array.lost().map(|name| {
             format!("{name}: no statistics of its disks in {LOST_TICKS} intervals: its queues are as long as before, until there are some")
         });
-        let stuck = self.volumes.iter().flatten().filter(|path| path.would_block()).map(|path| {
+        let paths = self.volumes.iter().flatten().chain(&self.inherited);
+        let stuck = paths.filter(|path| path.would_block()).map(|path| {
             let queue = path.length.queue();
             format!("{} completes no request, so that its {} stays as it is", queue.disk, queue.knob.name())
         });
@@ -236,14 +248,26 @@ impl QueueDepth {
 
 impl Path {
     fn new(queue: Queue) -> Self {
-        Self { length: QueueLength::new(queue), number: None, waits_since: None, stuck: false }
+        Self { length: QueueLength::new(queue), place: None, busy_at: None, waits_since: None, stuck: false }
     }
 
-    /// Notes whether the disk has completed anything in this sample.
-    fn look(&mut self, now: Instant, sample: &Sample) {
-        let waits = sample.in_flight > 0 && sample.reads.completed + sample.writes.completed == 0;
+    /// The disk's sample, if there is a new one. Notes whether the disk has had requests, and completed any.
+    fn look(&mut self, now: Instant, statistics: Option<&Tracker>) -> Option<Sample> {
+        let statistics = statistics?;
+        let sample = statistics.reading(self.place(statistics)?)?.sample()?;
+        let completed = sample.reads.completed + sample.writes.completed > 0;
+        let waits = sample.in_flight > 0 && !completed;
+        if waits || completed {
+            self.busy_at = Some(now);
+        }
         self.waits_since = waits.then(|| self.waits_since.unwrap_or(now));
         self.stuck = self.waits_since.is_some_and(|since| now.since(since) >= STUCK_AFTER);
+        Some(sample)
+    }
+
+    /// True if the disk has had requests lately.
+    fn is_active(&self, now: Instant) -> bool {
+        self.busy_at.is_some_and(|at| now.since(at) < PASSIVE_AFTER)
     }
 
     /// True if setting a new length would block the agent: before `nr_requests` changes, the kernel lets the queue run dry,
@@ -252,17 +276,21 @@ impl Path {
         self.stuck && self.length.queue().knob == Knob::Requests
     }
 
-    /// The disk's number, found by its name in the statistics: disks that are hidden from /dev show it nowhere else.
-    fn number(&mut self, statistics: &Tracker) -> Option<DeviceNumber> {
+    /// True if the length has to stay until the disk completes something again.
+    fn has_to_wait(&self) -> bool {
+        self.would_block() && self.length.is_there()
+    }
+
+    /// The disk's place in the statistics, found by its name: disks that are hidden from /dev have no own number.
+    fn place(&mut self, statistics: &Tracker) -> Option<usize> {
         let arrangement = statistics.arrangement();
-        match self.number {
-            Some((known, number)) if known == arrangement => number,
+        match self.place {
+            Some((known, place)) if known == arrangement => place,
             _ => {
                 // In sysfs a slash in a name is an exclamation mark.
-                let disk = self.length.queue().disk.replace('!', "/");
-                let number = statistics.iter().find(|(_, name, _)| *name == disk).map(|(number, ..)| number);
-                self.number = Some((arrangement, number));
-                number
+                let place = statistics.named(&self.length.queue().disk.replace('!', "/"));
+                self.place = Some((arrangement, place));
+                place
             }
         }
     }
@@ -281,9 +309,15 @@ impl Path {
     }
 }
 
-fn queue_slots(paths: &[Path]) -> QueueSlots {
+/// The paths of a volume that carry requests; all while none does.
+fn carrying(paths: &[Path], now: Instant) -> impl Iterator<Item = &Path> {
+    let none = !paths.iter().any(|path| path.is_active(now));
+    paths.iter().filter(move |path| none || path.is_active(now))
+}
+
+fn queue_slots(paths: &[Path], now: Instant) -> QueueSlots {
     QueueSlots {
-        all: paths.iter().map(|path| path.length.slots()).sum(),
+        all: carrying(paths, now).map(|path| path.length.slots()).sum(),
         shows_waiting: paths.iter().all(|path| path.length.queue().knob.shows_waiting()),
     }
 }

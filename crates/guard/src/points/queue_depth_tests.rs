@@ -281,6 +281,28 @@ fn one_queue_has_one_master() {
 }
 
 #[test]
+fn passive_paths_take_no_part_of_the_slots() {
+    let config = "[pools.san.tuning]\nslots = \"rwd\"\nslots_most = 12\n[tenants.a]\nmatch = [\"device:no-map\"]\n";
+    let mut host = Host::new("passive", &[("no-active", 20.0), ("no-passive", 0.0)], config);
+    let folder = host.root.join("sys/devices/no-map");
+    std::fs::create_dir_all(folder.join("slaves")).unwrap();
+    std::fs::write(folder.join("dev"), "4095:9\n").unwrap();
+    for (disk, _, ..) in &host.disks {
+        std::os::unix::fs::symlink(host.root.join("sys/devices").join(disk), folder.join("slaves").join(disk)).unwrap();
+    }
+    for link in ["class/block/no-map", "dev/block/4095:9"] {
+        std::os::unix::fs::symlink(&folder, host.root.join("sys").join(link)).unwrap();
+    }
+    host.seconds(5, true);
+    assert_eq!((host.depth("no-active"), host.depth("no-passive")), (12.0, 12.0));
+    assert!((host.volume(0).slots.used - 12.0).abs() < 1.0, "{:?}", host.state());
+    // Both carry requests from now on.
+    host.disks[1].1 = 20.0;
+    host.seconds(2, true);
+    assert_eq!((host.depth("no-active"), host.depth("no-passive")), (6.0, 6.0));
+}
+
+#[test]
 fn a_slash_in_a_disks_name_is_an_exclamation_mark_in_sysfs() {
     let config = "[pools.san]\ntuning.slots = \"needs\"\n[tenants.a]\nmatch = [\"device:no!c0d0\"]\n";
     let mut host = Host::new("slash", &[("no!c0d0", 2.0)], config);
@@ -329,6 +351,16 @@ fn the_length_of_a_stuck_disk_is_not_written() {
     ticks(&mut host, 20, 0);
     let notes = host.agent.state().pools[0].notes.join(" ");
     assert!(notes.contains("no-backup completes no request"), "{notes}");
+    // It leaves its volume for a while: that is no reason to forget how long its queue was.
+    let link = host.root.join("sys/class/block/no-backup");
+    let folder = std::fs::read_link(&link).unwrap();
+    std::fs::remove_file(&link).unwrap();
+    ticks(&mut host, 20, 0);
+    let notes = host.agent.state().pools[0].notes.join(" ");
+    assert!(host.volume(0).queues.is_empty() && notes.contains("no-backup completes no request"), "{notes}");
+    std::os::unix::fs::symlink(folder, &link).unwrap();
+    ticks(&mut host, 20, 0);
+    assert_eq!(host.volume(0).queues[0].before, Some(64));
     let nothing = Config::parse("", "test", Abilities { tracepoints: false }).unwrap();
     let at = (&Roots::under(&host.root), std::path::Path::new("none"));
     let stuck_at = depth(&host, "no-backup");

@@ -229,7 +229,7 @@ fn network(evidence: &Evidence) -> Vec<Finding> {
         let capped = bytes <= CAPPED_WINDOW_BYTES;
         let finding = simple(
             "receive_window",
-            "writers that wait for acknowledgements",
+            "throttling writers by delayed acknowledgements",
             capped,
             &format!("net.ipv4.tcp_rmem lets windows grow to {bytes} bytes"),
             "delayed acknowledgements alone do not throttle writers; everything that is sent to them must be delayed",

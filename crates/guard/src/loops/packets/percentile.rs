@@ -14,8 +14,9 @@ pub(super) struct Percentile {
     /// Shape of the distribution of latencies: with the mean of an interval it gives the percentile that the controller
     /// observes.
     shape: Shape,
-    /// Number of reads in each bucket, in the older half of the window (`full`) and in the newer one (`filling`).
+    /// Number of reads in each bucket, in the older half of the window.
     full: Vec<u64>,
+    /// Number of reads in each bucket, in the newer half of the window.
     filling: Vec<u64>,
     since: Instant,
 }

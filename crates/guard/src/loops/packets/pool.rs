@@ -55,6 +55,8 @@ impl Decided for Decision {
 pub(super) struct Guarded {
     name: String,
     config: PacketsConfig,
+    /// Ports from which packets can be delayed.
+    ports: Vec<u16>,
     controller: Controller,
     /// The percentile of the target, if it is not the mean.
     percentile: Option<Percentile>,
@@ -124,6 +126,7 @@ impl Guarded {
         Ok(Self {
             name: name.to_owned(),
             config: settings.clone(),
+            ports: config.agent.ports.clone(),
             controller: Controller::new(&config.controller(settings))?,
             percentile: match settings.latency.percentile {
                 Figure::Mean => None,
@@ -225,7 +228,7 @@ impl Guarded {
             let all_names: Vec<String> = names.iter().cloned().collect();
             let tenant = self.config.throttles.tenant_of(address, &all_names);
             let guessed = links.iter().any(|link| link.known_by == KnownBy::Candidate);
-            let (throttle, exempt_because) = self.throttle(tenant, address, &keys, guessed);
+            let (throttle, exempt_because) = self.throttle(tenant, address, &keys, guessed, self.other_port(&links));
             let tenant = tenant as u32;
             self.clients.push(GuardedClient { id, address, names, tenant, throttle, exempt_because, keys });
         }
@@ -293,9 +296,29 @@ impl Guarded {
         own.into_iter().map(key).collect()
     }
 
-    /// How a client may be throttled, and why it is exempt if not because of the policy. `guessed`: it is uncertain whether
-    /// the client reaches this pool, or only another volume of the same server.
-    fn throttle(&self, tenant: usize, address: IpAddr, keys: &[Client], guessed: bool) -> (Throttle, Option<String>) {
+    /// A port to which a client with these links is connected, if packets from none of its ports can be delayed.
+    fn other_port(&self, links: &[&Link]) -> Option<u16> {
+        // Which ports links without known connections have is not known.
+        if links.iter().any(|link| link.connections.is_empty()) {
+            return None;
+        }
+        let mut ports = links.iter().flat_map(|link| &link.connections).map(|connection| connection.local.port());
+        let first = ports.next()?;
+        let is_other = |port: &u16| !self.ports.contains(port);
+        Some(first).filter(|first| is_other(first) && ports.all(|port| is_other(&port)))
+    }
+
+    /// How a client may be throttled, and why it is exempt if not because of the policy. `guessed`: it is uncertain
+    /// whether the client reaches this pool, or only another volume of the same server. `other_port`: packets to the
+    /// client leave by this port, and cannot be delayed.
+    fn throttle(
+        &self,
+        tenant: usize,
+        address: IpAddr,
+        keys: &[Client],
+        guessed: bool,
+        other_port: Option<u16>,
+    ) -> (Throttle, Option<String>) {
         let throttle = self.config.throttles.tenants()[tenant].throttle;
         if throttle == Throttle::Never {
             return (throttle, None);
@@ -309,6 +332,10 @@ impl Guarded {
         }
         if address.is_loopback() {
             return (Throttle::Never, Some("is on this machine".into()));
+        }
+        if let Some(port) = other_port {
+            let why = format!("is connected to port {port}, from which no packet is delayed: add it to agent.ports");
+            return (Throttle::Never, Some(why));
         }
         (throttle, None)
     }

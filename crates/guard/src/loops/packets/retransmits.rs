@@ -19,9 +19,11 @@ const SURPRISE: f64 = 14.0;
 const LEAST_EXPECTED: f64 = 1.0;
 /// Factor by which a new window fades older ones, so that the usual share is that of some minutes.
 const FORGETTING: f64 = 0.99;
-/// Factor by which the longest delay is shortened; after each quiet time `QUIET` it grows by the factor `GROW`.
+/// Factor by which the longest delay is shortened.
 const SHORTEN: f64 = 0.7;
+/// Factor by which the longest delay grows after a quiet time.
 const GROW: f64 = 1.1;
+/// Quiet time after which the longest delay grows.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// The comparison of windows, and the limit that follows from it.
@@ -52,8 +54,8 @@ impl Resent {
         let limit = self.limit?;
         let (resent, expected, delay) = self.seen;
         Some(format!(
-            "{resent} TCP segments were sent again within 1 s while clients were throttled by up to {:.1} ms, where {expected:.1} are usual: \
-             the longest delay is {:.1} ms for now, and grows again when that stops",
+            "{resent} TCP segments were sent again within 1 s, where {expected:.1} are usual, while clients were throttled by up to {:.1} ms: \
+             the longest delay is {:.1} ms now, and grows again after each minute without such a rise",
             delay.as_millis_f64(),
             limit.as_millis_f64()
         ))

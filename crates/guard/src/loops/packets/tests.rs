@@ -275,6 +275,23 @@ fn a_client_that_is_one_of_several_is_never_throttled() {
 }
 
 #[test]
+fn a_client_of_a_port_that_is_not_named_is_never_throttled() {
+    for (own, of_both, throttled) in [("10.0.0.1:8009", false, false), ("10.0.0.1:8009", true, true)] {
+        let mut links = four_clients();
+        let usual = links[1].connections[0];
+        links[1].connections = vec![Connection { local: own.parse().expect("an address"), ..usual }];
+        links[1].connections.extend(of_both.then_some(usual));
+        let mut agent = agent(CONFIG, links);
+        Plant::new(&[(1, "10.0.0.12", 4.0)]).run(&mut agent, 0, 15);
+        assert_eq!(!agent.packets.holds().is_empty(), throttled);
+        let state = state(&agent, 0);
+        let client = state.clients.iter().find(|client| client.address == "10.0.0.12").expect("is known");
+        let because = client.exempt_because.clone().unwrap_or_default();
+        assert_eq!((client.throttle.as_str() == "never", because.contains("port 8009")), (!throttled, !throttled));
+    }
+}
+
+#[test]
 fn a_delay_without_effect_is_noticed_and_all_packets_wait_instead() {
     let mut agent = agent(CONFIG, four_clients());
     let mut plant = Plant::new(&[(1, "10.0.0.12", 2.0), (2, "10.0.0.13", 2.0)]);

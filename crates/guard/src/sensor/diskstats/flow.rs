@@ -229,8 +229,9 @@ impl Move {
 pub(crate) struct Sum {
     samples: u32,
     interval_us: u32,
-    /// Sums of requests completed, sectors, and time in ms: for reads here, for writes in `writes`.
+    /// Sums of completed reads, of their sectors, and of their time in ms.
     reads: [u64; 3],
+    /// Sums of completed writes, of their sectors, and of their time in ms.
     writes: [u64; 3],
     in_flight: u64,
 }

@@ -102,6 +102,24 @@ fn devices_come_go_and_change_their_names() {
 }
 
 #[test]
+fn hidden_disks_have_one_number_and_are_known_by_their_names() {
+    let (mut tracker, mut arrangements) = (Tracker::default(), Vec::new());
+    for n in 0..3 {
+        let path = |name: &str, reads: u64| format!("0 0 {name} {reads} 0 {} {reads} 0 0 0 0 1 0 0\n", 8 * reads);
+        let paths = path("nvme0c0n1", 10 * n) + &path("nvme0c1n1", 30 * n);
+        let text = paths + &line(n, 8 * n, n, 0) + &"\n".repeat(2 * WINDOW);
+        tracker.observe(at(100 * n), text.as_bytes()).expect("lines of the format");
+        arrangements.push(tracker.arrangement());
+    }
+    let reads = |name: &str| {
+        let reading = tracker.reading(tracker.named(name)?)?;
+        Some(reading.sample()?.reads.completed)
+    };
+    assert_eq!(["nvme0c0n1", "nvme0c1n1", "nvme0c2n1"].map(reads), [Some(10), Some(30), None]);
+    assert_eq!((arrangements[2], sample(&tracker).reads.completed), (arrangements[0], 1), "all stay in place");
+}
+
+#[test]
 fn after_a_line_at_fault_the_others_are_measured_over_both_intervals() {
     let lines = |reads: u64, damaged: bool| {
         let broken = if damaged { "8 0 sda x\n".to_owned() } else { format!("8 0 sda {reads} 0 8 1 0 0 0 0 0 0 0\n") };
@@ -275,7 +293,8 @@ proptest! {
         prop_assert_eq!(tracker.observe(at(100), &text).is_ok(), parsed.is_ok());
         if parsed.is_ok() {
             lines.sort_by_key(|(number, ..)| *number);
-            lines.dedup_by_key(|(number, ..)| *number);
+            let hidden = DeviceNumber::default();
+            lines.dedup_by(|one, other| one.0 == other.0 && (one.0 != hidden || one.1 == other.1));
             let mut known: Vec<_> = tracker.iter().map(|(number, ..)| number).collect();
             known.sort_unstable();
             prop_assert_eq!(known, lines.iter().map(|(number, ..)| *number).collect::<Vec<_>>());

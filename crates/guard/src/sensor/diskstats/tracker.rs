@@ -118,6 +118,9 @@ impl Hasher for NumberHasher {
     }
 }
 
+/// The number of disks that are hidden from /dev, as paths of the kernel's own NVMe multipath are: all have the same.
+const HIDDEN: DeviceNumber = DeviceNumber { major: 0, minor: 0 };
+
 /// Number of readings whose times are remembered: after a line at fault, devices behind it are not seen in that reading.
 const REMEMBERED: usize = 8;
 
@@ -130,7 +133,9 @@ pub struct Tracker {
     devices: Vec<Device>,
     moves: Vec<Move>,
     identities: Vec<Identity>,
+    /// Indices of devices by their numbers, and of hidden ones by their names.
     places: HashMap<DeviceNumber, u32, BuildHasherDefault<NumberHasher>>,
+    hidden: HashMap<Box<str>, u32>,
     /// Line of each device, in a reading in which some devices are not where they were.
     lines: Vec<u32>,
     reading: u32,
@@ -207,7 +212,11 @@ impl Tracker {
         let head = fields.at;
         let (Figures { reads, writes, in_flight }, end) = fields.figures()?;
         let device = Device::new(Beginning::new(fields.text, head, end), self.reading, reads, writes);
-        let place = *self.places.entry(number).or_insert(self.devices.len() as u32) as usize;
+        let next = self.devices.len() as u32;
+        let place = match number {
+            HIDDEN => *self.hidden.entry(name.into()).or_insert(next),
+            number => *self.places.entry(number).or_insert(next),
+        } as usize;
         let identity = Identity { number, name: name.into() };
         let before = self.devices.get(place).map(|known| known.seen).and_then(|seen| self.since(now, seen));
         match self.devices.get_mut(place) {
@@ -243,16 +252,32 @@ impl Tracker {
         (self.devices, self.moves) = both.0.into_iter().unzip();
         self.identities = both.1;
         self.places.clear();
-        self.places.extend(self.identities.iter().zip(0..).map(|(identity, place)| (identity.number, place)));
+        self.hidden.clear();
+        for (identity, place) in self.identities.iter().zip(0..) {
+            match identity.number {
+                HIDDEN => self.hidden.insert(identity.name.clone(), place),
+                number => self.places.insert(number, place),
+            };
+        }
         self.arrangement += 1;
     }
 
     /// A device's figures at the last reading; `None` if it is not there.
     pub fn get(&self, number: DeviceNumber) -> Option<Reading> {
-        self.place(number).and_then(|place| self.at(place)).map(Move::reading)
+        self.place(number).and_then(|place| self.reading(place))
     }
 
-    /// Index of a device, valid until [`Self::arrangement`] changes.
+    /// As [`Self::get`], of the device at an index.
+    pub fn reading(&self, place: usize) -> Option<Reading> {
+        self.at(place).map(Move::reading)
+    }
+
+    /// Index of the device of this name, also of a hidden one, valid until [`Self::arrangement`] changes. O(devices).
+    pub fn named(&self, name: &str) -> Option<usize> {
+        self.identities.iter().position(|identity| *identity.name == *name)
+    }
+
+    /// Index of a device that is not hidden, valid until [`Self::arrangement`] changes.
     pub fn place(&self, number: DeviceNumber) -> Option<usize> {
         self.places.get(&number).map(|&place| place as usize)
     }
