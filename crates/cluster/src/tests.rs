@@ -34,8 +34,9 @@ mod silent;
 
 use port::Port;
 
-/// Period of the cluster, short to keep the tests short; [`LEASE`]: etcd's own shortest lease is two seconds.
+/// Period of the cluster, short to keep the tests short.
 const PERIOD: Time = Time::from_millis(400);
+/// Lease of the cluster, shorter than etcd's own shortest lease of two seconds.
 const LEASE: Time = Time::from_millis(1_600);
 /// How long anything may take; a bound for broken runs.
 const PATIENCE: StdDuration = StdDuration::from_secs(30);

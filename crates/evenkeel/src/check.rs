@@ -15,7 +15,7 @@ use evenkeel_guard::admin_socket::AdminSocket;
 use evenkeel_guard::discovery::{Map, Roots, Survey, osds, resolved};
 use evenkeel_guard::preflight::{self, osd::Scheduling};
 use evenkeel_guard::sensor::cgroup;
-use evenkeel_net::tls::{self, Acceptor};
+use evenkeel_net::tls;
 use evenkeel_policy::check::{Errors, Problem, check_with};
 use evenkeel_policy::config::Terms;
 use evenkeel_policy::document::Document;
@@ -27,8 +27,8 @@ use evenkeel_policy::source::Source;
 use evenkeel_policy::{Finding, Severity};
 use evenkeel_web::serve::{Recorded, own_files, record_of};
 
-use crate::control::{table, words};
-use crate::guard::{abilities, judged};
+use crate::control::words;
+use crate::guard::{IDLE, abilities, is_idle, judged};
 use crate::output;
 
 /// Longest wait for an OSD's answer.
@@ -128,7 +128,11 @@ fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
         Err(Errors(errors)) => add(&mut checked.errors, errors),
         Ok((mut config, doubts)) => {
             add(&mut checked.warnings, doubts);
-            if let Some(Finding { severity, path, message }) = certificates(&config.agent.terms()) {
+            if !is_served && is_idle(&config) {
+                let idle = document.complain(&["agent"], format!("the agent would not run: {IDLE}"));
+                add(&mut checked.warnings, vec![idle]);
+            }
+            for Finding { severity, path, message } in certificates(&config.agent.terms()) {
                 let path: Vec<&str> = path.iter().map(String::as_str).collect();
                 let to = if severity == Severity::Error { &mut checked.errors } else { &mut checked.warnings };
                 to.push(document.complain(&path, message));
@@ -149,13 +153,20 @@ fn of_file(file: &Path, checked: &mut Checked) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A finding about TLS files that a server or an agent would refuse; files that this process may not read are left out.
-fn certificates(terms: &Terms) -> Option<Finding> {
-    let Err(tls::Error { name, path, why }) = Acceptor::load(terms) else { return None };
-    let unreadable = File::open(&path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
-    let severity = if unreadable { Severity::Warning } else { Severity::Error };
-    let path_of = name.split('.').map(str::to_owned).collect();
-    Some(Finding { severity, path: path_of, message: format!("{} {why}", path.display()) })
+/// Findings about TLS files: faults for which a server or an agent would refuse them, and doubts. One that this process
+/// may not read is doubtful.
+fn certificates(terms: &Terms) -> Vec<Finding> {
+    let finding = |severity, tls::Error { name, path, why }: tls::Error| Finding {
+        severity,
+        path: name.split('.').map(str::to_owned).collect(),
+        message: format!("{} {why}", path.display()),
+    };
+    let faults = tls::faults(terms).into_iter().map(|fault| {
+        let unreadable = File::open(&fault.path).is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+        finding(if unreadable { Severity::Warning } else { Severity::Error }, fault)
+    });
+    let doubts = tls::doubts(terms).into_iter().map(|doubt| finding(Severity::Warning, doubt));
+    faults.chain(doubts).collect()
 }
 
 /// The etcd addresses that do not answer. Without any, hosts do not share slots.
@@ -229,7 +240,7 @@ fn policy(checked: &Checked) -> String {
         }
     }
     let enforced = checked.rows.iter().filter(|row| row.here != Presence::Missing).count();
-    let (all, warnings) = (rows.len() as u64, checked.warnings.len() as u64);
+    let (all, warnings) = ((rows.len() + checked.unlisted()) as u64, checked.warnings.len() as u64);
     let (all, warnings) = (counted(all, "setting"), counted(warnings, "warning"));
     let _ = writeln!(text, "\nusable: {enforced} of {all} enforced here, {warnings}");
     text
@@ -239,10 +250,10 @@ fn policy(checked: &Checked) -> String {
 fn parts(host: &Preflight) -> String {
     let row = |finding: &preflight::Finding| {
         let presence = finding.presence.name().to_owned();
-        vec![finding.part.clone(), presence, finding.purpose.clone(), finding.evidence.clone()]
+        vec![finding.part.clone(), presence, finding.purpose.clone()]
     };
     let rows: Vec<_> = host.findings.iter().map(row).collect();
-    let mut text = table(&["part", "there", "purpose", "known from"], &rows);
+    let mut text = "for `evenkeel guard`:\n".to_owned() + &words(&["part", "there", "purpose"], &rows);
     for finding in host.findings.iter().filter(|finding| !finding.lost.is_empty()) {
         let _ = writeln!(text, "\n{}: {}\n  what to do: {}", finding.part, finding.lost, finding.cure);
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::control::whole;
 use crate::output::{self, Usage};
 use crate::parallel;
 use anyhow::{Error, bail, ensure};
@@ -16,7 +17,6 @@ use evenkeel_policy::uri::Target;
 pub(crate) struct Args {
     // As an attribute, since brackets are links in documentation.
     #[arg(
-        required_unless_present = "jobs",
         value_parser = export,
         help = "Export to load: nbd://HOST[:PORT]/EXPORT or nbd+unix:///EXPORT?socket=PATH"
     )]
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     options: JobOptions,
     /// Repeat the requests and the content of an earlier run [default: chosen and printed]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>)]
     seed: Option<u64>,
     /// Print the result as one JSON document
     #[arg(long)]

@@ -1,5 +1,6 @@
 //! Evenkeel keeps shared block storage on an even keel: the command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -7,6 +8,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
 use evenkeel_guard::discovery::mark::Mark;
 use log::Log;
+use parallel::{INTERRUPTED, Stopped};
 use rustix::process::{Resource, getrlimit};
 use signal_hook::consts::SIGXFSZ;
 
@@ -111,7 +113,6 @@ enum Command {
     /// configuration, metrics, and the best sections of the manual's pages. Needs neither network nor files.
     Help(help::Args),
     /// Write the manual pages: one for each command, and evenkeel.toml(5)
-    #[command(hide = true)]
     Manual {
         /// Where to; must be there
         folder: PathBuf,
@@ -153,11 +154,29 @@ fn with_negative_numbers(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_negative_numbers)
 }
 
+/// The words of a command line, with each negative value joined to its option: `--duration -1s` becomes `--duration=-1s`,
+/// so that errors name the wrong value and not an unknown option.
+fn joined(words: Vec<OsString>) -> Vec<OsString> {
+    let mut joined: Vec<OsString> = Vec::with_capacity(words.len());
+    for word in words {
+        let is_negative = matches!(word.as_encoded_bytes(), [b'-', b'0'..=b'9', ..]);
+        let is_option = |word: &[u8]| word.len() > 2 && word.starts_with(b"--") && !word.contains(&b'=');
+        match joined.last_mut() {
+            Some(option) if is_negative && is_option(option.as_encoded_bytes()) => {
+                option.push("=");
+                option.push(word);
+            }
+            _ => joined.push(word),
+        }
+    }
+    joined
+}
+
 fn run() -> ExitCode {
     let described = program();
-    let words = help::in_front(std::env::args_os().collect(), &described);
-    let parsed = Cli::from_arg_matches(&described.get_matches_from(words));
-    let cli = parsed.unwrap_or_else(|error| error.exit());
+    let words = joined(help::in_front(std::env::args_os().collect(), &described));
+    let parsed = described.try_get_matches_from(&words).and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = parsed.unwrap_or_else(|error| help::hinted(error, &words).exit());
     let serves = matches!(cli.command, Command::Serve(_));
     let lasts = serves || matches!(cli.command, Command::Guard(_));
     // A write past RLIMIT_FSIZE is an error of that write and must not end the program.
@@ -199,6 +218,8 @@ fn run() -> ExitCode {
     let status = match &done {
         Ok(()) => 0,
         Err(error) if error.is::<output::Usage>() => 2,
+        Err(error) if error.is::<output::Unusable>() => output::UNUSABLE,
+        Err(error) if matches!(error.downcast_ref(), Some(Stopped::Interrupted { .. })) => INTERRUPTED,
         Err(_) => 1,
     };
     if serves {

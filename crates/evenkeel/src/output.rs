@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
@@ -56,13 +56,32 @@ pub(crate) fn complain(text: &str) {
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
+/// An error of a configuration that an agent cannot use: another start would end in the same way.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unusable(pub(crate) String);
+
+/// Exit status after [`Unusable`], for `RestartPreventExitStatus=` of systemd: EX_CONFIG.
+pub(crate) const UNUSABLE: u8 = 78;
+
+/// A report that is still to be written. On drop a file that was made for it and is empty is removed.
+pub(crate) struct Prepared(Option<PathBuf>);
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        let made = self.0.iter().filter(|path| std::fs::metadata(path).is_ok_and(|found| found.len() == 0));
+        made.for_each(|path| drop(std::fs::remove_file(path)));
+    }
+}
+
 /// Checks that a report can be written, before minutes of work instead of afterwards. An existing file keeps its content.
 ///
 /// # Errors
 /// When the file cannot be written; names it.
-pub(crate) fn prepare(path: &Path) -> anyhow::Result<()> {
+pub(crate) fn prepare(path: &Path) -> anyhow::Result<Prepared> {
+    let is_new = std::fs::symlink_metadata(path).is_err();
     OpenOptions::new().append(true).create(true).open(path).with_context(|| cannot_write(path))?;
-    Ok(())
+    Ok(Prepared(is_new.then(|| path.to_owned())))
 }
 
 /// Error message about a report that cannot be written.
@@ -153,9 +172,12 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let (there, away) = (folder.join("r.html"), folder.join("no/r.html"));
         std::fs::write(&there, "old").unwrap();
-        prepare(&there).unwrap();
+        drop(prepare(&there).unwrap());
         assert_eq!(std::fs::read_to_string(&there).unwrap(), "old");
-        let error = format!("{:#}", prepare(&away).unwrap_err());
+        let new = folder.join("new.html");
+        drop(prepare(&new).unwrap());
+        assert!(!new.exists(), "an empty report is left");
+        let error = format!("{:#}", prepare(&away).map(drop).unwrap_err());
         assert!(error.starts_with(&format!("cannot write the report {}: ", away.display())), "{error}");
         std::fs::remove_dir_all(&folder).unwrap();
     }

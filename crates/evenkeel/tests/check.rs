@@ -1,5 +1,6 @@
 //! `evenkeel check` run as a program: the settings that are enforced on this host, and those that are not.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -185,8 +186,8 @@ fn one_file_has_a_row_at_each_point_and_says_what_this_host_lacks() {
 #[test]
 fn strict_passes_with_what_is_all_enforced_and_fails_with_a_mistyped_pool() {
     let served = "[server]\ndata_dir = \"data\"\n[pools.main]\nlatency = { target = \"15ms\", percentile = 99 }\n\
-        [tenants.a]\nreservation.iops = 9\n[tenants.b]\nthrottle = \"always\"\n\
-        [volumes.a]\nbackend = \"memory\"\nsize = \"1MiB\"\n[volumes.b]\nbackend = \"memory\"\nsize = \"1MiB\"\n";
+        emulate.preset = \"ssd\"\n[tenants.a]\nreservation.iops = 9\n[tenants.b]\nthrottle = \"always\"\n\
+        [volumes.a]\nbackend = \"emulate\"\nsize = \"1MiB\"\n[volumes.b]\nbackend = \"emulate\"\nsize = \"1MiB\"\n";
     let file = File::new("served", served);
     let strict = file.check(&["policy.toml", "--strict"]);
     assert!(strict.status.success(), "{}{}", text(&strict.stdout), text(&strict.stderr));
@@ -195,15 +196,32 @@ fn strict_passes_with_what_is_all_enforced_and_fails_with_a_mistyped_pool() {
     assert!(file.check(&["policy.toml"]).status.success());
     let strict = file.check(&["policy.toml", "--strict"]);
     assert!(!strict.status.success());
-    assert!(text(&strict.stdout).contains("policy.toml:15:8: pools.mian2: nothing to enforce here: it has neither devices nor a latency target; no volume of this file uses this key"), "{strict:?}");
+    assert!(text(&strict.stdout).contains("policy.toml:16:8: pools.mian2: nothing to enforce here: it has neither devices nor a latency target; no volume of this file uses this key"), "{strict:?}");
     let file = File::new("agent", "[agent]\nstatus = \"off\"\n");
     assert_eq!(file.read().rows, [], "an agent without a policy");
+    assert!(file.check(&["policy.toml"]).status.success());
+    let strict = file.check(&["policy.toml", "--strict"]);
+    assert!(text(&strict.stderr).contains("agent: the agent would not run: no pool has anything"), "{strict:?}");
     let file = File::new("elsewhere", "[pools.vg9]\nlatency.target = \"15ms\"\n");
     let strict = file.check(&["policy.toml", "--strict"]);
     assert!(!strict.status.success());
     let shown = text(&strict.stdout);
     assert!(shown.contains("pools.vg9: not on this host") && !shown.contains("htb"), "no more than that: {shown}");
     assert!(!shown.contains("main"), "an agent's file has no default volume: {shown}");
+}
+
+#[test]
+fn a_tenant_that_nothing_belongs_to_is_named_with_the_cure_and_counted() {
+    let tenant = "[tenants.database]\nreservation.iops = 2_000\nweight = 4\n";
+    let file = File::new("idle", &format!("{tenant}[volumes.db1]\nbackend = \"memory\"\nsize = \"1MiB\"\n"));
+    let shown = text(&file.check(&["policy.toml"]).stdout);
+    for words in [
+        "not enforced here: policy.toml:1:10: tenants.database: no volume and no client belongs to it\n  lost: its settings",
+        "what to do: write tenant = \"database\" in [volumes.db1], or match = [\"volume:db1\"] here, or remove it",
+        "usable: 1 of 3 settings enforced here",
+    ] {
+        assert!(shown.contains(words), "{words:?}: {shown}");
+    }
 }
 
 #[test]
@@ -247,9 +265,27 @@ fn files_that_the_server_would_refuse_are_errors() {
     let none = |_: &File| {};
     let disk = |file: &File| std::fs::write(file.0.join("disk"), [7; 4096]).expect("written");
     let tls = "[server.tls]\ncertificate = \"disk\"\nkey = \"key\"\n";
-    refused("no-certificate", tls, &none, &["policy.toml:2:1: server.tls.certificate: disk cannot be read"]);
+    let both = ["policy.toml:2:1: server.tls.certificate: disk cannot be read", "server.tls.key: key cannot be read"];
+    refused("no-certificate", tls, &none, &both);
     refused("other-certificate", tls, &disk, &["policy.toml:2:1: server.tls.certificate: disk has no certificate"]);
     let agent = "[agent.tls]\ncertificate = \"disk\"\nkey = \"key\"\n";
+    let open = |file: &File| {
+        disk(file);
+        std::fs::set_permissions(file.0.join("disk"), std::fs::Permissions::from_mode(0o644)).expect("set");
+    };
+    let doubtful = tls.replace("\"key\"", "\"disk\"");
+    let words = ["disk has no private key", "warning: policy.toml:3:1: server.tls.key: disk can be used by every user"];
+    refused("open-key", &doubtful, &open, &words);
+    let damaged = |file: &File| {
+        std::fs::create_dir(file.0.join("data")).expect("made");
+        std::fs::write(file.0.join("data/files.toml"), "garbage").expect("written");
+    };
+    let (volume, data) = ("[volumes.a]\nsize = \"1MiB\"\n", "[server]\ndata_dir = \"data\"\n");
+    let words = ["policy.toml:2:1: server.data_dir: cannot read the record of files in data/files.toml: it is damaged"];
+    refused("damaged-record", &format!("{data}{volume}"), &damaged, &words);
+    let sockets = "[server]\nunix = [\"none/y.sock\", \"disk\"]\n";
+    let words = ["2:1: server.unix: cannot listen on none/y.sock: its folder", "on disk: it exists and is no socket"];
+    refused("no-sockets", sockets, &disk, &words);
     refused("agents-certificate", agent, &none, &["agent.tls.certificate: disk cannot be read"]);
     for (name, volume, words) in [
         (
@@ -343,6 +379,7 @@ fn without_a_file_the_kernel_is_checked() {
     assert_eq!(file.check(&["--strict"]).status.success(), checked.host.can_act);
     let shown = text(&file.check(&[]).stdout);
     assert!(shown.contains("purpose") && shown.contains("clients can be throttled: "), "{shown}");
+    assert!(shown.contains("evenkeel guard") && !shown.contains("known from"), "{shown}");
 }
 
 /// One unchanged policy file with the configurations of four hosts: each host enforces its part of the policy.

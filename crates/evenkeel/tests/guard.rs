@@ -250,8 +250,15 @@ fn a_service_manager_is_told_by_the_loop_that_it_goes_on() {
 fn without_a_target_there_is_nothing_to_run() {
     let file = File::new("empty", "");
     let refused = guard(&["run", "--config", file.path(), "--dry-run"]);
-    assert!(!refused.status.success());
+    assert_eq!(refused.status.code(), Some(78), "the service must not start it again");
     assert!(text(&refused.stderr).contains("[pools.NAME]"), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn a_delay_above_the_longest_is_refused() {
+    let refused = guard(&["hold", "--client", "192.0.2.1", "--device", "lo", "--delay", "50ms", "--dry-run"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("--delay 50ms is more than --maximum 20ms"), "{}", text(&refused.stderr));
 }
 
 #[test]

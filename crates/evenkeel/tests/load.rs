@@ -294,6 +294,7 @@ fn what_cannot_work_is_refused_before_it_starts() {
     ] {
         Load::run(&[&[uri.as_str()], arguments].concat()).fails_before_start(&[words]);
     }
+    Load::run(&[]).is_misused(&["give a URI or --jobs FILE"]);
     let warm = Load::run(&[&uri, "--requests", "10", "--warmup", "60s"]);
     warm.fails_with(&["no request was measured: all fell into --warmup"]);
     Load::run(&["nbd+unix:///?socket=/nonexistent/socket"]).fails_before_start(&["cannot use", "No such file"]);

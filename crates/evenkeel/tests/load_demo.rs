@@ -1,6 +1,6 @@
 //! `evenkeel demo bufferbloat`: it runs server, clients and report in one command.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 #[test]
 fn bufferbloat_measures_each_setting_that_is_asked_for() {
@@ -30,4 +30,25 @@ fn bufferbloat_measures_each_setting_that_is_asked_for() {
     left.sort();
     assert_eq!(left, [page, picture], "the server's folder is gone");
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn an_interrupted_demonstration_does_not_end_like_a_complete_one() {
+    let folder = std::env::temp_dir().join(format!("evenkeel-demo-stop-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut demo = Command::new(env!("CARGO_BIN_EXE_evenkeel"));
+    demo.args(["demo", "bufferbloat", "--seconds", "60", "--settings", "none"]).env("TMPDIR", &folder);
+    let mut child = demo.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // Handlers are in place once the server has its folder.
+    while std::fs::read_dir(&folder).unwrap().next().is_none() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended early");
+        std::thread::yield_now();
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{error}");
+    assert!(error.contains("interrupted after 0 of 1 runs"), "{error}");
 }

@@ -462,6 +462,8 @@ fn what_is_taken_is_said_with_its_holder() {
     let server = Server::start(&folder, &[]);
     let complaint = fail(&folder, &["serve", "--listen", "127.0.0.1:0", "--status", "off"]);
     assert!(complaint.contains("--data-dir"), "{complaint}");
+    let complaint = fail(&folder, &["serve", "--status", server.status()]);
+    assert!(complaint.contains("another server answers on"), "{complaint}");
     let other = ["--data-dir", "other"];
     let address = server.uri().trim_start_matches("nbd://").trim_end_matches("/disk0").to_owned();
     let complaint = fail(&folder, &[&["serve", "--listen", &address, "--status", "off"][..], &other].concat());
@@ -472,6 +474,7 @@ fn what_is_taken_is_said_with_its_holder() {
     let complaint =
         fail(&folder, &[&["serve", "--listen", "127.0.0.1:0", "--status", server.status()][..], &other].concat());
     assert!(complaint.contains("--status off") && complaint.contains("; process "), "{complaint}");
+    assert!(!folder.join("other/control.sock").exists(), "a failed start left a socket behind");
     fs::write(
         folder.join("same.toml"),
         format!("[volumes.v]\npath = \"{}\"\n", folder.join("evenkeel-data/disk0.img").display()),

@@ -45,8 +45,9 @@ const IN_A_ROW: usize = 3;
 /// Windows without control, and with fixed shares; half of them must miss the target. (A busy machine only makes
 /// latencies longer.)
 const UNCONTROLLED: usize = 4;
-/// Windows with sharing by need in each cycle of `--full`; below, how many of them may miss a target.
+/// Windows with sharing by need in each cycle of `--full`.
 const BY_NEED: usize = 10;
+/// Windows with sharing by need in each cycle of `--full` that may miss a target.
 const MAY_MISS: usize = 1;
 /// Cycles of events with `--full`; the medians of their times decide.
 const CYCLES: usize = 5;

@@ -24,12 +24,13 @@ use crate::base::servers;
 use crate::check::run::Lab;
 use crate::check::{journal, writer};
 
-/// Length of each life in `cargo xtask test`, which has the least number of lives; below, the factor by which its
-/// pauses are shorter.
+/// Length of each life in `cargo xtask test`, which has the least number of lives.
 const SHORT_LIFE: Duration = Duration::from_secs(20);
+/// Factor by which pauses are shorter in `cargo xtask test`.
 const SHORT_PAUSES: u64 = 6;
-/// Longest life; there are at least two lives.
+/// Longest life.
 const LIFE: Duration = Duration::from_secs(600);
+/// Least number of lives.
 const FEWEST_LIVES: u64 = 2;
 /// Rounds in which the server warms up: buffers grow to the size that the load needs, and memory grows with volumes in memory.
 const WARM_UP: usize = 5;
@@ -47,9 +48,10 @@ const STOP_LIMIT: Duration = Duration::from_secs(40);
 const PAUSE_MS: std::ops::Range<u64> = 200..700;
 /// Time for which a server or a client is stopped, in milliseconds.
 const STILL_MS: std::ops::Range<u64> = 200..1_200;
-/// Number of workers when resources are counted; below, the largest number. A life begins with the largest: the mailbox
-/// of a worker that has ended is kept for its successor.
+/// Number of workers when resources are counted.
 const WORKERS: u64 = 2;
+/// Largest number of workers, with which a life begins: the mailbox of a worker that has ended is kept for its
+/// successor.
 const MOST_WORKERS: u64 = 3;
 /// Descriptors are counted when their number has been the same for this long: a worker opens some of its own when it runs.
 const SETTLED: Duration = Duration::from_millis(200);

@@ -37,8 +37,9 @@ const SHORT_WATCHDOG: &str = "[Service]\nWatchdogSec=10s\n";
 /// Delays the restart, so that the state after an agent's death can be checked.
 const NO_RESTART: &str = "[Service]\nRestartSec=1h\n";
 
-/// Path of an admin socket as in Debian's Ceph; below, its user.
+/// Path of an admin socket as in Debian's Ceph.
 const OSD: &str = "/run/ceph/ceph-osd.7.asok";
+/// Number of the user and group that own an admin socket in Debian's Ceph.
 const CEPH: u32 = 64_045;
 
 /// Runs the lab and reports each step.

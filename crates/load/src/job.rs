@@ -5,6 +5,8 @@ use std::path::Path;
 
 use clap::ValueEnum;
 use evenkeel_nbd::wire::Framing;
+use evenkeel_policy::check::Errors;
+use evenkeel_policy::document::Document;
 use evenkeel_policy::units::{Bytes, Duration, UnitError};
 use evenkeel_policy::uri::Target;
 pub(crate) use evenkeel_policy::workload::{Burst, Pattern, SizeMix};
@@ -92,6 +94,12 @@ pub(crate) enum Headers {
 #[derive(Clone, Debug, Default, PartialEq, clap::Args, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JobOptions {
+    /// Name of the job, in a job file alone.
+    #[arg(skip)]
+    name: Option<String>,
+    /// Its export, in a job file alone.
+    #[arg(skip)]
+    uri: Option<String>,
     /// Requests to send [default: read]
     #[arg(long, value_enum)]
     op: Option<Mode>,
@@ -220,12 +228,10 @@ fn gcd(a: u64, b: u64) -> u64 {
 }
 
 impl JobOptions {
-    /// Checks that values are in range: a command line has this from its value parsers, a job file only from here.
-    ///
-    /// # Errors
-    /// Names the key and its range.
-    fn in_range(&self) -> Result<(), Error> {
-        for (key, value, range) in [
+    /// The keys whose values are out of range, each with its fault. A command line has the check from its value parsers, a
+    /// job file only from here.
+    fn out_of_range(&self) -> Vec<(&'static str, String)> {
+        let values = [
             ("read_percent", self.read_percent.map(u64::from), PERCENT),
             ("trim_percent", self.trim_percent.map(u64::from), PERCENT),
             ("zero_percent", self.zero_percent.map(u64::from), PERCENT),
@@ -235,11 +241,12 @@ impl JobOptions {
             ("rate", self.rate, RATE),
             ("requests", self.requests, COUNT),
             ("flush_every", self.flush_every, COUNT),
-        ] {
-            let Some(value) = value.filter(|value| !range.contains(value)) else { continue };
-            return Err(Error::Options(format!("{key}: {value} is out of range; use {}", in_words(&range))));
-        }
-        Ok(())
+        ];
+        let outside = values.into_iter().filter_map(|(key, value, range)| {
+            let value = value.filter(|value| !range.contains(value))?;
+            Some((key, format!("{value} is out of range; use {}", in_words(&range))))
+        });
+        outside.collect()
     }
 
     /// Checks that each option in `given` has an effect in the job of these options.
@@ -264,9 +271,8 @@ impl JobOptions {
     /// The job that these options describe; without the option, it has at most `cores` threads.
     ///
     /// # Errors
-    /// Options out of range or in conflict.
+    /// Options in conflict.
     pub(crate) fn job(self, name: &str, target: Target, seed: u64, cores: u32) -> Result<Job, Error> {
-        self.in_range()?;
         let nanos = |duration: Option<Duration>| duration.map(|d| d.as_nanos());
         let connections = self.connections.unwrap_or(1);
         let duration_ns =
@@ -332,24 +338,24 @@ impl JobOptions {
     }
 }
 
-/// A job file: `[[job]]` with a name, a URI and the options of [`JobOptions`].
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A job file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 struct JobFile {
-    job: Vec<toml::Table>,
+    job: Vec<JobOptions>,
 }
 
 /// Reads a job file; `defaults` and `uri` come from the command line.
 ///
 /// # Errors
-/// A file that cannot be read or does not describe jobs; names the job and the key.
+/// A file that cannot be read, or all faults in it, each with line and key.
 fn read_file(
     path: &Path,
     uri: Option<&str>,
     defaults: &JobOptions,
 ) -> Result<Vec<(String, Target, JobOptions)>, Error> {
     let text = std::fs::read_to_string(path).at_with(|| format!("cannot read the job file {}", path.display()))?;
-    parse_file(&text, uri, defaults).at_with(|| format!("in the job file {}", path.display()))
+    parse_file(&text, &path.display().to_string(), uri, defaults)
 }
 
 /// The jobs that a command line asks for: those of the job file, or one for `uri`.
@@ -388,44 +394,62 @@ pub fn seed_from_time() -> u64 {
 /// The jobs in the text of a job file, in which every job must have a URI.
 ///
 /// # Errors
-/// A text that does not describe jobs; names the job and the key.
+/// All faults of a text that does not describe jobs, each with line and key.
 pub fn parse_jobs(text: &str, seed: u64) -> Result<Vec<Job>, Error> {
-    let listed = parse_file(text, None, &JobOptions::default())?;
+    let listed = parse_file(text, "jobs", None, &JobOptions::default())?;
     let job = |(name, target, options): (String, Target, JobOptions)| options.job(&name, target, seed, 1);
     listed.into_iter().map(job).collect()
 }
 
 fn parse_file(
     text: &str,
+    origin: &str,
     uri: Option<&str>,
     defaults: &JobOptions,
 ) -> Result<Vec<(String, Target, JobOptions)>, Error> {
-    let file: JobFile = toml::from_str(text)?;
-    ensure!(JobFile, !file.job.is_empty(), "there is no [[job]]");
-    let written = toml::Table::try_from(defaults).map_err(|error| Error::Options(error.to_string()))?;
+    let (document, mut problems) = Document::parse(text, origin);
+    let (file, wrong) = document.read::<JobFile>();
+    problems.extend(wrong);
+    let file = file.unwrap_or_default();
+    if problems.is_empty() && file.job.is_empty() {
+        problems.push(document.complain(&[], "there is no [[job]]"));
+    }
+    let written = table(defaults)?;
     let mut jobs: Vec<(String, Target, JobOptions)> = Vec::new();
-    for (index, mut table) in file.job.into_iter().enumerate() {
-        let mut take = |key: &str| match table.remove(key) {
-            Some(toml::Value::String(text)) => Ok(Some(text)),
-            Some(other) => Err(Error::JobFile(format!("job {}: {key} = {other} should be a text", index + 1))),
-            None => Ok(None),
+    for (index, own) in file.job.iter().enumerate() {
+        let place = index.to_string();
+        let mut complain = |key: &[&str], message: String| {
+            problems.push(document.complain(&[&["job", place.as_str()], key].concat(), message));
         };
-        let name = take("name")?.unwrap_or_else(|| format!("job{}", index + 1));
-        let uri = take("uri")?.or_else(|| uri.map(str::to_owned));
-        let uri =
-            uri.ok_or_else(|| Error::JobFile(format!("job `{name}` has no uri, and none is on the command line")))?;
-        let target = uri.parse().at_with(|| format!("job `{name}`"))?;
+        own.out_of_range().into_iter().for_each(|(key, message)| complain(&[key], message));
+        let name = own.name.clone().unwrap_or_else(|| format!("job{}", index + 1));
+        if jobs.iter().any(|(other, ..)| *other == name) {
+            complain(&["name"], format!("two jobs have the name `{name}`"));
+        }
         // What the job says, and where it says nothing, the defaults.
         let mut options = written.clone();
-        options.extend(table.clone());
+        options.extend(table(own)?);
         let options: JobOptions = options.try_into().at_with(|| format!("job `{name}`"))?;
         // A default need not be of use to every job.
-        let own = table.try_into().at_with(|| format!("job `{name}`"))?;
-        options.of_use(&own).at_with(|| format!("job `{name}`"))?;
-        ensure!(JobFile, jobs.iter().all(|(other, ..)| *other != name), "two jobs have the name `{name}`");
-        jobs.push((name, target, options));
+        if let Err(error) = options.of_use(own) {
+            complain(&[], error.to_string());
+        }
+        match own.uri.as_deref().or(uri).map(str::parse::<Target>) {
+            Some(Ok(target)) => jobs.push((name, target, options)),
+            Some(Err(error)) => complain(&["uri"], error.to_string()),
+            None => complain(&[], "the job has no uri, and none is on the command line".to_owned()),
+        }
     }
-    Ok(jobs)
+    if problems.is_empty() {
+        return Ok(jobs);
+    }
+    // A fault in a file counts as one on the command line.
+    Err(Error::Options(format!("the job file cannot be used\n{}", Errors(problems))))
+}
+
+/// The options that are given, as a table of TOML.
+fn table(options: &JobOptions) -> Result<toml::Table, Error> {
+    toml::Table::try_from(options).map_err(|error| Error::Options(error.to_string()))
 }
 
 #[cfg(test)]
@@ -475,7 +499,7 @@ mod tests {
             verify = false
         "#;
         let defaults = JobOptions { duration: Some("7s".parse().unwrap()), ..JobOptions::default() };
-        let jobs = parse_file(text, Some("nbd://localhost"), &defaults).unwrap();
+        let jobs = parse_file(text, "f.toml", Some("nbd://localhost"), &defaults).unwrap();
         assert_eq!(jobs.len(), 2);
         assert_eq!((jobs[0].0.as_str(), &jobs[0].1), ("bulk", &target()));
         let bulk = jobs[0].2.clone().job("bulk", target(), 1, 2).unwrap();
@@ -489,20 +513,28 @@ mod tests {
     #[test]
     fn a_wrong_job_file_names_job_and_key() {
         for (text, words) in [
-            ("", "missing field `job`"),
+            ("", "no [[job]]"),
             ("job = []", "no [[job]]"),
-            ("[[job]]\nname = \"a\"", "no uri"),
-            ("[[job]]\nname = \"a\"\nuri = \"nbd://h\"\nqd = 3", "unknown field `qd`"),
-            ("[[job]]\nuri = \"nbd://h\"\nblock_size = \"4q\"", "4q"),
-            ("[[job]]\nuri = 5", "uri"),
-            ("[[job]]\nname = \"a\"\nuri = \"nbd://h\"\narrivals = \"constant\"", "job `a`: --arrivals does nothing"),
+            ("[[jobs]]", "f.toml:1:3: jobs: unknown key \"jobs\"; did you mean \"job\"?"),
+            ("[[job]]\nname = \"a\"", ": job.0: the job has no uri"),
+            (
+                "[[job]]\nuri = \"nbd://h\"\nqueue_dept = 3\n[[job]]\nuri = \"nbd://h\"\nblock_size = \"4q\"",
+                "f.toml:3:1: job.0.queue_dept: unknown key \"queue_dept\"; did you mean \"queue_depth\"?",
+            ),
+            (
+                "[[job]]\nuri = \"nbd://h\"\nqueue_dept = 3\n[[job]]\nuri = \"nbd://h\"\nblock_size = \"4q\"",
+                "f.toml:6:14: job.1.block_size: ",
+            ),
+            ("[[job]]\nuri = 5", "job.0.uri: 5 does not fit"),
+            ("[[job]]\nuri = \"h\"", "job.0.uri: "),
+            ("[[job]]\nname = \"a\"\nuri = \"nbd://h\"\narrivals = \"constant\"", "job.0: --arrivals does nothing"),
             ("[[job]]\nname = \"a\"\nuri = \"nbd://h\"\nread_percent = 50", "needs --op mix"),
             ("[[job]]\nname = \"a\"\nuri = \"nbd://h\"\nfua = true", "needs writes"),
             ("[[job]]\nname = \"a\"\nuri = \"nbd://h\"\nflush_every = 4", "needs writes"),
             ("[[job]]\nname=\"a\"\nuri=\"nbd://h\"\n[[job]]\nname=\"a\"\nuri=\"nbd://h\"", "two jobs"),
         ] {
-            let error = parse_file(text, None, &JobOptions::default()).unwrap_err().in_full();
-            assert!(error.contains(words), "{text}: {error}");
+            let error = parse_file(text, "f.toml", None, &JobOptions::default()).unwrap_err();
+            assert!(error.is_of_options() && error.in_full().contains(words), "{text}: {}", error.in_full());
         }
     }
 
@@ -525,7 +557,7 @@ mod tests {
             std::fs::write(&file, text).unwrap();
             let error = jobs(Some(&file), None, &JobOptions::default(), 1).map(drop).unwrap_err().in_full();
             std::fs::remove_file(&file).unwrap();
-            let words = format!("{}: job `a`: {key}: {value} is out of range; use ", file.display());
+            let words = format!("{}:5:1: job.0.{key}: {value} is out of range; use ", file.display());
             assert!(error.contains(&words), "{error}");
         }
     }
@@ -539,7 +571,7 @@ mod tests {
         assert!(jobs(None, Some("nbd://h"), &odd, 1).is_err_and(|error| error.is_of_options()));
         assert!(jobs(None, Some("h"), &JobOptions::default(), 1).is_err_and(|error| !error.is_of_options()));
         let text = "[[job]]\nname = \"a\"\n[[job]]\nname = \"b\"\nrate = 9";
-        assert_eq!(parse_file(text, Some("nbd://h"), &options).unwrap().len(), 2);
+        assert_eq!(parse_file(text, "f.toml", Some("nbd://h"), &options).unwrap().len(), 2);
     }
 
     #[test]

@@ -95,6 +95,7 @@ pub(crate) struct Model {
     grain: u64,
     /// By grain: its content, unless it is in `busy`; nearly all grains are at rest.
     settled: Vec<Packed>,
+    /// Possible contents of grains that are not at rest, by number of the grain.
     busy: HashMap<usize, Busy>,
     /// Event number of the last event.
     clock: u64,

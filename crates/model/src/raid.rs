@@ -77,8 +77,9 @@ pub struct Raid0 {
     params: Raid0Params,
     members: Vec<Device>,
     seen: Instant,
-    /// Requests, by the id that their pieces have at the members; below, the free ids.
+    /// Requests, by the id that their pieces have at the members.
     wholes: Vec<Whole>,
+    /// Ids in `wholes` that are free.
     free: Vec<usize>,
     done: VecDeque<u64>,
 }

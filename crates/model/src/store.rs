@@ -212,16 +212,19 @@ pub struct Store {
     clock: DeviceClock,
     next_stall: Instant,
     inside: usize,
-    /// The transfer on the link, and when it ends (device time); below, the queue for the link.
+    /// The transfer on the link, and when it ends (device time).
     moving: Option<(Instant, Transfer)>,
+    /// Queue for the link.
     link_queue: VecDeque<Transfer>,
     /// Transfers that have left the link, by the time at which their latency ends (device time), then in order of
     /// leaving the link.
     landing: BinaryHeap<Reverse<(Instant, u64, Transfer)>>,
     landings: u64,
-    /// When the present commit ends (device time); below, its batch, and the queue for the committer.
+    /// Time when the present commit ends (device time).
     commit_end: Option<Instant>,
+    /// Transactions of the present commit.
     batch: Vec<Transaction>,
+    /// Queue for the committer.
     commit_queue: VecDeque<Transaction>,
     deferred_bytes: u64,
     done: VecDeque<u64>,

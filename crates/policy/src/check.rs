@@ -3,6 +3,7 @@
 //! [`Document`] reads the text; its values are then checked against the rules that no type expresses.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::LazyLock;
@@ -12,6 +13,7 @@ use serde_json::Value;
 use crate::config::Config;
 pub use crate::document::MAX_TEXT_BYTES;
 use crate::document::{Document, MAX_ERRORS, dotted};
+use crate::effective::owner;
 pub use crate::problem::{Errors, Problem};
 use crate::rules::{self, Finding, Severity};
 use crate::source::{Source, Text};
@@ -119,6 +121,13 @@ pub fn check_with(source: &Source, more: impl FnOnce(&mut Config) -> Vec<Finding
     let (document, mut errors) = Document::of(source);
     let (config, mut unread) = document.read::<Config>();
     unread.iter_mut().for_each(name_its_table);
+    // Rules see what reading has left of a table: what they find wrong there may be right.
+    let partly: BTreeSet<String> = unread.iter().filter_map(|problem| leaves_partly(&problem.key)).collect();
+    let is_tls_unread = unread.iter().any(|problem| problem.key.starts_with("server.tls"));
+    let is_sure = |found: &Problem| {
+        let (table, key) = table_and_key(&found.key);
+        (!partly.contains(table) || ALONE.contains(&key)) && !(is_tls_unread && found.message.contains("[server.tls]"))
+    };
     errors.extend(unread);
     let is_read = source.host.text.len() <= MAX_TEXT_BYTES;
     let Some(mut config) = config.filter(|_| is_read) else { return Report::failed(errors) };
@@ -129,8 +138,10 @@ pub fn check_with(source: &Source, more: impl FnOnce(&mut Config) -> Vec<Finding
         document.complain(&path, finding.message.as_str())
     };
     let more = more(&mut config);
-    let (wrong, warnings, elsewhere) = judge(rules::findings(&config).into_iter().chain(more), place);
-    errors.extend(wrong);
+    let found = rules::findings(&config).into_iter().chain(more).chain(rules::idle_tenants(&config));
+    let (wrong, mut warnings, elsewhere) = judge(found, place);
+    errors.extend(wrong.into_iter().filter(is_sure));
+    warnings.retain(is_sure);
     errors.sort_by(|a, b| {
         (a.origin != source.host.origin, a.position).cmp(&(b.origin != source.host.origin, b.position))
     });
@@ -138,6 +149,43 @@ pub fn check_with(source: &Source, more: impl FnOnce(&mut Config) -> Vec<Finding
     errors.truncate(MAX_ERRORS);
     let has_volumes = document.has(&["volumes"]);
     Report { config, errors, warnings, elsewhere, has_volumes }
+}
+
+/// Keys that are right or wrong whatever else is in their table.
+const ALONE: [&str; 17] = [
+    "pool",
+    "tenant",
+    "description",
+    "weight",
+    "match",
+    "max_in_flight",
+    "workers",
+    "default_export",
+    "max_connections",
+    "max_inflight_per_connection",
+    "buffer_memory",
+    "max_request",
+    "busy_poll",
+    "handshake_timeout",
+    "max_handshakes",
+    "max_handshakes_per_client",
+    "peer_timeout",
+];
+
+/// The table of a key (a pool, tenant or volume, or another one as a whole), and its first key on the way there.
+fn table_and_key(key: &str) -> (&str, &str) {
+    let table = match key.split_once('.') {
+        Some(("pools" | "tenants" | "volumes", _)) => owner(key),
+        Some((table, _)) => table,
+        None => key,
+    };
+    (table, key[table.len()..].split('.').nth(1).unwrap_or_default())
+}
+
+/// The table about which rules are not sure without this key, if there is one. Rules about a volume depend on its pool.
+fn leaves_partly(unread: &str) -> Option<String> {
+    let (table, key) = table_and_key(unread);
+    (key == "pool" || !ALONE.contains(&key)).then(|| table.to_owned())
 }
 
 /// Stands for any name in the path of a table.

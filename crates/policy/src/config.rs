@@ -365,7 +365,7 @@ impl Backend {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unflushed {
-    /// Every flush fails until the volume is opened anew.
+    /// Every flush fails until the server restarts or the volume is created again.
     #[default]
     Lost,
     /// That server keeps them.

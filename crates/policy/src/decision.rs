@@ -61,7 +61,7 @@ impl Unit {
     }
 }
 
-/// A client, or a tenant, that a decision throttles.
+/// A client that a decision throttles.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Throttled {
     /// The client's address.

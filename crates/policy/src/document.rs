@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use serde::de::DeserializeOwned;
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeArray, DeTable, DeValue};
 
 use crate::names::closest;
 use crate::problem::Problem;
@@ -66,16 +66,24 @@ impl<'t> Document<'t> {
         }
         let (root, errors) = DeTable::parse_recoverable(text);
         let document = Self { text, origin, root, policy: None, assigned: Vec::new() };
-        let problem = |error: &toml::de::Error| {
-            let message = match error.span().and_then(|span| text.get(span)) {
-                Some(key) if error.message() == "duplicate key" => {
-                    format!("{key:?} stands here twice; keep one of them")
-                }
-                _ => one_line(error.message()),
+        let mut problems = Vec::new();
+        // The second part of a table that stands twice: its keys may then stand twice as well, which says nothing new.
+        let mut doubled = 0..0;
+        for error in errors.iter().take(MAX_ERRORS) {
+            let span = error.span().filter(|_| error.message() == "duplicate key");
+            let message = match span.and_then(|span| Some((span.start, text.get(span)?))) {
+                Some((start, _)) if doubled.contains(&start) => continue,
+                Some((start, key)) => match repeated_header(text, start) {
+                    Some((header, first)) => {
+                        doubled = start..text[start..].find("\n[").map_or(text.len(), |length| start + length);
+                        format!("{header} stands in line {first} already; make one table of them")
+                    }
+                    None => format!("{key:?} stands here twice; keep one of them"),
+                },
+                None => one_line(error.message()),
             };
-            document.problem(error.span(), String::new(), message)
-        };
-        let problems = errors.iter().take(MAX_ERRORS).map(problem).collect();
+            problems.push(document.problem(error.span(), String::new(), message));
+        }
         (document, problems)
     }
 
@@ -193,22 +201,29 @@ impl<'t> Document<'t> {
         mut table: Spanned<DeTable<'t>>,
         prefix: &[&str],
     ) -> (Option<T>, Vec<Problem>) {
-        let (mut problems, mut removed_keys) = (Vec::new(), Vec::new());
+        let (mut problems, mut removed) = (Vec::new(), Vec::<Vec<String>>::new());
         loop {
             let error = match T::deserialize(toml::Deserializer::from(table.clone())) {
                 Ok(value) => return (Some(value), problems),
                 Err(error) => error,
             };
             if let Some(missing) = error.message().strip_prefix("missing field ") {
-                // Nothing more can be read; that an entry is missing which was wrong says nothing new.
-                if !removed_keys.iter().any(|key| *missing == format!("`{key}`")) {
-                    let inner = error.span().filter(|span| *span != table.span());
-                    let inner = inner.and_then(|span| locate(table.get_ref(), &span)).unwrap_or_default();
+                let inner = error.span().filter(|span| *span != table.span());
+                let inner = inner.and_then(|span| locate(table.get_ref(), &span)).unwrap_or_default();
+                let own = [&inner[..], &[missing.trim_matches('`').to_owned()]].concat();
+                // That an entry is missing which was wrong says nothing new.
+                if !removed.contains(&own) {
                     let key = prefix.iter().copied().chain(inner.iter().map(String::as_str));
                     let key = dotted(&key.collect::<Vec<_>>());
                     problems.push(self.problem(error.span(), key, format!("the key {missing} is missing")));
                 }
-                return (None, problems);
+                // Without that table the others are read.
+                let is_removed = is_table(table.get_ref(), &inner) && remove(table.get_mut(), &inner);
+                if !is_removed || problems.len() > MAX_ERRORS {
+                    return (None, problems);
+                }
+                removed.push(inner);
+                continue;
             }
             let mut at_fault = error.span().and_then(|span| locate(table.get_ref(), &span)).unwrap_or_default();
             let (mut span, mut message) = (error.span(), error.message());
@@ -221,12 +236,19 @@ impl<'t> Document<'t> {
             }
             let key = prefix.iter().copied().chain(at_fault.iter().map(String::as_str));
             let key = dotted(&key.collect::<Vec<_>>());
-            problems.push(self.problem(span, key, explain(message)));
-            removed_keys.extend(at_fault.last().cloned());
-            let removed = remove(table.get_mut(), &at_fault);
-            if !removed || problems.len() > MAX_ERRORS {
+            let mut message = explain(message);
+            if error.message() == NO_ADDRESS
+                && let Some(said) = span.clone().and_then(|span| self.text.get(span))
+            {
+                message = format!("{} is {message}", one_line(said));
+            }
+            problems.push(self.problem(span, key, message));
+            let of_list = error.span().is_some_and(|span| remove_from_list(table.get_mut(), &at_fault, &span));
+            let is_removed = of_list || remove(table.get_mut(), &at_fault);
+            if !is_removed || problems.len() > MAX_ERRORS {
                 return (None, problems);
             }
+            removed.push(at_fault);
         }
     }
 
@@ -267,9 +289,14 @@ impl<'t> Document<'t> {
     }
 }
 
-/// A path as one key, in which names with dots are quoted.
+/// A path as one key, in which names are quoted where TOML needs it.
 pub(crate) fn dotted(path: &[impl AsRef<str>]) -> String {
-    let part = |part: &str| if part.contains('.') { format!("{part:?}") } else { part.to_owned() };
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    let part = |part: &str| match part {
+        "" => "\"\"".to_owned(),
+        _ if part.chars().all(is_bare) => part.to_owned(),
+        _ => format!("{part:?}"),
+    };
     path.iter().map(|name| part(name.as_ref())).collect::<Vec<_>>().join(".")
 }
 
@@ -345,7 +372,7 @@ fn put<'t>(table: &mut DeTable<'t>, path: &[String], value: Spanned<DeValue<'t>>
 }
 
 fn put_in_array<'t>(
-    array: &mut toml::de::DeArray<'t>,
+    array: &mut DeArray<'t>,
     name: &str,
     rest: &[String],
     value: Spanned<DeValue<'t>>,
@@ -426,6 +453,31 @@ fn within(table: &DeTable<'_>, path: &[String], key: &str) -> Option<(Range<usiz
     }
 }
 
+/// True if a path leads to a table that is in no list.
+fn is_table(table: &DeTable<'_>, path: &[String]) -> bool {
+    let Some((first, rest)) = path.split_first() else { return true };
+    let inner = table.get(first.as_str()).and_then(|value| value.get_ref().as_table());
+    inner.is_some_and(|inner| is_table(inner, rest))
+}
+
+/// Takes the entry with this span out of the list at a path; returns whether that has left a list with other entries.
+fn remove_from_list(table: &mut DeTable<'_>, path: &[String], span: &Range<usize>) -> bool {
+    let Some((first, rest)) = path.split_first() else { return false };
+    let Some(value) = table.get_mut(first.as_str()) else { return false };
+    let around = value.span();
+    match value.get_mut() {
+        DeValue::Table(inner) => remove_from_list(inner, rest, span),
+        // All of an assigned value has one span.
+        DeValue::Array(array) if rest.is_empty() && around != *span => {
+            let all = array.len();
+            let entries = std::mem::replace(array, DeArray::new());
+            *array = entries.into_iter().filter(|entry| entry.span() != *span).collect();
+            (1..all).contains(&array.len())
+        }
+        _ => false,
+    }
+}
+
 /// Takes an entry out of the document; returns whether it was there.
 fn remove(table: &mut DeTable<'_>, path: &[String]) -> bool {
     let Some((first, rest)) = path.split_first() else { return false };
@@ -471,6 +523,22 @@ fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
+/// The header of a table in the line of a byte offset, with brackets, and the earlier line with the same header.
+fn repeated_header(text: &str, offset: usize) -> Option<(&str, usize)> {
+    fn header(line: &str) -> Option<&str> {
+        let line = line.trim_start();
+        let end = line.find(']').filter(|_| line.starts_with('['))?;
+        Some(&line[..=end])
+    }
+    let (line, _) = line_and_column(text, offset);
+    let own = header(text.lines().nth(line - 1)?)?;
+    let first = 1 + text.lines().position(|other| header(other) == Some(own))?;
+    (first < line).then_some((own, first))
+}
+
+/// The message of the standard library about a text that is no address with port.
+const NO_ADDRESS: &str = "invalid socket address syntax";
+
 fn one_line(message: &str) -> String {
     message.lines().map(str::trim).collect::<Vec<_>>().join("; ")
 }
@@ -478,7 +546,7 @@ fn one_line(message: &str) -> String {
 /// A message of serde, with what would be right.
 pub fn explain(message: &str) -> String {
     let message = one_line(message);
-    if message == "invalid socket address syntax" {
+    if message == NO_ADDRESS {
         return "not an address with port; write for example \"127.0.0.1:10809\" or \"[::1]:10809\"".into();
     }
     if let Some(message) = of_other_type(&message) {
@@ -513,6 +581,7 @@ fn of_other_type(message: &str) -> Option<String> {
         _ => "a whole number, 0 or more".to_owned(),
     };
     let example = |usual: &str| text.or(plain).unwrap_or(usual).to_owned();
+    let number = plain.filter(|plain| plain.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.'));
     let cure = match expected {
         "u8" => whole(u8::MAX.into()),
         "u16" => whole(u16::MAX.into()),
@@ -528,6 +597,19 @@ fn of_other_type(message: &str) -> Option<String> {
         }
         "struct Latency" => format!("a table: {{ target = {} }}", text.unwrap_or("\"20ms\"")),
         "struct Tls" | "struct Files" => "a table of its own, with certificate and key".to_owned(),
+        "\"auto\" or a number of threads" => "\"auto\" or 1 to 1024".to_owned(),
+        length if length.starts_with("a length of time") => match number {
+            Some(number) => {
+                let place = &message[..begin];
+                return Some(format!("{place}{number} has no unit; write \"{number}s\" or \"{number}ms\""));
+            }
+            None => "a number with its unit in quotes, for example \"50ms\" or \"2s\"".to_owned(),
+        },
+        bytes if bytes.starts_with("a number of bytes") => match number.and_then(|number| number.split_once('.')) {
+            Some((whole, "0")) => whole.to_owned(),
+            Some((whole, part)) => format!("whole bytes, or \"{whole}.{part}MB\""),
+            None => bytes.to_owned(),
+        },
         other if other == "a map" || other.starts_with("struct ") => "a table".to_owned(),
         _ => return None,
     };
@@ -562,6 +644,13 @@ mod tests {
             ("[server]\nread_only = \"yes\"", "the text \"yes\" does not fit; write true or false, without quotes"),
             ("[[volumes]]\nsize = 5", ": a list does not fit; write a table for each name, with one pair of brackets"),
             ("[server]\nworkers = 1\nworkers = 2", "t:3:1: \"workers\" stands here twice; keep one of them"),
+            ("[tenants.a]\n\n[tenants.a]", "t:3:10: [tenants.a] stands in line 1 already; make one table of them"),
+            ("[server]\ndrain_timeout = 30", "30 has no unit; write \"30s\" or \"30ms\""),
+            ("[server]\nworkers = -1", "-1 does not fit; write \"auto\" or 1 to 1024"),
+            ("[tenants.a]\nlimit.bytes_per_s = 1.5", "1.5 does not fit; write whole bytes, or \"1.5MB\""),
+            ("[volumes.a]\nsize = 1e9", "1000000000.0 does not fit; write 1000000000"),
+            ("[server]\nlisten = [\"[::1]:1\", \"x:2\"]", "t:2:22: server.listen: \"x:2\" is not an address"),
+            ("[volumes.\"\"]\nsize = 512", "t:1:10: volumes.\"\": \"\" is not a usable name"),
         ] {
             let errors: Vec<String> = check(text, "t").errors.iter().map(ToString::to_string).collect();
             assert!(errors.iter().any(|error| error.contains(words)), "{text}: {errors:#?}");

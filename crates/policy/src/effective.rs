@@ -8,7 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Config, Enforcement, Latency, Match, Of, Pool, Priority, Scheduler, Slots, Tenant, Throttle};
+use crate::config::{
+    Backend, Config, DEFAULT_TENANT, Enforcement, Latency, Match, Of, Pool, Priority, Scheduler, Slots, Tenant,
+    Throttle,
+};
 use crate::document::dotted;
 use crate::problem::Problem;
 
@@ -144,7 +147,7 @@ impl Enforced {
 }
 
 /// The pool or tenant that a key is about: its first two parts.
-fn owner(key: &str) -> &str {
+pub(crate) fn owner(key: &str) -> &str {
     let Some(table) = key.find('.') else { return key };
     let name = &key[table + 1..];
     let length = match name.strip_prefix('"') {
@@ -170,6 +173,12 @@ pub struct Missing {
 impl From<Problem> for Missing {
     /// Takes a program's note about a key that it does not enforce.
     fn from(why: Problem) -> Self {
+        if is_idle_tenant(&why) {
+            let (what, cure) = why.message.split_once("; ").unwrap_or((why.message.as_str(), ""));
+            let (message, cure) = (what.to_owned(), cure.to_owned());
+            let lost = "its settings apply to no request".to_owned();
+            return Self { why: Problem { message, ..why }, lost, cure, here: Presence::Missing };
+        }
         let lost = match why.key.rsplit('.').next().unwrap_or_default() {
             "limit" => "requests beyond the limit are not throttled",
             "reservation" | "guarantee" | "read" | "write" => "the tenant may get less than that",
@@ -186,14 +195,31 @@ impl From<Problem> for Missing {
 /// The settings that neither program enforces. Each program gives the policy that it enforces, and its notes on settings that
 /// it leaves to the other.
 pub fn unenforced(serve: (&Enforced, Vec<Problem>), guard: (&Enforced, Vec<Problem>)) -> Vec<Missing> {
+    // What is noted of such a tenant holds for each of its keys.
+    let idle: BTreeSet<String> =
+        serve.1.iter().filter(|note| is_idle_tenant(note)).map(|note| note.key.clone()).collect();
+    let is_said = |note: &Problem| idle.contains(owner(&note.key)) && !idle.contains(&note.key);
     let mut notes = serve.0.uncovered(guard.1);
+    notes.retain(|note| !is_said(note));
     if !serve.0.rows.is_empty() {
-        notes.iter_mut().for_each(|note| note.message += "; no volume of this file uses this key");
+        notes.iter_mut().for_each(|note| {
+            let of_tenant = note.key.starts_with("tenants.");
+            note.message += if of_tenant {
+                "; no volume here belongs to the tenant"
+            } else {
+                "; no volume of this file uses this key"
+            };
+        });
     }
     let known: BTreeSet<String> = notes.iter().map(|note| note.key.clone()).collect();
     let is_new = |note: &Problem| !known.contains(&note.key) && !known.contains(owner(&note.key));
-    notes.extend(guard.0.uncovered(serve.1).into_iter().filter(is_new));
+    notes.extend(guard.0.uncovered(serve.1).into_iter().filter(|note| is_new(note) && !is_said(note)));
     notes.into_iter().map(Missing::from).collect()
+}
+
+/// True for a note about a tenant as a whole: neither volumes nor clients belong to it.
+fn is_idle_tenant(note: &Problem) -> bool {
+    note.key.starts_with("tenants.") && owner(&note.key) == note.key
 }
 
 /// Availability of a part.
@@ -267,6 +293,21 @@ pub struct Checked {
     pub host: Preflight,
 }
 
+impl Checked {
+    /// The number of notes on settings that are not enforced here and have no row.
+    pub fn unlisted(&self) -> usize {
+        let names = self.rows.iter().flat_map(|row| [("pools", &row.pool), ("tenants", &row.tenant)]);
+        let listed: BTreeSet<String> =
+            names.filter_map(|(table, name)| Some(dotted(&[table, name.as_deref()?]))).collect();
+        let is_unlisted = |missing: &&Missing| {
+            let key = missing.why.key.as_str();
+            let of_policy = key.starts_with("pools.") || key.starts_with("tenants.");
+            missing.here == Presence::Missing && of_policy && (owner(key) != key || !listed.contains(key))
+        };
+        self.missing.iter().filter(is_unlisted).count()
+    }
+}
+
 /// The first three entries of a list, and how many more there are.
 pub fn listed(entries: &[impl AsRef<str>]) -> String {
     let (named, more) = entries.split_at(entries.len().min(3));
@@ -312,13 +353,30 @@ pub fn settings(tenant: &Tenant) -> Vec<(Precedence, String)> {
     all
 }
 
+/// Tenants of a server to which neither volumes nor clients belong, and that name nothing of other programs. None if the
+/// configuration names no volumes: then they come by command.
+pub(crate) fn idle(config: &Config) -> Vec<(&str, &Tenant)> {
+    if config.volumes.is_empty() || config.volumes == Config::default().volumes {
+        return Vec::new();
+    }
+    let owners = config.owners();
+    let used: BTreeSet<&str> = config.volumes.iter().map(|(name, volume)| owners.of(name, volume)).collect();
+    let tenants = config.tenants.iter().map(|(name, tenant)| (name.as_str(), tenant));
+    let of_volumes = |tenant: &Tenant| tenant.matches.iter().all(|entry| matches!(entry, Match::Volume(_)));
+    tenants.filter(|(name, tenant)| *name != DEFAULT_TENANT && !used.contains(name) && of_volumes(tenant)).collect()
+}
+
 /// The part of a configuration that `evenkeel serve` enforces: the settings of pools that volumes are on, and of
-/// tenants to which volumes or clients belong.
+/// tenants to which volumes or clients belong. The settings of other tenants are missing.
 pub fn served(config: &Config) -> Enforced {
     let (owners, mut out) = (config.owners(), Enforced::default());
     let mut pools: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut devices = BTreeSet::new();
     for (name, volume) in &config.volumes {
         pools.entry(&volume.pool).or_default().insert(owners.of(name, volume));
+        if volume.backend != Backend::Memory {
+            devices.insert(volume.pool.as_str());
+        }
     }
     // Their clients may open volumes of all pools.
     let by_client: BTreeSet<&str> = config
@@ -330,7 +388,7 @@ pub fn served(config: &Config) -> Enforced {
     let mut scheduled: Vec<(&str, &Pool)> = Vec::new();
     for (name, tenants) in &pools {
         let Some(pool) = config.pools.get(*name) else { continue };
-        of_pool(config, (name, pool), tenants.union(&by_client), &mut out);
+        of_pool(config, (name, pool, devices.contains(name)), tenants.union(&by_client), &mut out);
         if pool.tuning.scheduler == Scheduler::Mclock {
             tenants.difference(&by_client).for_each(|tenant| of_tenant(config, tenant, (Some(name), pool), &mut out));
             scheduled.push((name, pool));
@@ -348,12 +406,19 @@ pub fn served(config: &Config) -> Enforced {
             differing.for_each(|(name, pool)| of_tenant(config, tenant, (Some(name), pool), &mut out));
         }
     }
+    for (name, tenant) in idle(config) {
+        out.rows.extend(settings(tenant).into_iter().map(|(precedence, setting)| {
+            let row = Row::of_pool("", Enforcement::Queue, Some(precedence), setting).by("no requests", "no requests");
+            Row { tenant: Some(name.to_owned()), pool: None, here: Presence::Missing, ..row }
+        }));
+    }
     out
 }
 
+/// Adds the settings of a pool. `on_device`: not all of its volumes are in memory, where there is no target and no budget.
 fn of_pool<'n>(
     config: &Config,
-    (name, pool): (&str, &Pool),
+    (name, pool, on_device): (&str, &Pool, bool),
     tenants: impl Iterator<Item = &'n &'n str> + Clone,
     out: &mut Enforced,
 ) {
@@ -361,6 +426,9 @@ fn of_pool<'n>(
     if !pool.limit.rates().is_unset() {
         let limit = row(Some(Precedence::PoolLimit), format!("limit {}", pool.limit.rates()));
         out.rows.push(limit.by("the pool's requests", "requests of all tenants"));
+    }
+    if !on_device {
+        return;
     }
     if let Some(target) = pool.latency {
         let throttles = tenants.filter_map(|tenant| Some((*tenant, config.tenants.get(*tenant)?.on(name).throttle)));

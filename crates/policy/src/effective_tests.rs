@@ -7,7 +7,7 @@ type Short = (Option<String>, Option<String>, String, Option<usize>);
 
 fn rows(text: &str) -> Vec<Short> {
     let config = Config::parse(text, "test").expect("valid");
-    let rows = served(&config).rows.into_iter();
+    let rows = served(&config).rows.into_iter().filter(|row| row.here == Presence::Present);
     rows.map(|row| (row.tenant, row.pool, row.setting, row.precedence.map(Precedence::rank))).collect()
 }
 
@@ -51,6 +51,47 @@ fn clients_bring_their_tenant_to_every_pool() {
     let two = format!("{text}[pools.fast]\n[volumes.b]\npool = \"fast\"\nsize = \"1MiB\"\n");
     assert!(rows(&two).contains(&row("web", "all", "guarantee read 5MB/s", 4)));
     assert_eq!(rows(&two).iter().filter(|(tenant, ..)| tenant.as_deref() == Some("default")).count(), 2);
+}
+
+#[test]
+fn a_tenant_that_nothing_belongs_to_is_missing_as_a_whole() {
+    let text = "[tenants.database]\nreservation.iops = 9\nweight = 4\n[tenants.b]\nmatch = [\"volume:*1\"]\n\
+        [tenants.c]\nmatch = [\"volume:x\"]\n[tenants.d]\nmatch = [\"device:sda\"]\n\
+        [tenants.a]\nmatch = [\"volume:db1\"]\n\
+        [volumes.db1]\nsize = 4096\n[volumes.db2]\nsize = 4096\n";
+    let report = crate::check::check(text, "t");
+    let serve = served(&report.config);
+    let absent = serve.rows.iter().filter(|row| row.here == Presence::Missing);
+    let absent: Vec<String> =
+        absent.map(|row| format!("{} {}", row.tenant.as_deref().unwrap_or_default(), row.setting)).collect();
+    assert_eq!(absent, ["b weight 1", "c weight 1", "database reservation 9 IOPS", "database weight 4"]);
+    let of_guard = ["tenants.database.reservation", "tenants.d.limit"].map(note).into();
+    let missing = unenforced((&serve, report.elsewhere), (&Enforced::default(), of_guard));
+    let words = |key: &str| {
+        let of_key = missing.iter().find(|missing| missing.why.key == key).expect(key);
+        (of_key.why.message.as_str(), of_key.lost.as_str(), of_key.cure.as_str())
+    };
+    let cure = "write tenant = \"database\" in [volumes.db2], or match = [\"volume:db2\"] here, or remove it";
+    let lost = "its settings apply to no request";
+    assert_eq!(words("tenants.database"), ("no volume and no client belongs to it", lost, cure));
+    assert!(
+        words("tenants.b").0.starts_with("volume:*1 fits volume \"db1\", which belongs to tenant \"a\" by another")
+    );
+    assert!(words("tenants.c").0.starts_with("no volume fits volume:x, and"), "{missing:?}");
+    assert_eq!(words("tenants.d.limit").0, "elsewhere; no volume here belongs to the tenant");
+    assert!(!missing.iter().any(|missing| missing.why.key.starts_with("tenants.database.")), "{missing:?}");
+    let checked = Checked { rows: serve.rows, missing, ..Checked::default() };
+    assert_eq!(checked.unlisted(), 2, "two notes on the tenant of a device");
+}
+
+#[test]
+fn volumes_in_memory_have_neither_a_target_nor_a_budget() {
+    let memory = SERVED.replace("size =", "backend = \"memory\"\nsize =");
+    let rows = rows(&memory);
+    assert!(rows.contains(&row("all", "main", "limit 20000 IOPS", 1)), "{rows:?}");
+    assert!(!rows.iter().any(|(tenant, _, setting, _)| tenant.is_none() && !setting.starts_with("limit")), "{rows:?}");
+    let warnings = crate::check::check(&memory, "t").warnings;
+    assert!(warnings.iter().any(|warning| warning.message.contains("in memory and have no latency target")));
 }
 
 fn note(key: &str) -> Problem {

@@ -13,15 +13,16 @@ pub fn is_name(name: &str) -> bool {
 /// Why `name` cannot be used as a name, and which names can.
 pub fn unusable_name(name: &str) -> String {
     format!(
-        "{name:?} is not a usable name; use 1 to {MAX_NAME} letters, digits, '.', '_' or '-', a letter or digit first"
+        "{name:?} is not a usable name; use 1 to {MAX_NAME} letters a to z or A to Z, digits, '.', '_' or '-', a letter or digit first"
     )
 }
 
-/// The known name that `name` was probably meant to be: few edits away for its length.
+/// The known name that `name` was probably meant to be: few edits away for its length, and with one of its letters.
 pub fn closest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let distance = |known: &&str| edits(name, known);
     let best = known.iter().copied().min_by_key(distance)?;
-    (edits(name, best) <= name.chars().count().div_ceil(3).max(1)).then_some(best)
+    let (edits, letters) = (edits(name, best), name.chars().count());
+    (edits < letters && edits <= letters.div_ceil(3)).then_some(best)
 }
 
 /// Levenshtein distance. O(|a| · |b|).

@@ -22,7 +22,10 @@ pub struct Problem {
 impl Problem {
     /// The problem that a file cannot be read.
     pub fn unreadable(origin: &str, error: &io::Error) -> Self {
-        let message = format!("cannot read the configuration: {error}");
+        let message = match error.kind() {
+            io::ErrorKind::InvalidData => "is no text in UTF-8; is this the right file?".to_owned(),
+            _ => format!("cannot read the configuration: {error}"),
+        };
         Self { origin: origin.into(), position: None, key: String::new(), message }
     }
 }

@@ -9,6 +9,7 @@ mod remote;
 mod tls;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use crate::config::{
@@ -23,6 +24,7 @@ use crate::uri::Target;
 
 pub use baselines::findings;
 pub use hangs::{budget_that_hangs, rate_that_hangs};
+pub(crate) use idle::tenants as idle_tenants;
 
 /// The longest path of a Unix socket, in bytes, without the closing zero.
 const MAX_SOCKET_PATH: usize = 107;
@@ -170,6 +172,12 @@ fn names<'a>(table: &str, names: impl Iterator<Item = &'a String>, out: &mut Fin
     }
 }
 
+/// True if only one of two sockets can listen: their addresses are the same, or one includes the other.
+fn clash(a: SocketAddr, b: SocketAddr) -> bool {
+    let includes = a.is_ipv4() == b.is_ipv4() && (a.ip().is_unspecified() || b.ip().is_unspecified());
+    a.port() == b.port() && a.port() != 0 && (a == b || includes)
+}
+
 fn server(config: &Config, server: &Server, out: &mut Findings) {
     let at = |key: &'static str| ["server", key];
     let sockets = server.unix_paths();
@@ -179,8 +187,15 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
         "the server listens nowhere; give at least one address here or one path in unix",
     );
     for (i, address) in server.listen.iter().enumerate() {
-        if server.listen[..i].contains(address) && address.port() != 0 {
-            out.error(&at("listen"), format!("{address} is listed twice; remove one"));
+        match server.listen[..i].iter().find(|other| clash(**other, *address)) {
+            Some(other) if other == address => {
+                out.error(&at("listen"), format!("{address} is listed twice; remove one"));
+            }
+            Some(other) => {
+                let (wide, narrow) = if other.ip().is_unspecified() { (other, address) } else { (address, other) };
+                out.error(&at("listen"), format!("{wide} includes {narrow}; remove one"));
+            }
+            None => {}
         }
         if !address.ip().is_loopback()
             && let Some(danger) = config.danger_from_afar()
@@ -193,8 +208,15 @@ fn server(config: &Config, server: &Server, out: &mut Findings) {
     terms.faults().into_iter().for_each(|([table, key], message)| out.error(&["server", table, key], message));
     access::of_server(config, out);
     if let Status::At(address) = server.status {
-        if server.listen.contains(&address) && address.port() != 0 {
-            out.error(&at("status"), format!("{address} already serves NBD; use another port"));
+        match server.listen.iter().find(|other| clash(**other, address)) {
+            Some(other) if *other == address => {
+                out.error(&at("status"), format!("{address} already serves NBD; use another port"));
+            }
+            Some(other) => {
+                let message = format!("{other} already serves NBD, and {address} has the same port; use another");
+                out.error(&at("status"), message);
+            }
+            None => {}
         }
         if let Some(danger) = terms.danger(address) {
             out.warning(&at("status"), danger);
@@ -399,6 +421,14 @@ fn latency_of_pool(config: &Config, owners: &Owners<'_>, name: &str, pool: &Pool
         &["pools", name, "latency"],
         "needs scheduler = \"mclock\": without it no tenant can be throttled",
     );
+    let mut backends = config.volumes.values().filter(|volume| volume.pool == name).map(|volume| volume.backend);
+    if backends.next().is_some_and(|first| first == Backend::Memory && backends.all(|other| other == first)) {
+        out.warning(
+            &["pools", name, "latency"],
+            "all volumes of this pool are in memory and have no latency target; use backend = \"emulate\" to try it",
+        );
+        return;
+    }
     let mut tenants = config.volumes.iter().filter(|(_, volume)| volume.pool == name);
     let ours = |(name, volume): (&String, &Volume)| owners.of(name, volume).to_owned();
     let first = tenants.next().map(ours);
@@ -420,8 +450,8 @@ fn latency_of(latency: Latency, measured: Of, at: &[&str], out: &mut Findings) {
     let path = |key: &'static str| [at, &[key]].concat();
     out.error_if(latency.target.is_zero(), &path("target"), "must be more than 0s; use for example \"50ms\"");
     let (name, owner) = match measured {
-        Of::All => ("all", "a tenant's target is measured of all its requests"),
-        Of::Reads | Of::Writes => ("reads", "a pool's target is measured of reads"),
+        Of::All => ("all", "a tenant's target counts all its requests"),
+        Of::Reads | Of::Writes => ("reads", "a pool's target counts reads only"),
     };
     let other = latency.of.is_some_and(|of| of != measured);
     out.error_if(other, &path("of"), &format!("{owner}; write \"{name}\", or remove this key"));

@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, de};
 
 use crate::access::{Caller, Who};
+use crate::names::closest;
 use crate::units::{Bytes, Duration, Rates, UnitError, as_text};
 
 /// Who belongs to a tenant, and what it gets.
@@ -387,6 +388,8 @@ const VOLUME: &str = "volume:";
 const INITIATOR: &str = "initiator:";
 const CGROUP: &str = "cgroup:";
 const DEVICE: &str = "device:";
+/// Kinds of entries, each in front of a colon.
+const KINDS: [&str; 7] = ["volume", "address", "uid", "certificate", "initiator", "cgroup", "device"];
 
 impl Match {
     /// True if the entry names this client.
@@ -462,8 +465,14 @@ impl FromStr for Match {
         }
         let who = text.parse().map(Self::Client);
         who.map_err(|error: UnitError| {
-            if text.contains(':') || text.contains('/') {
-                return error;
+            let kind = text.split_once(':').and_then(|(kind, name)| Some((kind, closest(kind, &KINDS)?, name)));
+            match kind {
+                Some((kind, meant, name)) if kind != meant => {
+                    let (meant, what) = (format!("{meant}:{name}"), "names neither clients nor volumes");
+                    return UnitError::new(format!("{text:?} {what}; did you mean {meant:?}?"));
+                }
+                None if !text.contains('/') => {}
+                _ => return error,
             }
             UnitError::new(format!(
                 "{text:?} names neither clients nor volumes; write \"volume:db-*\", \"address:10.1.0.0/16\", \"uid:1000\", \"unix\", \"certificate:db.example.org\", \"initiator:NAME\", \"cgroup:PATH\" or \"device:PATH\""
@@ -568,6 +577,21 @@ mod tests {
             "cgroup:a/../b",
         ] {
             assert!(text.parse::<Match>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_entry_of_unknown_kind_is_answered_by_the_kinds_there_are() {
+        for (text, words) in [
+            ("volumes:db-*", "did you mean \"volume:db-*\"?"),
+            ("devce:/dev/sda", "did you mean \"device:/dev/sda\"?"),
+            ("vol:db-*", "write \"volume:db-*\""),
+            ("user:root", "\"initiator:NAME\""),
+            ("uid:root", "is no user; write \"uid:\""),
+            ("10.1.0.1/16", "write \"10.1.0.0/16\""),
+        ] {
+            let error = text.parse::<Match>().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
         }
     }
 

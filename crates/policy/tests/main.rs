@@ -10,6 +10,7 @@ mod doubts;
 mod explain;
 mod fuzz_smoke;
 mod http;
+mod mistakes;
 mod reload;
 mod schema;
 mod tls;

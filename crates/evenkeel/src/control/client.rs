@@ -1,10 +1,15 @@
 //! Requests to servers and agents, and advice when none answers.
 
 use std::io::ErrorKind;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::anyhow;
 use evenkeel_net::http::{self, Error, Method, Place, StatusCode};
+use evenkeel_policy::check::Errors;
+use evenkeel_policy::config::Server;
+use evenkeel_policy::document::Document;
+use evenkeel_policy::source::Source;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -12,6 +17,38 @@ use serde_json::Value;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest answer: enough for the state of thousands of tenants.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
+
+/// The table of a configuration that names the control socket.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Named {
+    server: Server,
+}
+
+/// The settings of the server that a configuration names. Faults of other tables do not matter: the server runs with the
+/// last good file.
+///
+/// # Errors
+/// A file that cannot be read, or a fault of `[server]`.
+pub(super) fn named(file: &Path) -> Result<Server, Errors> {
+    let source = Source::read(file)?;
+    let (document, mut problems) = Document::parse(&source.host.text, &source.host.origin);
+    let (named, wrong) = document.read::<Named>();
+    problems.extend(wrong);
+    match named {
+        Some(named) if problems.is_empty() => Ok(named.server),
+        _ => Err(Errors(problems)),
+    }
+}
+
+/// A refusal of the API.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(super) struct Refusal {
+    message: String,
+    /// The answer as it came, in JSON.
+    pub(super) body: String,
+}
 
 /// A path of the API: `prefix` and the percent-encoded name.
 pub(crate) fn path(prefix: &str, name: &str) -> String {
@@ -81,7 +118,9 @@ fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
         cure: String,
     }
     match serde_json::from_str(body) {
-        Ok(Answer { error }) => anyhow!("{}\nwhat to do: {}", error.message, error.cure),
+        Ok(Answer { error: Inner { message, cure } }) => {
+            Refusal { message: format!("{message}\nwhat to do: {cure}"), body: body.to_owned() }.into()
+        }
         Err(_) => anyhow!("the server answered with status {}: {body}", status.as_u16()),
     }
 }
@@ -89,6 +128,22 @@ fn refusal(status: StatusCode, body: &str) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_with_faults_elsewhere_names_its_server() {
+        let file = std::env::temp_dir().join(format!("evenkeel-named-{}.toml", std::process::id()));
+        let socket = |text: &str| {
+            std::fs::write(&file, text).expect("written");
+            named(&file).map(|server| server.control_path()).map_err(|errors| errors.to_string())
+        };
+        let control = "[server]\ncontrol = \"/run/c.sock\"\n";
+        let faults = format!("{control}[pools.main]\nlatency.target = \"-20ms\"\n[tenant]\na = 5\n");
+        assert_eq!(socket(&faults), Ok("/run/c.sock".into()));
+        for wrong in ["[server]\ncontrol = 5\n", "[server]\ncontrl = \"/run/c.sock\"\n", "server = 5\n", "[server\n"] {
+            assert!(socket(wrong).is_err(), "{wrong}: another server");
+        }
+        std::fs::remove_file(&file).expect("removed");
+    }
 
     #[test]
     fn names_are_encoded() {

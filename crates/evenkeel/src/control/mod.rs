@@ -3,11 +3,10 @@
 use std::num::IntErrorKind;
 use std::path::PathBuf;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use evenkeel_net::http::{Method, Place};
-use evenkeel_policy::check::check_file;
 use evenkeel_policy::config::{Match, Server, Workers};
 use evenkeel_policy::rbd::Image;
 use evenkeel_policy::state::State;
@@ -55,7 +54,11 @@ impl Connect {
     pub(crate) fn socket(&self) -> anyhow::Result<Place> {
         // A file that cannot be used names no server: better none than another one.
         let mut server = match &self.config {
-            Some(file) => check_file(file).into_result()?.config.server,
+            Some(file) => client::named(file).map_err(|errors| {
+                anyhow!(
+                    "{errors}\nwhat to do: mend the file, or name the socket of the running server with --control PATH"
+                )
+            })?,
             None => Server::default(),
         };
         if let Some(data_dir) = &self.data_dir {
@@ -90,7 +93,13 @@ struct Changed {
 impl Ask {
     /// Sends a change and prints the changes that the server made; true if there were any.
     fn change(&self, method: Method, path: &str, body: Option<&Value>) -> anyhow::Result<bool> {
-        let text = client::send(&self.connect.socket()?, PATIENCE, method, path, body)?;
+        let answer = client::send(&self.connect.socket()?, PATIENCE, method, path, body);
+        if self.json
+            && let Some(refusal) = answer.as_ref().err().and_then(|error| error.downcast_ref::<client::Refusal>())
+        {
+            output::say(&format!("{}\n", refusal.body.trim_end()));
+        }
+        let text = answer?;
         let changed: Changed = serde_json::from_str(&text).context("the server speaks another version of the API")?;
         output::show(self.json, &changed, |Changed { changes }| match changes.as_slice() {
             [] => "nothing changed\n".to_owned(),
@@ -150,16 +159,19 @@ pub(crate) enum VolumeCommand {
     /// Create a volume and serve it, now and after a restart
     Create(Box<Create>),
     /// Make a volume longer; clients see it when they reconnect
+    #[command(alias = "resize")]
     Grow {
         /// Name of the volume
         #[arg(value_parser = usable_name)]
         name: String,
         /// New size, for example 20GiB
+        #[arg(allow_hyphen_values = true)]
         size: Bytes,
         #[command(flatten)]
         ask: Ask,
     },
     /// Serve a volume no longer: ends its connections, keeps its file
+    #[command(alias = "delete")]
     Remove {
         /// Name of the volume
         #[arg(value_parser = usable_name)]
@@ -237,7 +249,7 @@ fn usable_pool_name(text: &str) -> Result<String, String> {
 }
 
 /// Parses a whole number, such as a rate or a weight.
-fn whole<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+pub(crate) fn whole<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     let number = text.parse::<u64>().map_err(|error| match error.kind() {
         IntErrorKind::PosOverflow => "is too large".to_owned(),
         _ => "write a whole number, 0 or more, for example 500".to_owned(),
@@ -286,11 +298,16 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
 /// `evenkeel tenant`.
 #[derive(Subcommand)]
 pub(crate) enum TenantCommand {
+    /// List the tenants of each pool
+    List {
+        #[command(flatten)]
+        ask: Ask,
+    },
     /// Change the QoS policy of a tenant, at once
     ///
     /// In force until the next reload or restart: to keep it, put it into the configuration file. Lists are replaced;
     /// what no option names stays.
-    Set(SetTenant),
+    Set(Box<SetTenant>),
 }
 
 /// Options of `evenkeel tenant set`; what is left out stays as it is.
@@ -364,7 +381,13 @@ pub(crate) struct SetTenant {
 /// # Errors
 /// When no server answers, or it refuses; then nothing has changed.
 pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
-    let TenantCommand::Set(set) = command;
+    let set = match command {
+        TenantCommand::List { ask } => {
+            let state = ask.connect.state()?;
+            return output::show(ask.json, &show::by_pool(&state), |_| show::tenants(&state));
+        }
+        TenantCommand::Set(set) => *set,
+    };
     let body = object([
         ("reservation", rates(set.reservation_iops, set.reservation_bytes_per_s)),
         ("limit", limit(set.limit_iops, set.limit_bytes_per_s, set.limit_burst)),
@@ -383,10 +406,15 @@ pub(crate) fn tenant(command: TenantCommand) -> anyhow::Result<()> {
 /// `evenkeel pool`.
 #[derive(Subcommand)]
 pub(crate) enum PoolCommand {
+    /// List pools
+    List {
+        #[command(flatten)]
+        ask: Ask,
+    },
     /// Change scheduler, admission, limits or the emulated device of a pool, at once
     ///
     /// In force until the next reload or restart: to keep it, put it into the configuration file.
-    Set(SetPool),
+    Set(Box<SetPool>),
 }
 
 /// Options of `evenkeel pool set`; what is left out stays as it is.
@@ -494,7 +522,13 @@ fn admission(given: Vec<Admission>) -> anyhow::Result<Option<Value>> {
 /// # Errors
 /// When no server answers, or it refuses; then nothing has changed.
 pub(crate) fn pool(command: PoolCommand) -> anyhow::Result<()> {
-    let PoolCommand::Set(set) = command;
+    let set = match command {
+        PoolCommand::List { ask } => {
+            let state = ask.connect.state()?;
+            return output::show(ask.json, &state.pools, |_| show::pools(&state));
+        }
+        PoolCommand::Set(set) => *set,
+    };
     let tuning = given([
         ("scheduler", set.scheduler.map(Value::from)),
         ("admission", admission(set.admission)?),
@@ -605,6 +639,7 @@ fn guarantee(set: &SetTenant) -> Option<Value> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::ffi::OsString;
 
     use super::*;
 
@@ -669,8 +704,8 @@ mod tests {
 
     /// The reason for which the parser refuses a command line.
     fn refused(line: &str) -> String {
-        let words = line.split(' ').map(|word| if word == "''" { "" } else { word });
-        crate::program().try_get_matches_from(words).expect_err(line).to_string()
+        let words = line.split(' ').map(|word| OsString::from(if word == "''" { "" } else { word }));
+        crate::program().try_get_matches_from(crate::joined(words.collect())).expect_err(line).to_string()
     }
 
     #[test]
@@ -687,6 +722,16 @@ mod tests {
             ("tenant set a --weight 99999999999", "is too large"),
             ("volume create a --size -5", "not a number of whole bytes"),
             ("volume grow a -5", "not a number of whole bytes"),
+            ("volume grow a -1GiB --json", "not a number of whole bytes"),
+            ("volume create a --size -1GiB", "not a number of whole bytes"),
+            ("tenant set a --limit-bytes-per-s -5MB --json", "not a number of whole bytes"),
+            ("pool set a --latency -5ms", "is not a length of time"),
+            ("load nbd://a --duration -1s", "is not a length of time"),
+            ("guard why -n -1", "write a whole number, 0 or more"),
+            ("sim a.toml --seed -1", "write a whole number, 0 or more"),
+            ("reproduce saat --seed -1", "write a whole number, 0 or more"),
+            ("guard hold --delay 1ms --device a --client foo", "write an address, for example 192.0.2.21"),
+            ("serve --listen localhost:10809", "names are not looked up"),
             ("volume create a --size 99999999TiB", "is too large; write less than"),
             ("volume create a --backend fil", "[possible values: file, block, memory, emulate, nbd, rbd]"),
             ("volume create a --format qcow2", "[possible values: raw]"),

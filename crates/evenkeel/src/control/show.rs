@@ -9,6 +9,7 @@ use evenkeel_policy::state::{
 };
 use evenkeel_policy::units::{Bytes, Rates};
 use evenkeel_policy::verdict::for_target;
+use serde::Serialize;
 
 /// A table whose first column is left-aligned and whose other columns are right-aligned.
 pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
@@ -163,19 +164,72 @@ fn pool(pool: &PoolState) -> String {
             let _ = writeln!(text, "  {} was guaranteed {}", tenant.name, guarantee(of));
         }
     }
-    let head = [
-        "tenant",
-        "reserved",
-        "weight",
-        "limit",
-        "requests",
-        "queued",
-        "queue p50/p99 ms",
-        "device p50/p99 ms",
-        "conns",
-        "errors",
-    ];
-    text + &table(&head, &pool.tenants.iter().map(tenant).collect::<Vec<_>>())
+    text + &table(&TENANT, &pool.tenants.iter().map(tenant).collect::<Vec<_>>())
+}
+
+/// Columns of a table of tenants.
+const TENANT: [&str; 10] = [
+    "tenant",
+    "reserved",
+    "weight",
+    "limit",
+    "requests",
+    "queued",
+    "queue p50/p99 ms",
+    "device p50/p99 ms",
+    "conns",
+    "errors",
+];
+
+/// A tenant with the name of its pool.
+#[derive(Serialize)]
+pub(super) struct OnPool<'s> {
+    pool: &'s str,
+    #[serde(flatten)]
+    tenant: &'s TenantState,
+}
+
+/// The tenants of all pools, one record for each pool that a tenant is on.
+pub(super) fn by_pool(state: &State) -> Vec<OnPool<'_>> {
+    let mut all = Vec::new();
+    for pool in &state.pools {
+        all.extend(pool.tenants.iter().map(|tenant| OnPool { pool: &pool.name, tenant }));
+    }
+    all
+}
+
+/// A table of the tenants of all pools.
+pub(super) fn tenants(state: &State) -> String {
+    let row = |on: &OnPool<'_>| {
+        let mut row = tenant(on.tenant);
+        row.insert(1, on.pool.to_owned());
+        row
+    };
+    let head = [&TENANT[..1], &["pool"], &TENANT[1..]].concat();
+    table(&head, &by_pool(state).iter().map(row).collect::<Vec<_>>())
+}
+
+/// A table of pools.
+pub(super) fn pools(state: &State) -> String {
+    let row = |pool: &PoolState| {
+        let target = pool.latency_target.as_ref();
+        let target = target.map(|target| format!("{} < {} ms", target.percentile, short(target.target_ms)));
+        let volumes = state.volumes.iter().filter(|volume| volume.pool == pool.name).count();
+        vec![
+            pool.name.clone(),
+            pool.scheduler.clone(),
+            pool.admission.kind.clone(),
+            limit(&pool.limit),
+            target.unwrap_or_else(|| "-".into()),
+            pool.queued_requests.to_string(),
+            pool.admission.in_flight_requests.to_string(),
+            pool.tenants.len().to_string(),
+            volumes.to_string(),
+        ]
+    };
+    let head =
+        ["pool", "scheduler", "admission", "limit", "latency target", "queued", "in flight", "tenants", "volumes"];
+    table(&head, &state.pools.iter().map(row).collect::<Vec<_>>())
 }
 
 fn tenant(tenant: &TenantState) -> Vec<String> {
@@ -327,7 +381,13 @@ mod tests {
             ..RemoteState::default()
         };
         let far = VolumeState { name: "far".into(), remote: Some(remote), ..VolumeState::default() };
-        let text = state(&State { pools: vec![pool], volumes: vec![volume, far], ..State::default() });
+        let state = State { pools: vec![pool], volumes: vec![volume, far], ..State::default() };
+        let (pools, tenants) = (pools(&state), tenants(&state));
+        assert!(pools.contains("main") && pools.contains("slowfast"), "{pools}");
+        assert!(tenants.contains("database") && tenants.contains("main"), "{tenants}");
+        let record = serde_json::to_value(by_pool(&state)).expect("JSON");
+        assert_eq!((&record[0]["pool"], &record[0]["name"]), (&"main".into(), &"database".into()));
+        let text = super::state(&state);
         for part in [
             "database",
             "400 IOPS (by the latency target)",

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use evenkeel_load::JobResult;
 use evenkeel_model::store::StoreParams;
 use evenkeel_policy::Config;
@@ -15,6 +16,7 @@ use evenkeel_sim::experiment::bufferbloat::live::{self, Bulk, Measured, Phase, S
 use indicatif::ProgressBar;
 
 use crate::output;
+use crate::parallel::Stopped;
 
 /// Options of `evenkeel demo bufferbloat`.
 #[derive(Debug, clap::Args)]
@@ -22,8 +24,8 @@ pub(super) struct Args {
     /// Seconds to measure each setting
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=600))]
     seconds: u32,
-    /// Settings to measure: none, 64K, 256K, 1M, 4M, 64M, slowfast, elastic [default: all]
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = setting)]
+    /// Settings to measure [default: all]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = setting())]
     settings: Vec<&'static str>,
     /// Speeds of the device, one after the other while the settings stay as they are: 1,0.4,2.5 slows it down to
     /// 40 % after the first measurement and makes it 2.5 times as fast after the second
@@ -44,12 +46,11 @@ pub(super) struct Args {
     svg: Option<PathBuf>,
 }
 
-fn setting(name: &str) -> Result<&'static str, String> {
-    let known = SETTINGS.iter().find(|setting| setting.name == name).map(|setting| setting.name);
-    known.ok_or_else(|| {
-        let names: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
-        format!("no such setting; use one of {}", names.join(", "))
-    })
+/// A parser of settings by their names.
+fn setting() -> impl TypedValueParser<Value = &'static str> {
+    let names = SETTINGS.map(|setting| setting.name);
+    PossibleValuesParser::new(names)
+        .try_map(move |given| names.into_iter().find(|name| *name == given).ok_or("no setting"))
 }
 
 /// Parses a factor on the speed of the device.
@@ -66,7 +67,8 @@ const DEVICE: &str = "emulate = { preset = \"ssd\" }";
 /// # Errors
 /// When the server or its clients cannot run.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
-    args.html.iter().chain(&args.svg).try_for_each(|path| output::prepare(path))?;
+    let reports = args.html.iter().chain(&args.svg).map(|path| output::prepare(path));
+    let _prepared = reports.collect::<anyhow::Result<Vec<_>>>()?;
     // However often it is interrupted: what was measured is shown, and the folder removed.
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -99,8 +101,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     }
     progress.finish_and_clear();
     server.shutdown()?;
-    if measured.is_empty() {
-        bail!("interrupted before the first setting was measured");
+    let (done, of) = (measured.len(), settings.len() * phases.len());
+    if done == 0 {
+        return Err(Stopped::Interrupted { done, of }.into());
     }
     let record = serde_json::json!({ "device": DEVICE, "settings": measured });
     output::show(args.json, &record, |_| live::text(&measured) + "\n" + &live::conclusions(&measured))?;
@@ -109,7 +112,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
     for (path, text) in page.into_iter().chain(picture) {
         std::fs::write(path, text).with_context(|| output::cannot_write(path))?;
     }
-    Ok(())
+    if done < of { Err(Stopped::Interrupted { done, of }.into()) } else { Ok(()) }
 }
 
 /// A configuration with a pool and a device for each setting; on each, a volume for the bulk writer and one for the

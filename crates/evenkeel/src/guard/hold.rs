@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use anyhow::ensure;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use evenkeel_guard::actuator::{Client, Hold, Holds, Packets, Plan, Settings};
 use evenkeel_guard::discovery::sockets::DEFAULT_PORTS;
@@ -14,7 +15,7 @@ use evenkeel_policy::figures::counted;
 use evenkeel_policy::units::Duration;
 
 use super::JOURNAL;
-use crate::output;
+use crate::output::{self, Usage};
 
 /// Interval at which delays are renewed. Their timeout must be several times longer.
 const TICK: std::time::Duration = std::time::Duration::from_millis(100);
@@ -23,7 +24,7 @@ const TICK: std::time::Duration = std::time::Duration::from_millis(100);
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Address of a client; may be repeated
-    #[arg(long = "client", required = true, value_name = "ADDRESS")]
+    #[arg(long = "client", required = true, value_name = "ADDRESS", value_parser = address)]
     clients: Vec<IpAddr>,
     /// How long every packet waits, at most the longest delay
     #[arg(long)]
@@ -67,20 +68,40 @@ fn packets() -> impl TypedValueParser<Value = Packets> {
     })
 }
 
+/// Parses the address of a client.
+fn address(text: &str) -> Result<IpAddr, &'static str> {
+    text.parse().map_err(|_| "write an address, for example 192.0.2.21")
+}
+
 /// Runs the command.
 pub(super) fn run(args: &Args) -> anyhow::Result<()> {
+    let (delay, maximum) = (args.delay, args.maximum);
+    ensure!(delay > Duration::ZERO, Usage("--delay 0s delays no packet; give more, for example 5ms".into()));
+    ensure!(
+        delay <= maximum,
+        Usage(format!("--delay {delay} is more than --maximum {maximum}; raise --maximum, which is at most 1s"))
+    );
     let settings = Settings {
         devices: args.devices.clone(),
         ports: args.ports.clone(),
-        maximum: args.maximum.into(),
+        maximum: maximum.into(),
         timeout: args.timeout.into(),
         filters: args.filters,
     };
-    let hold = Hold { packets: args.packets, delay: args.delay.into() };
+    let hold = Hold { packets: args.packets, delay: delay.into() };
     let holds: Holds = args.clients.iter().map(|address| (Client::Address(*address), hold)).collect();
     if args.dry_run {
         for step in Plan::new(settings)?.steps() {
             output::print(&format!("would {step}\n"))?;
+        }
+        let packets = match args.packets {
+            Packets::Acknowledgements => "acknowledgements",
+            Packets::Data => "data",
+            Packets::All => "all packets",
+        };
+        let end = args.time.map_or_else(|| "until Ctrl-C".to_owned(), |time| format!("for {time}"));
+        for client in &args.clients {
+            output::print(&format!("would delay {packets} to {client} by {delay}, {end}\n"))?;
         }
         return Ok(());
     }

@@ -23,6 +23,9 @@ mod hold;
 mod run;
 pub(crate) mod show;
 
+/// Message about a configuration that gives an agent nothing to do.
+pub(crate) const IDLE: &str = "no pool has anything to enforce here; add [pools.NAME] with latency, NAME as `evenkeel guard discover` shows it, with devices and tenants whose control groups have a throughput guarantee, with tuning.slots and tenants that name its devices, or with devices = [\"osd:*\"]";
+
 /// The default port of the status address.
 const PORT: u16 = 9810;
 
@@ -56,7 +59,7 @@ pub(crate) enum Command {
         /// The pool or OSD; all if left out
         pool: Option<String>,
         /// How many decisions
-        #[arg(long, short = 'n', default_value_t = 10, value_name = "N")]
+        #[arg(long, short = 'n', default_value_t = 10, value_name = "N", value_parser = control::whole::<usize>)]
         count: usize,
         /// Print the records as JSON, as /api/v1/decisions does
         #[arg(long)]
@@ -159,6 +162,11 @@ fn discover(config: Option<&Path>, json: bool) -> anyhow::Result<()> {
 /// Reads a configuration, and warnings about it.
 fn read(file: &Path) -> anyhow::Result<(Config, Vec<Problem>)> {
     Config::read(file, abilities()).map_err(|errors| anyhow!("the configuration cannot be used\n{errors}"))
+}
+
+/// True if a configuration gives an agent nothing to do; it then refuses to run.
+pub(crate) fn is_idle(config: &Config) -> bool {
+    !config.watches_devices() && config.ceph.is_none()
 }
 
 fn evidence() -> Evidence {

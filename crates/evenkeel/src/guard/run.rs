@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, ensure};
 use evenkeel_guard::config::Config;
 use evenkeel_guard::host::{Host, Policies, Shared, lock};
 use evenkeel_net::tls::Renewable;
@@ -13,7 +13,7 @@ use evenkeel_server::Paced;
 use signal_hook::consts::SIGHUP;
 
 use super::cluster::SharedArrays;
-use crate::output;
+use crate::output::{self, Unusable};
 use crate::serve::log_changes;
 use crate::serve::systemd::{self, Condition, Watchdog};
 use crate::signals;
@@ -43,15 +43,11 @@ const STATUS_CURE: &str = "choose another address with the key agent.status, or 
 /// A configuration that cannot be used, a kernel that lacks a required feature, or a stop that could not restore everything.
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     crate::serve::readable_again(&args.config)?;
-    let (config, doubts) = super::read(&args.config)?;
+    let (config, doubts) = super::read(&args.config).map_err(|error| Unusable(format!("{error:#}")))?;
     for doubt in doubts {
         tracing::warn!("{doubt}");
     }
-    if !config.watches_devices() && config.ceph.is_none() {
-        return Err(anyhow!(
-            "no pool has anything to enforce here; add [pools.NAME] with latency, NAME as `evenkeel guard discover` shows it, with devices and tenants whose control groups have a throughput guarantee, with tuning.slots and tenants that name its devices, or with devices = [\"osd:*\"] (`evenkeel check FILE` says of each pool what is missing)"
-        ));
-    }
+    ensure!(!super::is_idle(&config), Unusable(super::IDLE.into()));
     let mut received = signals::receive()?;
     let terms = config.agent.terms();
     let certificates = Arc::new(Renewable::load(terms.clone())?);

@@ -69,7 +69,7 @@ pub(super) fn state(state: &State) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "evenkeel guard {}, up {:.0} s, every {} ms, {} late, {}\n{}",
+        "evenkeel guard {}, up {:.0} s, every {} ms, late decisions: {}, {}\n{}",
         state.version,
         state.uptime_s,
         state.interval_ms,

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::{anyhow, bail};
 use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::manual::book::{FOLDER, PAGES};
 use crate::output;
@@ -73,6 +74,28 @@ pub(crate) fn in_front(mut words: Vec<OsString>, program: &Command) -> Vec<OsStr
         command = below;
     }
     words
+}
+
+/// Commands that users of other programs try, each with the one that does it here.
+const HINTS: &[(&str, &str)] = &[
+    ("why", "`evenkeel state` has the reasons of a server, `evenkeel guard why` those of an agent"),
+    ("health", "a server and an agent answer /healthz at their status address"),
+    ("replay", "`evenkeel sim` replays a recorded trace: trace = FILE in a scenario"),
+    ("config check", "`evenkeel check FILE` checks a configuration"),
+    ("guard check", "`evenkeel check FILE` checks a configuration"),
+];
+
+/// The error about a command that does not exist, with the one that does the same in place of one that sounds like it.
+pub(crate) fn hinted(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    let line = words.iter().skip(1).map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    let is = |name: &str| line.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some((_, hint)) = HINTS.iter().find(|(name, _)| is(name))
+    {
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![(*hint).into()]));
+    }
+    error
 }
 
 /// True if the words name a command; no words name the program itself.

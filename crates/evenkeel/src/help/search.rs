@@ -16,8 +16,9 @@ const KEYS: usize = 3;
 const METRICS: usize = 2;
 /// The most results in total; sections get those that the other kinds leave.
 const ROWS: usize = 12;
-/// The most sections; below, the most sections of one page.
+/// The most sections.
 const SECTIONS: usize = 5;
+/// The most sections of one page.
 const SECTIONS_OF_A_PAGE: usize = 2;
 /// The most similar names that are suggested if nothing is found.
 const SUGGESTIONS: usize = 3;

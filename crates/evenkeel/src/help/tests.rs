@@ -96,6 +96,27 @@ fn help_behind_a_group_of_commands_stands_in_front() {
 }
 
 #[test]
+fn a_command_of_other_programs_is_answered_by_ours() {
+    let said = |line: &str| {
+        let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
+        hinted(Cli::command().try_get_matches_from(&words).expect_err(line), &words).to_string()
+    };
+    for (line, hint) in [
+        ("evenkeel why", "tip: `evenkeel state` has the reasons"),
+        ("evenkeel replay x", "tip: `evenkeel sim` replays"),
+        ("evenkeel config check a.toml", "tip: `evenkeel check FILE`"),
+        ("evenkeel guard check", "tip: `evenkeel check FILE`"),
+    ] {
+        let said = said(line);
+        assert!(said.contains(hint) && !said.contains("similar subcommand"), "{line}: {said}");
+    }
+    assert!(said("evenkeel stat").contains("similar subcommand"));
+    for line in ["evenkeel volume resize db 5GiB", "evenkeel volume delete db"] {
+        assert!(Cli::command().try_get_matches_from(line.split(' ')).is_ok(), "{line}");
+    }
+}
+
+#[test]
 fn commands_are_told_from_terms() {
     let program = Cli::command();
     let is = |words: &str| is_command(&program, &words.split(' ').map(str::to_owned).collect::<Vec<_>>());

@@ -57,6 +57,7 @@ const GUARDED: &[Pair] = &[
     ("0", "The agent stopped, and put back every setting that it had changed."),
     ("1", "The agent could not start, or could not put back a setting: evenkeel guard reset tries again."),
     USAGE,
+    ("78", "The configuration cannot be used, or has nothing to enforce: the service does not start again."),
 ];
 const LOADED: &[Pair] = &[
     ("0", "The server answered every request."),
@@ -80,6 +81,7 @@ const SIMULATED: &[Pair] = &[
 const REPRODUCED: &[Pair] =
     &[("0", "The experiment ran to its end, whatever its figures are."), ("1", "It failed."), USAGE, INTERRUPTED];
 const INTERRUPTED: Pair = ("130", "An interrupt ended the runs.");
+const SHOWN: &[Pair] = &[DONE[0], DONE[1], USAGE, INTERRUPTED];
 const FOUND: &[Pair] = &[
     ("0", "The manual has the command, the page or the term."),
     ("1", "It has none of that name; the message suggests similar ones."),
@@ -157,6 +159,7 @@ pub(super) const COMMANDS: &[Facts] = &[
             ("evenkeel demo bufferbloat --settings none,elastic --html page.html", "compare two, with a plot"),
         ])
         .files(&[("FILE of --html, --svg", "the plots")])
+        .status(SHOWN)
         .see(&["evenkeel-reproduce(1)", "evenkeel-sim(1)"], &["guide/demo.md", "algorithms/elastic.md"]),
     Facts::of("sim")
         .examples(&[
@@ -301,6 +304,10 @@ pub(super) const COMMANDS: &[Facts] = &[
         .files(CONTROL)
         .see(&["evenkeel-volume-create(1)"], &["guide/serve.md"]),
     Facts::of("tenant").files(CONTROL).see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
+    Facts::of("tenant list")
+        .examples(&[("evenkeel tenant list", "show the tenants of all pools")])
+        .files(CONTROL)
+        .see(&["evenkeel-tenant-set(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
     Facts::of("tenant set")
         .examples(&[
             ("evenkeel tenant set backup --limit-bytes-per-s 50MB", "at most 50 MB/s"),
@@ -310,6 +317,10 @@ pub(super) const COMMANDS: &[Facts] = &[
         .files(CONTROL)
         .see(&[TOML, "evenkeel-reload(1)", "evenkeel-pool-set(1)"], &["guide/serve.md", "algorithms/mclock.md"]),
     Facts::of("pool").files(CONTROL).see(&[TOML, "evenkeel-reload(1)"], &["guide/serve.md"]),
+    Facts::of("pool list")
+        .examples(&[("evenkeel pool list", "show all pools with admission and limits")])
+        .files(CONTROL)
+        .see(&["evenkeel-pool-set(1)", "evenkeel-state(1)"], &["guide/serve.md"]),
     Facts::of("pool set")
         .examples(&[
             ("evenkeel pool set main --latency 20ms@99", "a latency target of reads"),
@@ -334,6 +345,10 @@ pub(super) const COMMANDS: &[Facts] = &[
         )])
         .files(&[("/usr/share/bash-completion/completions/evenkeel", "the package's, for bash")])
         .see(&["evenkeel(1)"], &["guide/install.md"]),
+    Facts::of("manual")
+        .examples(&[("evenkeel manual man1", "write every page into the folder man1")])
+        .files(&[MANUAL])
+        .see(&["evenkeel(1)", TOML], &["guide/install.md"]),
     Facts::of("help")
         .examples(&[
             ("evenkeel help tenant set", "the help of a command"),

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use anyhow::Context;
-use clap::Command;
+use clap::builder::PossibleValuesParser;
+use clap::{Command, ValueHint};
 use clap_complete::Shell;
 
 use crate::output;
@@ -29,20 +30,42 @@ weight = 4
 priority = "background"
 
 [volumes.database]
-size = "100GiB"
+size = "10GiB"
 [volumes.backup]
-size = "1TiB"
+size = "20GiB"
 "#;
 
 /// `evenkeel completions`: prints completions for a shell.
 ///
 /// # Errors
 /// When they cannot be written to standard output.
-pub(crate) fn completions(mut program: Command, shell: Shell) -> anyhow::Result<()> {
-    let name = program.get_name().to_owned();
+pub(crate) fn completions(program: Command, shell: Shell) -> anyhow::Result<()> {
+    output::print(&script(program, shell))
+}
+
+fn script(program: Command, shell: Shell) -> String {
+    // A command needs names that last as long as the process.
+    let program: &'static Command = Box::leak(Box::new(program));
+    let names: Vec<&'static str> = visible(program).map(Command::get_name).collect();
+    let offered = offered(program).version(env!("CARGO_PKG_VERSION")).propagate_version(true);
+    let mut offered = offered.disable_help_subcommand(true).mut_subcommand("help", |help| {
+        help.mut_arg("terms", |terms| terms.value_parser(PossibleValuesParser::new(names)))
+    });
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut program, name, &mut script);
-    output::print(&String::from_utf8_lossy(&script))
+    clap_complete::generate(shell, &mut offered, program.get_name(), &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+/// A command as completions offer it: without hidden subcommands, and with files only for options that take paths.
+fn offered(command: &'static Command) -> Command {
+    let args = command.get_arguments().map(|arg| {
+        let takes_path = arg.get_value_hint() != ValueHint::Unknown;
+        let is_free = arg.get_action().takes_values() && arg.get_possible_values().is_empty() && !takes_path;
+        let arg = arg.clone();
+        if is_free { arg.value_hint(ValueHint::Other) } else { arg }
+    });
+    let about = command.get_about().cloned().unwrap_or_default();
+    Command::new(command.get_name()).about(about).args(args).subcommands(visible(command).map(offered))
 }
 
 /// `evenkeel manual`: writes `evenkeel.1`, `evenkeel-serve.1` and so on, and `evenkeel.toml.5` into `folder`.

@@ -82,16 +82,28 @@ fn every_page_has_its_sections_and_names_pages_that_exist() {
 }
 
 #[test]
+fn a_synopsis_has_the_values_of_options() {
+    let pages = rendered(Cli::command()).expect("pages");
+    let (_, page) = pages.iter().find(|(name, _)| name == "evenkeel-tenant-set.1").expect("a page");
+    let page = String::from_utf8_lossy(page);
+    assert!(page.contains(r"[\fB\-\-limit\-iops\fR \fI<N>\fR]"), "{page}");
+}
+
+#[test]
+fn completions_offer_what_users_may_type() {
+    let script = script(Cli::command(), Shell::Bash);
+    assert!(script.contains("compgen -W \"auto io_uring epoll\""), "{script}");
+    assert!(script.contains("reset") && !script.contains("sentinel"), "{script}");
+}
+
+#[test]
 fn help_shows_the_examples() {
     let mut program = with_examples(Cli::command());
     let help = program.render_long_help().to_string();
     assert!(help.contains("First steps:\n  evenkeel serve  "), "{help}");
     let mut serve = program.find_subcommand("tenant").expect("a group").clone();
     let help = serve.render_help().to_string();
-    assert!(
-        help.contains("Examples:\n  evenkeel tenant set backup --limit-bytes-per-s 50MB  at most 50 MB/s"),
-        "{help}"
-    );
+    assert!(help.contains("\n  evenkeel tenant set backup --limit-bytes-per-s 50MB  at most 50 MB/s"), "{help}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Manual pages in troff: for each command from its parser and facts, and for `evenkeel.toml(5)`.
 
-use clap::Command;
+use clap::{Arg, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
 
@@ -23,7 +23,10 @@ pub(super) fn command(command: &Command, facts: &Facts, examples: &[Pair], see: 
     let mut page = Vec::new();
     man.render_title(&mut page)?;
     man.render_name_section(&mut page)?;
-    man.render_synopsis_section(&mut page)?;
+    let mut usage = Roff::new();
+    usage.control("SH", ["SYNOPSIS"]);
+    usage.text(synopsis(command));
+    page.extend(usage.to_roff().into_bytes());
     man.render_description_section(&mut page)?;
     man.render_options_section(&mut page)?;
     if command.get_subcommands().any(|command| !command.is_hide_set()) {
@@ -40,6 +43,28 @@ pub(super) fn command(command: &Command, facts: &Facts, examples: &[Pair], see: 
     related(&mut rest, see, facts.pages);
     page.extend(rest.to_roff().into_bytes());
     Ok(once(&page))
+}
+
+/// A command with its options, each with its value, and then its arguments.
+fn synopsis(command: &Command) -> Vec<Inline> {
+    let mut args: Vec<&Arg> = command.get_arguments().filter(|arg| !arg.is_hide_set()).collect();
+    args.sort_by_key(|arg| arg.is_positional());
+    let mut line = vec![bold(command.get_bin_name().unwrap_or(command.get_name()))];
+    for arg in args {
+        let text = arg.to_string();
+        let (open, close) = if arg.is_required_set() || arg.is_positional() { ("", "") } else { ("[", "]") };
+        line.push(roman(format!(" {open}")));
+        match text.split_once(' ') {
+            _ if arg.is_positional() => line.push(italic(text.as_str())),
+            Some((option, value)) => line.extend([bold(option), roman(" "), italic(value)]),
+            None => line.push(bold(text.as_str())),
+        }
+        line.push(roman(close));
+    }
+    if command.get_subcommands().any(|command| !command.is_hide_set()) {
+        line.extend([roman(" "), italic("<command>")]);
+    }
+    line
 }
 
 /// A page with the preamble only once, at its start.

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use evenkeel_policy::figures::counted;
 use evenkeel_sim::experiment::harm::constants;
@@ -20,7 +20,8 @@ use evenkeel_sim::experiment::{self, Digest, Options, Report, bufferbloat, drg, 
 use evenkeel_sim::report;
 use evenkeel_sim::world::Setup;
 
-use crate::output;
+use crate::control::whole;
+use crate::output::{self, Usage};
 use crate::parallel::{self, INTERRUPTED, Stopped};
 
 /// A paper's experiment.
@@ -28,7 +29,7 @@ use crate::parallel::{self, INTERRUPTED, Stopped};
 enum Experiment {
     /// Admission control: the SlowFast CoDel paper, and every method against the best fixed budget
     Bufferbloat,
-    /// Response time on a shared iSCSI target: the packet-delay paper, latency targets against bursts of writers
+    /// Latency of a shared iSCSI target: the packet-delay paper, latency targets against bursts of writers
     Iscsi,
     /// Guaranteed throughput on a cached device: the SAAT paper, fourteen groups
     Saat,
@@ -47,7 +48,7 @@ pub(crate) struct Args {
     experiment: Experiment,
     /// Seed; the same seed gives the same figures on every machine. Without it 1; for harm the seed that follows from the
     /// controllers' source and defaults, so that a changed controller is judged on new cases
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..1 << 48))]
+    #[arg(long, value_name = "N", value_parser = seed)]
     seed: Option<u64>,
     /// Fewer seeds and shorter runs: the same cases in about a tenth of the time
     #[arg(long)]
@@ -63,14 +64,20 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     traces: Vec<PathBuf>,
     /// Runs at a time; one for each core if not given
-    #[arg(long, value_name = "N")]
-    jobs: Option<std::num::NonZeroUsize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
     /// In a checkout of Evenkeel: write the figures, with command, seed, date and commit, into the experiment's section of
     /// docs/results/papers.md. For harm: add this run to the record of drawn sets
     #[arg(long, conflicts_with = "traces")]
     record: bool,
     #[command(flatten)]
     harm: harm::HarmArgs,
+}
+
+/// Parses a seed.
+fn seed(text: &str) -> Result<u64, String> {
+    let seed = whole::<u64>(text)?;
+    if seed < (1 << 48) { Ok(seed) } else { Err("is too large; use less than 2^48".into()) }
 }
 
 /// Runs an experiment and shows its results. The figures do not change the exit status.
@@ -81,21 +88,29 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             output::complain(&format!("evenkeel: {error:#}\n"));
             let interrupted =
                 matches!(error.downcast_ref(), Some(Stopped::Interrupted { .. })) || error.is::<Partial>();
-            if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::FAILURE }
+            match interrupted {
+                true => ExitCode::from(INTERRUPTED),
+                false if error.is::<Usage>() => ExitCode::from(2),
+                false => ExitCode::FAILURE,
+            }
         }
     }
 }
 
 fn show(args: &Args) -> anyhow::Result<()> {
-    args.report.as_deref().map_or(Ok(()), output::prepare)?;
     let is_harm = args.experiment == Experiment::Harm;
     if let Some(option) = args.harm.given().filter(|_| !is_harm) {
-        anyhow::bail!("{option} is for harm: other experiments draw no cases");
+        bail!(Usage(format!("{option} is for harm: other experiments draw no cases")));
     }
-    anyhow::ensure!(
+    ensure!(
         !(is_harm && args.record && args.seed.is_some()),
-        "--record of harm is without --seed: the record is of sets whose seed follows from the constants"
+        Usage("--record of harm is without --seed: the record is of sets whose seed follows from the constants".into())
     );
+    ensure!(
+        args.traces.is_empty() || matches!(args.experiment, Experiment::Saat | Experiment::Drg),
+        Usage("--traces is for saat and drg: the tenants of other experiments are not recorded".into())
+    );
+    let _prepared = args.report.as_deref().map(output::prepare).transpose()?;
     let mut sets = is_harm.then(|| args.harm.read(args.seed.is_none())).transpose()?;
     let commit = (args.record && !is_harm).then(record::commit).transpose()?;
     let stop = parallel::interrupts()?;
@@ -137,16 +152,12 @@ fn show(args: &Args) -> anyhow::Result<()> {
 struct Partial;
 
 fn threads(args: &Args) -> usize {
-    args.jobs.map_or_else(parallel::cores, std::num::NonZero::get)
+    args.jobs.map_or_else(parallel::cores, usize::from)
 }
 
 fn reproduce(args: &Args, stop: &AtomicBool) -> anyhow::Result<Report> {
     let usual = if args.experiment == Experiment::Harm { constants::seed(constants::hash()) } else { 1 };
     let options = Options { seed: args.seed.unwrap_or(usual), quick: args.quick };
-    anyhow::ensure!(
-        args.traces.is_empty() || matches!(args.experiment, Experiment::Saat | Experiment::Drg),
-        "--traces is for saat and drg: the tenants of other experiments are not recorded"
-    );
     let mut execute = |name: &str, runs: &[(Setup, u64)]| -> Result<Vec<Digest>, Stopped> {
         if stop.load(Ordering::Relaxed) {
             return Err(Stopped::Interrupted { done: 0, of: runs.len() });

@@ -26,4 +26,8 @@ fn options_for_harm_are_read_and_others_are_refused() {
         let error = format!("{:#}", super::show(&parse(words).unwrap()).unwrap_err());
         assert!(error.contains(why), "{error}");
     }
+    let report = std::env::temp_dir().join(format!("evenkeel-reproduce-{}.html", std::process::id()));
+    let words = ["drg", "--cases", "9", "--report", report.to_str().unwrap()];
+    assert!(super::show(&parse(&words).unwrap()).unwrap_err().is::<super::Usage>());
+    assert!(!report.exists(), "an empty report is left");
 }

@@ -33,6 +33,7 @@ fn files(
     let mut files: BTreeMap<&'static str, Vec<PathBuf>> = BTreeMap::new();
     for path in paths {
         let cannot_read = || format!("cannot read {}", path.display());
+        std::fs::metadata(path).with_context(cannot_read)?;
         let mut found = vec![path.clone()];
         if path.is_dir() {
             let entries = std::fs::read_dir(path).with_context(cannot_read)?;
@@ -112,6 +113,7 @@ mod tests {
         let error = |path: PathBuf| format!("{:#}", read(&[path]).expect_err("refused"));
         assert!(error(folder.join("prxy_0.csv")).contains("usr_0.csv"));
         assert!(error(folder.join("web_9.csv")).contains("cannot read"));
+        assert!(error(folder.join("nosuch")).contains("cannot read"));
         std::fs::write(folder.join("hm_0.csv"), "128166372003061629,hm,0,Write,0,512,1\n").expect("written");
         assert!(error(folder.join("hm_0.csv")).contains("reads and writes"));
         std::fs::write(folder.join("hm_0.csv"), "128166372003061629,hm,0,Write,zero,512,1\n").expect("written");

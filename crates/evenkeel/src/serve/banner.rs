@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use evenkeel_policy::Config;
+use evenkeel_policy::figures::counted;
 use evenkeel_policy::uri::{Address, Target};
 
 use crate::output::quoted;
@@ -14,7 +15,7 @@ pub(crate) fn lines(config: &Config, uris: &[String], status: Option<SocketAddr>
     let mut text = String::new();
     let out = &mut text;
     let read_only = if config.server.read_only { ", all read-only" } else { "" };
-    let _ = writeln!(out, "Evenkeel serves {} volume(s){read_only} on", config.volumes.len());
+    let _ = writeln!(out, "Evenkeel serves {}{read_only} on", counted(config.volumes.len() as u64, "volume"));
     for uri in uris {
         let _ = writeln!(out, "    {uri}");
     }
@@ -88,6 +89,7 @@ mod tests {
         let status = "127.0.0.1:9809".parse().ok();
         let text = lines(&Config::default(), &uris, status, Path::new("/run/control.sock"));
         for line in [
+            "Evenkeel serves 1 volume on",
             "nbdinfo 'nbd://127.0.0.1:10809/disk0'",
             "--uri='nbd://127.0.0.1:10809/disk0' --rw=randrw",
             "nbd-client 127.0.0.1 10809 /dev/nbd0 -name disk0",

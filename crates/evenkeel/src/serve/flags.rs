@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use evenkeel_policy::Config;
 use evenkeel_policy::config::{Engine, Status, Workers};
 
@@ -13,12 +14,12 @@ pub(super) struct Flags {
     #[arg(long)]
     read_only: bool,
 
-    /// How I/O is submitted to the kernel: auto (io_uring where allowed), io_uring, epoll
-    #[arg(long, value_name = "ENGINE", value_parser = parse_engine)]
+    /// How I/O is submitted to the kernel; auto: io_uring where allowed
+    #[arg(long, value_name = "ENGINE", value_parser = engine())]
     engine: Option<Engine>,
 
     /// TCP address that serves NBD; may be given several times [default: 127.0.0.1:10809]
-    #[arg(long, value_name = "ADDR:PORT")]
+    #[arg(long, value_name = "ADDR:PORT", value_parser = address)]
     listen: Vec<SocketAddr>,
 
     /// Unix socket that serves NBD; may be given several times [default: DATA_DIR/nbd.sock]
@@ -38,10 +39,18 @@ pub(super) struct Flags {
     workers: Option<Workers>,
 }
 
-fn parse_engine(text: &str) -> Result<Engine, String> {
-    let engines = [Engine::Auto, Engine::IoUring, Engine::Epoll];
-    let found = engines.into_iter().find(|engine| engine.name() == text);
-    found.ok_or_else(|| "use auto, io_uring or epoll".to_owned())
+/// A parser of engines by their names.
+fn engine() -> impl TypedValueParser<Value = Engine> {
+    const ENGINES: [Engine; 3] = [Engine::Auto, Engine::IoUring, Engine::Epoll];
+    PossibleValuesParser::new(ENGINES.map(Engine::name)).try_map(|given| {
+        let found = ENGINES.into_iter().find(|engine| engine.name() == given);
+        found.ok_or("no engine")
+    })
+}
+
+/// Parses the address of a TCP listener.
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "write ADDR:PORT, for example 127.0.0.1:10809; names are not looked up")
 }
 
 impl Flags {

@@ -68,6 +68,17 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         tracing::warn!("{warning}");
     }
     let settings = loaded.config.server.clone();
+    // First of all sockets: a second server in a folder is to be called that, whatever else the first one has.
+    let control_path = settings.control_path();
+    let (control, _control_file) = match sockets.control.take() {
+        Some(inherited) => {
+            if let Some(danger) = systemd::danger(&inherited) {
+                tracing::warn!("the control socket was inherited from the service manager, and {danger}");
+            }
+            (inherited, None)
+        }
+        None => listen_control(&control_path).map(|(listener, file)| (listener, Some(file)))?,
+    };
     let status = match (sockets.status.take(), settings.status) {
         (Some(inherited), _) => {
             // Of a configured address, the check of the configuration warns.
@@ -78,16 +89,6 @@ pub(crate) fn run(args: Args) -> anyhow::Result<()> {
         }
         (None, Status::Off) => None,
         (None, Status::At(address)) => Some(listen_status(address, STATUS_CURE)?),
-    };
-    let control_path = settings.control_path();
-    let (control, _control_file) = match sockets.control.take() {
-        Some(inherited) => {
-            if let Some(danger) = systemd::danger(&inherited) {
-                tracing::warn!("the control socket was inherited from the service manager, and {danger}");
-            }
-            (inherited, None)
-        }
-        None => listen_control(&control_path).map(|(listener, file)| (listener, Some(file)))?,
     };
     let signals = signals::receive()?;
 
@@ -204,6 +205,12 @@ fn listen_control(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
             ));
         }
         Err(_) if evenkeel_server::is_stale(path) => fs::remove_file(path).map_err(fail)?,
+        Err(_) if evenkeel_server::is_obstructed(path) => {
+            return Err(anyhow!(
+                "cannot make the control socket {}: it exists and is no socket; choose another place with --data-dir or server.control",
+                path.display()
+            ));
+        }
         Err(_) => {}
     }
     // The mask closes the moment between making the socket and restricting it; no other thread runs yet.
@@ -307,6 +314,16 @@ mod tests {
         let refused = readable_again(Path::new("-")).unwrap_err();
         assert!(refused.is::<output::Usage>() && refused.to_string().contains("name a file"), "{refused}");
         readable_again(Path::new("./-")).unwrap();
+    }
+
+    #[test]
+    fn a_file_in_place_of_the_control_socket_is_named_and_kept() {
+        let file = std::env::temp_dir().join(format!("evenkeel-no-socket-{}", std::process::id()));
+        fs::write(&file, "data").unwrap();
+        let error = listen_control(&file).map(drop).unwrap_err().to_string();
+        assert!(error.contains("is no socket") && !error.contains("writable"), "{error}");
+        assert_eq!(fs::read(&file).unwrap(), b"data");
+        fs::remove_file(&file).unwrap();
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow};
 use evenkeel_sim::sweep::{self, Choice, Outcome, Plan, Sweep};
 
+use crate::control::whole;
 use crate::output;
 use crate::parallel::{self, INTERRUPTED, Stopped};
 
@@ -29,10 +30,10 @@ pub(crate) struct Args {
     #[arg(long = "sweep", value_name = "KEY=A,B,...")]
     sweeps: Vec<Sweep>,
     /// Run so many seeds, each one greater than the one before, and show means with 95 % confidence intervals
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>)]
     seeds: Option<u32>,
     /// The first seed
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>)]
     seed: Option<u64>,
     /// Print the result as one JSON document
     #[arg(long)]
@@ -65,7 +66,7 @@ fn simulate(args: &Args) -> anyhow::Result<Outcome> {
     let choice = Choice { set: &args.set, sweeps: &args.sweeps, seeds: args.seeds, seed: args.seed };
     let warn = &mut |warning: &_| output::complain(&format!("evenkeel: warning: {warning}\n"));
     let plan = Plan::new(&choice, &text, &origin, &mut |name| open(&args.scenario, name), warn)?;
-    args.report.as_deref().map_or(Ok(()), output::prepare)?;
+    let _prepared = args.report.as_deref().map(output::prepare).transpose()?;
     let stop = parallel::interrupts()?;
     let threads = args.jobs.map_or_else(parallel::cores, usize::from);
     let runs = plan.runs();

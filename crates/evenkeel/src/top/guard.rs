@@ -42,7 +42,7 @@ fn head(state: &State) -> Vec<String> {
         format!("decides every {} ms", short(state.interval_ms)),
     ];
     if state.late_ticks_total > 0 {
-        head.push(format!("{} late", state.late_ticks_total));
+        head.push(format!("late decisions: {}", state.late_ticks_total));
     }
     head
 }

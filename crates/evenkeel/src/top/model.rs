@@ -94,8 +94,9 @@ pub(super) struct Model {
     pub(super) editing: bool,
     /// The column by which rows are sorted.
     pub(super) sort: Sort,
-    /// The newest answer; below, recent rates of a server's connections.
+    /// The newest answer.
     answer: Option<Answer>,
+    /// Recent rates of a server's connections.
     paces: serve::Paces,
     samples: u64,
     history: HashMap<(Tab, Id), History>,

@@ -108,6 +108,13 @@ fn a_name_that_is_not_there_is_an_error_with_the_one_that_was_meant() {
         let complaint = fail(&folder, arguments);
         assert!(complaint.contains(words), "{arguments:?}: {complaint}");
     }
+    assert!(succeed(&folder, &["tenant", "list"]).contains("database"));
+    let pools: serde_json::Value =
+        serde_json::from_str(&succeed(&folder, &["pool", "list", "--json"])).expect("the pools of the state");
+    assert_eq!(pools[0]["name"], "main", "{pools}");
+    let refused = run(&folder, &["volume", "remove", "disc", "--json"]);
+    let said: serde_json::Value = serde_json::from_slice(&refused.stdout).expect("the answer of the API");
+    assert!(refused.status.code() == Some(1) && said["error"]["kind"].is_string(), "{said}");
     // A program that sends the same is answered by the key, in words of the API.
     let body = r#"{"name": "v", "volume": {"backend": "fil"}}"#;
     let header = ["Content-Type: application/json"];

@@ -29,8 +29,9 @@ const COST: f64 = 0.10;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Least number of bytes that `evenkeel top` draws in a few seconds.
 const DRAWN: usize = 1_000;
-/// Time for a verdict to settle; below, the number of later looks, most of which must show the verdict.
+/// Time for a verdict to settle.
 const SETTLING: Duration = Duration::from_secs(5);
+/// Number of looks after a verdict has settled, most of which must show it.
 const LOOKS: usize = 5;
 const LOOK: Duration = Duration::from_millis(1_100);
 

@@ -11,8 +11,9 @@ use super::{Case, Contender, MEMORY_BYTES};
 use crate::base::process;
 use crate::base::servers::{Address, EXPORT};
 
-/// Requests that `nbdcopy` keeps in flight; below, their size in bytes.
+/// Requests that `nbdcopy` keeps in flight.
 const REQUESTS: u32 = 8;
+/// Size of a request of `nbdcopy`, in bytes.
 const REQUEST_BYTES: u64 = 128 << 10;
 
 /// The fields of `evenkeel load --json` that comparisons use.

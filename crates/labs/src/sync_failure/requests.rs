@@ -146,8 +146,9 @@ pub(super) struct Flushing {
     generation: u64,
     pub(super) clients: Vec<Client>,
     pub(super) load: Option<Load>,
-    /// Answers to FLUSH while the device fails; below, when it works again.
+    /// Answers to FLUSH while the device fails.
     pub(super) failing: Vec<u32>,
+    /// Answers to FLUSH when the device works again.
     pub(super) repaired: Vec<u32>,
 }
 

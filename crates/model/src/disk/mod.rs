@@ -78,17 +78,20 @@ pub struct Disk {
     seen: Instant,
     clock: DeviceClock,
     inside: usize,
-    /// Commands beyond the queue depth, and the number of accepted commands.
+    /// Commands beyond the queue depth.
     outside: VecDeque<Command>,
+    /// Number of accepted commands.
     accepted: u32,
-    /// The interface's present work: when it ends (device time) and the step after it; below, its queue.
+    /// The interface's present work: when it ends (device time) and the step after it.
     busy: Option<(Instant, Then)>,
+    /// Queue of the interface's work.
     tasks: VecDeque<Task>,
     idle_since: Instant,
     arm: Arm,
     cache: Cache,
-    /// Writes that wait for room in the cache; below, flushes: each with a segment id below which all data must be written.
+    /// Writes that wait for room in the cache.
     no_room: VecDeque<Command>,
+    /// Flushes, each with a segment id below which all data must be written.
     flushes: Vec<(u64, u64)>,
     done: VecDeque<u64>,
 }

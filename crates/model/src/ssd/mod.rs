@@ -108,8 +108,9 @@ pub struct Ssd {
     flushes: VecDeque<(u64, u32)>,
     flash: Flash,
     space: Space,
-    /// Bytes in the buffer or on the link to it; below, the part of them that does not fill a program unit yet.
+    /// Bytes in the buffer or on the link to it.
     buffered: u64,
+    /// Part of the bytes in `buffered` that does not fill a program unit yet.
     open: u64,
     programs_begun: u64,
     programs_done: u64,

@@ -5,7 +5,7 @@ mod authority;
 mod identity;
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +24,7 @@ pub use identity::Identity;
 
 /// Bytes of the largest file read: larger than any revocation list that a server should search at each handshake.
 const MAX_FILE: u64 = 16 << 20;
-/// The log warns of a certificate that expires sooner than this.
+/// A certificate that expires sooner than this is doubtful.
 const SOON: Duration = Duration::from_secs(14 * 86_400);
 
 const CERTIFICATE: &str = "certificate; give a PEM file with certificates (\"-----BEGIN CERTIFICATE-----\")";
@@ -81,7 +81,7 @@ impl Renewable {
     }
 }
 
-/// A file that cannot be used.
+/// A file that cannot be used, or a doubt about one that can.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}: {} {why}", path.display())]
 pub struct Error {
@@ -93,18 +93,58 @@ pub struct Error {
     pub why: String,
 }
 
+impl Error {
+    /// With the table that has the key.
+    fn of(self, table: &str) -> Self {
+        Self { name: format!("{table}.tls.{}", self.name), ..self }
+    }
+}
+
+/// Faults of the files that `terms` names: of each by itself or, if there is none, of all together.
+pub fn faults(terms: &Terms) -> Vec<Error> {
+    let Some(files) = &terms.files else { return Vec::new() };
+    let certificate: Named<'_> = ("certificate", &files.certificate);
+    let key: Named<'_> = ("key", &files.key);
+    let clients = files.clients.as_deref().map(|path| ("clients", path));
+    let revoked = clients.and(files.revoked.as_deref()).map(|path| ("revoked", path));
+    let by_itself = [
+        read(certificate).and_then(|content| certificates_in(certificate, &content)).err(),
+        read(key).and_then(|content| key_in(key, &content)).err(),
+        clients.and_then(|file| read(file).and_then(|content| authorities_in(file, &content)).err()),
+        revoked.and_then(|file| {
+            let lists = |content: Vec<u8>| all_in::<CertificateRevocationListDer<'static>>(file, &content, LIST);
+            read(file).and_then(lists).err()
+        }),
+    ];
+    let mut faults: Vec<Error> = by_itself.into_iter().flatten().collect();
+    if faults.is_empty() {
+        faults.extend(Acceptor::read(files, terms.http.certificates).err());
+    }
+    faults.into_iter().map(|fault| fault.of(terms.table)).collect()
+}
+
+/// Doubts about the files that `terms` names: a certificate that has expired or will soon, a key that all can read.
+pub fn doubts(terms: &Terms) -> Vec<Error> {
+    let Some(files) = &terms.files else { return Vec::new() };
+    let doubts = [end_of(("certificate", &files.certificate)), readers_of(("key", &files.key))];
+    doubts.into_iter().flatten().map(|doubt| doubt.of(terms.table)).collect()
+}
+
 impl Acceptor {
-    /// Reads the files that `terms` names, if any; warns of a certificate that expires soon and of a key that all can read.
+    /// Reads the files that `terms` names, if any; logs the [`doubts`] about them.
     ///
     /// # Errors
     /// With the key that names the file that cannot be used, and what would be right.
     pub fn load(terms: &Terms) -> Result<Option<Self>, Error> {
-        let table = terms.table;
-        let read = terms.files.as_ref().map(|files| Self::read(files, table, terms.http.certificates)).transpose();
-        read.map_err(|error| Error { name: format!("{table}.tls.{}", error.name), ..error })
+        let Some(files) = &terms.files else { return Ok(None) };
+        let read = Self::read(files, terms.http.certificates).map_err(|error| error.of(terms.table))?;
+        for doubt in doubts(terms) {
+            tracing::warn!("{doubt}");
+        }
+        Ok(Some(read))
     }
 
-    fn read(settings: &Files, table: &str, of_http: Asked) -> Result<Self, Error> {
+    fn read(settings: &Files, of_http: Asked) -> Result<Self, Error> {
         let mut digest = ring::digest::Context::new(&ring::digest::SHA256);
         let mut read = |file: Named<'_>| {
             let content = read(file)?;
@@ -116,8 +156,6 @@ impl Acceptor {
 
         let certificate: Named<'_> = ("certificate", &settings.certificate);
         let chain = certificates_in(certificate, &read(certificate)?)?;
-        warn_of_end(table, &settings.certificate, &chain[0]);
-        warn_of_readers(table, &settings.key);
         let key = key_in(("key", &settings.key), &read(("key", &settings.key))?)?;
         let verifiers = match &settings.clients {
             None => None,
@@ -221,7 +259,14 @@ fn unfit(certificate: Named<'_>, key: Named<'_>, error: &rustls::Error) -> Error
 fn read(file: Named<'_>) -> Result<Vec<u8>, Error> {
     let mut content = Vec::new();
     let read = File::open(file.1).and_then(|opened| opened.take(MAX_FILE + 1).read_to_end(&mut content));
-    read.map_err(|error| fail(file, format!("cannot be read: {error}")))?;
+    read.map_err(|error| {
+        let cure = match error.kind() {
+            io::ErrorKind::NotFound => "; put it there, or correct the path",
+            io::ErrorKind::PermissionDenied => "; let this user read it, or run this as one who can",
+            _ => "",
+        };
+        fail(file, format!("cannot be read: {error}{cure}"))
+    })?;
     if content.len() as u64 > MAX_FILE {
         return Err(fail(file, "cannot be read: it is larger than 16 MiB".into()));
     }
@@ -274,36 +319,28 @@ fn verifier(
     })
 }
 
-/// Logs a warning if a certificate has expired or will soon: else the clients would be the first to notice.
-fn warn_of_end(table: &str, path: &Path, certificate: &CertificateDer<'_>) {
+/// The doubt about a certificate that has expired or will soon: else the clients would be the first to notice.
+fn end_of(file: Named<'_>) -> Option<Error> {
     use x509_cert::der::Decode;
-    let Ok(certificate) = x509_cert::Certificate::from_der(certificate) else { return };
+    let chain = certificates_in(file, &read(file).ok()?).ok()?;
+    let certificate = x509_cert::Certificate::from_der(chain.first()?).ok()?;
     let end = certificate.tbs_certificate().validity().not_after.to_unix_duration();
-    let path = path.display();
     match end.checked_sub(Duration::from_secs(UnixTime::now().as_secs())) {
-        None => tracing::warn!(
-            "{table}.tls.certificate: {path} has expired, and clients will refuse it; renew it and reload"
-        ),
+        None => Some(fail(file, "has expired, and clients will refuse it; renew it and reload".into())),
         Some(left) if left < SOON => {
-            tracing::warn!(
-                "{table}.tls.certificate: {path} expires in {}; renew it and reload",
-                counted(left.as_secs() / 86_400, "day")
-            );
+            let days = counted(left.as_secs() / 86_400, "day");
+            Some(fail(file, format!("expires in {days}; renew it and reload")))
         }
-        Some(_) => {}
+        Some(_) => None,
     }
 }
 
-/// Logs a warning if every user can use the key file: such a key is no secret.
-fn warn_of_readers(table: &str, path: &Path) {
-    let Ok(metadata) = fs::metadata(path) else { return };
-    let mode = metadata.permissions().mode() & 0o777;
-    if mode & 0o007 != 0 {
-        let path = path.display();
-        tracing::warn!(
-            "{table}.tls.key: every user of this machine can use {path} (mode {mode:04o}); chmod o-rwx {path}"
-        );
-    }
+/// The doubt about a key file that every user can use: such a key is no secret.
+fn readers_of(file: Named<'_>) -> Option<Error> {
+    let mode = fs::metadata(file.1).ok()?.permissions().mode() & 0o777;
+    let path = file.1.display();
+    let why = format!("can be used by every user of this machine (mode {mode:04o}); chmod o-rwx {path}");
+    (mode & 0o007 != 0).then(|| fail(file, why))
 }
 
 #[cfg(test)]

@@ -81,6 +81,37 @@ fn what_cannot_be_used_is_named_with_its_key_and_without_its_content() {
 }
 
 #[test]
+fn a_check_finds_the_faults_of_all_files_and_what_is_doubtful() {
+    let (folder, authority) = (Folder::new("check"), Authority::new());
+    let good = folder.settings(&authority, &authority.issue("localhost"));
+    let mode = |mode| fs::set_permissions(&good.key, fs::Permissions::from_mode(mode)).unwrap();
+    let terms = |files: &Files| Terms { table: "server", http: Http::default(), files: Some(files.clone()) };
+    let said = |found: Vec<Error>| found.iter().map(ToString::to_string).collect::<Vec<_>>();
+    mode(0o600);
+    assert_eq!((said(faults(&terms(&good))), said(doubts(&terms(&good)))), (vec![], vec![]));
+    mode(0o644);
+    let open = said(doubts(&terms(&good)));
+    assert!(open.len() == 1 && open[0].starts_with("server.tls.key: ") && open[0].contains("mode 0644"), "{open:?}");
+
+    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+    let old = params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem();
+    let (certificate, key) = (folder.file("old", &old), folder.file("key of another", &authority.issue("other").key));
+    let other = Files { certificate, ..good.clone() };
+    let old = said(doubts(&terms(&other)));
+    assert!(old[0].starts_with("server.tls.certificate: ") && old[0].contains("has expired"), "{old:?}");
+    // A fault of two files together.
+    let apart = said(faults(&terms(&Files { key, ..good.clone() })));
+    assert!(apart.len() == 1 && apart[0].contains("does not belong to"), "{apart:?}");
+    let none = |name: &str| folder.0.join("none").join(name);
+    let files = Files { certificate: none("c"), key: none("k"), clients: Some(none("a")), revoked: Some(none("r")) };
+    let all = said(faults(&terms(&files)));
+    let keys = ["certificate", "key", "clients", "revoked"].map(|key| format!("server.tls.{key}: "));
+    assert!(all.len() == 4 && all.iter().zip(&keys).all(|(said, key)| said.starts_with(key)), "{all:?}");
+    assert!(all.iter().all(|said| said.ends_with("put it there, or correct the path")), "{all:?}");
+}
+
+#[test]
 fn a_client_names_the_option_of_a_file_that_cannot_be_used() {
     let (folder, authority) = (Folder::new("client"), Authority::new());
     let pair = authority.issue("client");

@@ -3,8 +3,10 @@
 
 use std::collections::HashSet;
 
-use super::{Findings, closest};
+use super::{Finding, Findings, Severity, closest};
 use crate::config::{Config, DEFAULT_POOL, DEFAULT_TENANT, DEFAULT_VOLUME, Owners, Pool, Tenant};
+use crate::document::dotted;
+use crate::effective::{idle, listed};
 
 /// Shortest name, in letters, that is taken for a mistyped one: in a shorter one a single letter is too much.
 const MIN_LETTERS: usize = 3;
@@ -39,6 +41,44 @@ pub(super) fn names(config: &Config, owners: &Owners<'_>, out: &mut Findings) {
             out.warning(&["pools", name], format!("no volume is on this pool; did you mean {meant:?}?"));
         }
     }
+}
+
+/// Notes on tenants whose settings apply to no request, each with the cure behind a semicolon.
+pub(crate) fn tenants(config: &Config) -> Vec<Finding> {
+    let (owners, mut out) = (config.owners(), Findings(Vec::new()));
+    let plain = config.volumes.iter().find(|(name, volume)| owners.of(name, volume) == DEFAULT_TENANT);
+    let plain = plain.map_or("NAME", |(name, _)| name.as_str());
+    for (name, tenant) in idle(config) {
+        let of_others = tenant.matches.iter().find_map(|entry| {
+            let (volume, settings) = config.volumes.iter().find(|(volume, _)| entry.names_volume(volume))?;
+            Some((entry, volume.as_str(), settings))
+        });
+        let message = match of_others {
+            Some((entry, volume, settings)) => {
+                let owner = owners.of(volume, settings);
+                let how = if settings.tenant.is_some() { "its key tenant" } else { "another entry" };
+                let table = dotted(&["volumes", volume]);
+                format!(
+                    "{entry} fits volume {volume:?}, which belongs to tenant {owner:?} by {how}; write tenant = {name:?} in [{table}], or remove this tenant"
+                )
+            }
+            None if tenant.matches.is_empty() => {
+                let table = dotted(&["volumes", plain]);
+                format!(
+                    "no volume and no client belongs to it; write tenant = {name:?} in [{table}], or match = [\"volume:{plain}\"] here, or remove it"
+                )
+            }
+            None => {
+                let entries: Vec<String> = tenant.matches.iter().map(ToString::to_string).collect();
+                format!(
+                    "no volume fits {}, and no client belongs to it; correct match, or remove this tenant",
+                    listed(&entries)
+                )
+            }
+        };
+        out.add(Severity::Elsewhere, &["tenants", name], message);
+    }
+    out.0
 }
 
 fn meant<'a>(name: &str, plain: &[&'a str]) -> Option<&'a str> {
