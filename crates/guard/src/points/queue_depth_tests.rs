@@ -287,7 +287,7 @@ fn passive_paths_take_no_part_of_the_slots() {
     let folder = host.root.join("sys/devices/no-map");
     std::fs::create_dir_all(folder.join("slaves")).unwrap();
     std::fs::write(folder.join("dev"), "4095:9\n").unwrap();
-    for (disk, _, ..) in &host.disks {
+    for (disk, ..) in &host.disks {
         std::os::unix::fs::symlink(host.root.join("sys/devices").join(disk), folder.join("slaves").join(disk)).unwrap();
     }
     for link in ["class/block/no-map", "dev/block/4095:9"] {
