@@ -15,9 +15,6 @@ pub enum Error {
     /// Options are in conflict, or one is missing.
     #[error("{0}")]
     Options(String),
-    /// A job file lacks something.
-    #[error("{0}")]
-    JobFile(String),
     /// A job file is invalid TOML, or has unknown keys or invalid values.
     #[error(transparent)]
     Toml(#[from] toml::de::Error),

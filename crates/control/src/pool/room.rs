@@ -55,11 +55,13 @@ impl Room {
         now >= self.in_vain_until
     }
 
-    /// True if reservations that are due are stopped, too: the request in turn goes before them, and has waited in vain for
-    /// room beside them.
+    /// True if reservations that are due are stopped, too: the request in turn goes before them. It is given a moment without
+    /// them, in which a fast device makes room, then waits for room beside them, and then without them.
     pub(super) fn stops_reservations(&mut self, now: Instant) -> bool {
         let since = *self.waits_since.get_or_insert(now);
-        let stops = now >= since + PATIENCE && now >= self.paid_until;
+        let moment = Duration::from_nanos(PATIENCE.as_nanos() / ONE_IN);
+        let alone = now < since + moment || now >= since + PATIENCE;
+        let stops = alone && now >= self.paid_until;
         if stops {
             self.stopped_since.get_or_insert(now);
         }
