@@ -496,7 +496,11 @@ impl Soak {
         server.signal(libc::SIGTERM);
         let status = server.wait(STOP_LIMIT)?;
         self.clients.clear();
-        ensure!(status.success(), "it ended with {status}");
+        if !status.success() {
+            let log = std::fs::read_to_string(self.folder.join("serve.log"))?;
+            let last = log.lines().skip(log.lines().count().saturating_sub(20));
+            bail!("it ended with {status}; the end of its log:\n{}", last.collect::<Vec<_>>().join("\n"));
+        }
         Ok(begun.elapsed())
     }
 }

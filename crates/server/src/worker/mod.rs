@@ -617,7 +617,7 @@ impl Worker {
     }
 
     fn is_idle(&self) -> bool {
-        self.count == 0 && self.operations.is_empty()
+        self.count == 0 && self.operations.is_empty() && self.active.is_empty()
     }
 
     /// True if the server stops and this worker has nothing left to do; closes its mailbox then. Connections may be on

@@ -158,7 +158,7 @@ impl Worker {
     /// True if this worker was to leave and has no work left; closes its mailbox then.
     pub(super) fn has_left(&mut self) -> bool {
         // A client that was lost while replies were sent may have left requests for the next round.
-        let nothing_left = self.leaving && self.is_idle() && self.active.is_empty() && self.resume.is_empty();
+        let nothing_left = self.leaving && self.is_idle() && self.resume.is_empty();
         if !nothing_left {
             return false;
         }

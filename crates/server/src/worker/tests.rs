@@ -183,13 +183,26 @@ fn a_client_that_still_negotiates_is_told_of_the_stop() {
     // LIST, without data.
     client.write_all(b"IHAVEOPT\0\0\0\x03\0\0\0\0").unwrap();
     worker.drain();
+    worker.pump();
     worker.send_replies();
     let mut all = Vec::new();
     client.set_nonblocking(false).unwrap();
     client.read_to_end(&mut all).unwrap();
     let error = &all[18..][..20];
     assert_eq!(error[12..16], (1u32 << 31 | 7).to_be_bytes(), "ERR_SHUTDOWN in {error:?}");
-    assert!(worker.is_idle(), "nobody is waited for");
+    assert!(worker.is_idle(), "no client is waited for");
+}
+
+#[test]
+fn a_worker_that_stops_reports_what_has_completed_to_the_pool_first() {
+    // Requests of other workers' connections wait for the place in the admission budget that this one's requests take.
+    let mut worker = worker();
+    worker.pump();
+    worker.drain();
+    worker.activate(0);
+    assert!(!worker.has_drained(), "a pool is still to be visited");
+    worker.pump();
+    assert!(worker.has_drained());
 }
 
 /// Handles the event that a connection's socket is writable.
