@@ -117,6 +117,8 @@ impl<M: Participant> Driver<M> {
             }
         }
         watcher.abort();
+        // Nothing is decided for it any more: with shares of before it might have no slot for a tenant that still waits.
+        self.participant.alone();
         // The publisher still reports what it does.
         happened.close();
         let now = (self.settings.clock)();

@@ -326,6 +326,7 @@ fn three_hosts_decide_from_the_same_reports_and_one_that_leaves_is_gone_at_once(
     assert!(ramps[0] < 1.0 && ramps.contains(&1.0), "{ramps:?}");
 
     c.handle.stop();
+    wait("it decides by itself until it ends", || c.is_alone());
     let took = all_see(&[a, b], &["a", "b"]);
     println!("gone after {took:?}");
     assert_eq!(

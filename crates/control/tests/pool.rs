@@ -5,9 +5,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use evenkeel_control::admission::Config as Admission;
 use evenkeel_control::limits::Owner;
 use evenkeel_control::mclock::{CostModel, Qos};
+use evenkeel_control::pool::guarantee::Throughputs;
 use evenkeel_control::pool::target;
 use evenkeel_control::pool::{Config, Next, Outcome, Pool, Scheduler, TenantId, Ticket};
 use evenkeel_control::response::{self, Throttle};
+use evenkeel_control::throughput::Rate;
 use evenkeel_control::units::{Kind, Part, Rates, Work};
 use evenkeel_control::{Duration, Instant};
 use proptest::prelude::*;
@@ -60,6 +62,23 @@ fn latency_is_counted_in_two_parts() {
     assert_eq!(view.stats.device_latency.max(), Duration::from_micros(300));
     assert_eq!(view.stats.latency.max(), Duration::from_micros(400));
     assert!(matches!(pool.dispatch(at(400)), Next::Idle));
+}
+
+#[test]
+fn a_wait_for_the_pools_limit_ends_later_whatever_a_guarantee_without_a_scheduler_says() {
+    let limit = Rates { iops: 10, bytes_per_s: 0 };
+    let mut pool = pool(Config { scheduler: Scheduler::None, limit, ..config() });
+    let tenant = pool.join(at(0), Qos::default());
+    let guaranteed = Throughputs { all: Some(Rate::RequestsPerS(5)), read: None, write: None };
+    pool.set_guarantees(at(0), tenant, &guaranteed);
+    for request in 0..4 {
+        pool.submit(at(0), tenant, READ, request).unwrap();
+    }
+    for now in [0, 50_000, 150_000, 260_000] {
+        let _ = drain(&mut pool, at(now));
+        let Next::Wait(until) = pool.dispatch(at(now)) else { panic!("the rest waits for the limit") };
+        assert!(until > at(now), "{until:?} at {now} us");
+    }
 }
 
 #[test]

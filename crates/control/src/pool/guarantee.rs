@@ -443,7 +443,8 @@ impl<R> Pool<R> {
     /// When [`Self::tick_guarantees`] is next due.
     #[inline]
     pub(super) fn guarantees_due(&self) -> Instant {
-        self.guarantees.as_ref().map_or(Instant::FAR_FUTURE, |guarantees| guarantees.next_tick)
+        let acts = self.guarantees.as_ref().filter(|_| self.config.scheduler == Scheduler::Mclock);
+        acts.map_or(Instant::FAR_FUTURE, |guarantees| guarantees.next_tick)
     }
 
     fn decide_guarantees(&mut self, now: Instant) {

@@ -115,6 +115,16 @@ fn a_worker_that_hangs_leaves_when_it_comes_round() {
 }
 
 #[test]
+fn a_worker_that_starts_while_the_server_stops_stops_too() {
+    let test = Fixture::start("late", ALL_ANSWER, "");
+    test.server.shared.draining.store(true, Ordering::Release);
+    test.server.shared.tell_all(|| Message::Drain);
+    // As of a reload with more workers that is under way.
+    test.server.hire(1, 3).unwrap();
+    assert!(test.server.running.wait_for_none(Duration::from_secs(30)));
+}
+
+#[test]
 fn workers_that_a_refused_change_asked_for_do_not_stay() {
     let test = Fixture::start("refused", ALL_ANSWER, "");
     let mut config = Config::clone(&test.server.config());

@@ -239,6 +239,10 @@ impl Worker {
             }
         }
         self.refresh();
+        if self.shared.draining.load(Ordering::Acquire) {
+            // It begins after the others were sent the message.
+            self.drain();
+        }
         self.occupation.begin();
         self.shared.stats[self.index].heard_ns.store(clock::now().as_nanos(), Ordering::Relaxed);
         let mut events: Vec<libc::epoll_event> = Vec::with_capacity(sources::EVENTS);
@@ -364,8 +368,9 @@ impl Worker {
         let now = clock::now();
         let judged = self.unjudged == self.connections.len();
         let none_reads = self.resume.is_empty() && self.readers.is_empty() && self.unfed == 0;
-        let none_reported = self.reported.is_empty();
-        let busy = !(none_reads && none_reported && self.active.is_empty() && self.long.is_empty() && judged);
+        let none_reported = self.reported.is_empty() && self.unfinished.is_empty();
+        let none_sends = self.dirty.is_empty() && self.long.is_empty();
+        let busy = !(none_reads && none_reported && none_sends && self.active.is_empty() && judged);
         let mut wake = if busy { now } else { self.house.due_at() };
         if let Some(ring) = &self.ring {
             wake = wake.min(ring.submit_at(now));
@@ -545,6 +550,8 @@ impl Worker {
                 (unseen, is_over) = (0, clock::now() >= until);
             }
         }
+        // A client that was lost while it was sent to may have asked once more, and was answered.
+        self.long.extend(self.dirty.drain(..));
         self.dirty = dirty;
         if self.long.is_empty() {
             return;

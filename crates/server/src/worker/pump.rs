@@ -173,8 +173,13 @@ impl Worker {
                 }
             }
             work.wake_at = wake_at;
+            let was_rejected = !rejected.is_empty();
             for (what, request) in rejected {
                 self.resubmit(index, what, request);
+            }
+            if was_rejected && clock::now() >= until {
+                // The snapshot with the tenant's successor is not there yet.
+                return false;
             }
             for request in unwanted {
                 self.discard(request);
@@ -203,7 +208,16 @@ impl Worker {
 
     #[inline]
     fn execute(&mut self, snapshot: &Snapshot, pool: usize, ready: Ready, now: Instant) {
-        let Some(volume) = snapshot.volume(ready.request.volume) else {
+        let newest;
+        let known = match snapshot.volume(ready.request.volume) {
+            None => {
+                // It may come from a worker that has a newer snapshot, with a new volume.
+                newest = self.shared.snapshot();
+                newest.volume(ready.request.volume)
+            }
+            known => known,
+        };
+        let Some(volume) = known else {
             self.pools[pool].completed.push((ready.ticket, Outcome::Cancelled));
             self.answer(ready.request, Err(Errno::Shutdown));
             return;

@@ -30,8 +30,9 @@ pub(super) const LOOK_AFTER: u64 = 64 << 10;
 #[derive(Debug, Default)]
 pub(crate) struct Share {
     /// Virtual time up to which the connection has been read: the cost of each read, times the connections of its tenant, is
-    /// added to it. It begins anew at the queue's time when the connection had nothing to read.
-    until: u64,
+    /// added to it. It begins anew at the queue's time when the connection had nothing to read. In 64 bits it would wrap within
+    /// months where a tenant has thousands of connections.
+    until: u128,
     /// Cost of the last read, but at least half of the value before.
     last: u64,
     /// True if the connection is in the queue.
@@ -44,11 +45,11 @@ pub(crate) struct Share {
 #[derive(Default)]
 struct Queue {
     /// Waiting connections: the expected end, the number in order of arrival, the start, and the key as epoll carries it.
-    waiting: BinaryHeap<Reverse<(u64, u64, u64, u64)>>,
+    waiting: BinaryHeap<Reverse<(u128, u64, u128, u64)>>,
     /// The queue's virtual time: the latest start of a connection that was read.
-    now: u64,
+    now: u128,
     /// The latest virtual time up to which a connection was read.
-    latest: u64,
+    latest: u128,
 }
 
 /// The queues of a worker.
@@ -95,7 +96,7 @@ impl Readers {
             share.until = start;
             // One that was never read may bring little or much.
             let brings = if share.last == 0 { LITTLE } else { share.last };
-            queue.waiting.push(Reverse((start + brings * u64::from(tenant), came, start, key.to_event())));
+            queue.waiting.push(Reverse((start + u128::from(brings) * u128::from(tenant), came, start, key.to_event())));
         }
     }
 
@@ -134,7 +135,7 @@ impl Readers {
         let queue = self.queue(set);
         // From where it was put into the queue, however far others have come meanwhile.
         let start = if std::mem::take(&mut share.was_taken) { share.until } else { share.until.max(queue.now) };
-        share.until = start + cost * u64::from(tenant);
+        share.until = start + u128::from(cost) * u128::from(tenant);
         queue.latest = queue.latest.max(share.until);
     }
 
@@ -237,6 +238,20 @@ mod tests {
         readers.push(key(0), Set::Crowd, &mut Share::default(), 1);
         assert!(!readers.may_go_first(&share), "others wait");
     }
+
+    #[test]
+    fn the_order_holds_however_long_a_server_runs() {
+        let (mut readers, mut busy, mut light) = (Readers::default(), Share::default(), Share::default());
+        for _ in 0..64 {
+            readers.charge(Set::Crowd, &mut busy, u32::MAX, 1 << 30, 1, Duration::ZERO);
+            readers.settle();
+        }
+        readers.charge(Set::Crowd, &mut light, 1, 28, 1, Duration::ZERO);
+        readers.push(key(0), Set::Crowd, &mut busy, u32::MAX);
+        readers.push(key(1), Set::Crowd, &mut light, 1);
+        assert_eq!(readers.pop(Set::Crowd), Some(key(1)));
+    }
+
     /// A tenant gets no more with many connections than another with one.
     #[test]
     fn tenants_share_whatever_connections_they_have() {

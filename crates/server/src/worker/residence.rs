@@ -187,6 +187,10 @@ impl Worker {
         // It may have been meant for a worker that has ended.
         self.shared.slots.set_home(connection.key, self.index);
         self.count += 1;
+        if self.shared.epoch() != self.epoch {
+            // It may come from a worker that has a newer snapshot, with the connection's volume.
+            self.refresh();
+        }
         // It may have been under way while everybody else took a new snapshot.
         if !connection.follow(&self.snapshot) {
             self.close(connection);

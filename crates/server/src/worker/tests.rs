@@ -205,6 +205,43 @@ fn a_worker_that_stops_reports_what_has_completed_to_the_pool_first() {
     assert!(worker.has_drained());
 }
 
+#[test]
+fn a_client_that_is_lost_while_it_is_answered_leaves_nothing_behind() {
+    let request = |command: u16, offset: u64, length: u32| {
+        let mut header = 0x2560_9513_u32.to_be_bytes().to_vec();
+        header.extend([0, 0]);
+        header.extend(command.to_be_bytes());
+        header.extend([0; 8]);
+        header.extend(offset.to_be_bytes());
+        header.extend(length.to_be_bytes());
+        header
+    };
+    let mut worker = worker();
+    let (mut client, key) = attach(&mut worker);
+    let mut connection = worker.connections[key.slot as usize].take().unwrap();
+    connection.out.push(None, Payload::Owned(vec![0; 16]), crate::budget::Charge::default());
+    worker.mark_dirty(&mut connection);
+    worker.connections[key.slot as usize] = Some(connection);
+    // A trim beyond the end, a flush and a disconnect, which no round has read when the answer is sent.
+    client.write_all(&[request(4, 1 << 40, 4096), request(3, 0, 0), request(2, 0, 0)].concat()).unwrap();
+    drop(client);
+    worker.send_replies();
+    assert_eq!(at(&mut worker, key).in_flight, 1, "the flush is carried out");
+    worker.pump();
+    worker.send_replies();
+    assert_eq!(worker.count, 0);
+}
+
+#[test]
+fn the_next_step_of_an_operation_is_not_left_for_the_next_event() {
+    let mut worker = worker();
+    worker.pump();
+    worker.judge_some();
+    assert!(worker.timeout() > Duration::ZERO, "nothing is to be done");
+    worker.unfinished.push(0);
+    assert_eq!(worker.timeout(), Duration::ZERO);
+}
+
 /// Handles the event that a connection's socket is writable.
 fn send(worker: &mut Worker, key: ConnKey) {
     let mut connection = worker.connections[key.slot as usize].take().unwrap();

@@ -64,3 +64,33 @@ fn a_request_of_a_tenant_that_was_removed_finds_the_next_one_at_once() {
     let Phase::Attached(attached) = &at(&mut worker, key).phase else { panic!("it has a volume") };
     assert_eq!(&*attached.tenant_name, "default");
 }
+
+#[test]
+fn a_connection_to_a_new_volume_is_taken_over_by_a_worker_that_has_not_seen_the_change() {
+    let (mut from, mut registry) = worker_and_registry(DISK, 16, 2);
+    let mut to = Worker::new(1, Arc::clone(&from.shared), Vec::new()).unwrap();
+    to.refresh();
+    reload(&mut from, &mut registry, &DISK.replace("disk0", "another"));
+    let (_client, key) = attach(&mut from);
+    let connection = from.connections[key.slot as usize].take().unwrap();
+    to.adopt(connection);
+    assert_eq!(open(&to), 1);
+}
+
+#[test]
+fn a_worker_that_has_not_seen_a_new_volume_carries_out_requests_to_it() {
+    let (mut from, mut registry) = worker_and_registry(DISK, 16, 2);
+    let mut to = Worker::new(1, Arc::clone(&from.shared), Vec::new()).unwrap();
+    to.refresh();
+    reload(&mut from, &mut registry, &DISK.replace("disk0", "another"));
+    let (_client, key) = attach(&mut from);
+    let Phase::Attached(attached) = &at(&mut from, key).phase else { panic!("it has a volume") };
+    let (tenant, volume) = (attached.tenant, attached.volume.id);
+    let request = Request { command: Command::Flush, ..Request::of(key, volume) };
+    to.pools[0].incoming.push((tenant, Work::new(Kind::Flush, 0), Box::new(request)));
+    to.activate(0);
+    to.pump();
+    let answers = to.outbox.iter().flatten();
+    let answers: Vec<_> = answers.map(|mail| matches!(mail, Message::Completed(_, Ok(_)))).collect();
+    assert_eq!(answers, [true]);
+}
