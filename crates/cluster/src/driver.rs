@@ -117,7 +117,7 @@ impl<M: Participant> Driver<M> {
             }
         }
         watcher.abort();
-        // Nothing is decided for it any more: with shares of before it might have no slot for a tenant that still waits.
+        // No further period is decided here: by the last shares a tenant whose requests wait might have no slot.
         self.participant.alone();
         // The publisher still reports what it does.
         happened.close();

@@ -177,12 +177,12 @@ impl Worker {
             for (what, request) in rejected {
                 self.resubmit(index, what, request);
             }
+            for request in unwanted {
+                self.discard(request);
+            }
             if was_rejected && clock::now() >= until {
                 // The snapshot with the tenant's successor is not there yet.
                 return false;
-            }
-            for request in unwanted {
-                self.discard(request);
             }
             if self.pools[index].ready.is_empty() && self.pools[index].incoming.is_empty() {
                 return true;

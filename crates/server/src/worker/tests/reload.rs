@@ -65,13 +65,20 @@ fn a_request_of_a_tenant_that_was_removed_finds_the_next_one_at_once() {
     assert_eq!(&*attached.tenant_name, "default");
 }
 
-#[test]
-fn a_connection_to_a_new_volume_is_taken_over_by_a_worker_that_has_not_seen_the_change() {
+/// Two workers, of which only the first has seen that the volume was replaced, and a connection of the first to the new
+/// volume.
+fn after_a_change_seen_by_the_first() -> (Worker, Worker, UnixStream, ConnKey) {
     let (mut from, mut registry) = worker_and_registry(DISK, 16, 2);
     let mut to = Worker::new(1, Arc::clone(&from.shared), Vec::new()).unwrap();
     to.refresh();
     reload(&mut from, &mut registry, &DISK.replace("disk0", "another"));
-    let (_client, key) = attach(&mut from);
+    let (client, key) = attach(&mut from);
+    (from, to, client, key)
+}
+
+#[test]
+fn a_connection_to_a_new_volume_is_taken_over_by_a_worker_that_has_not_seen_the_change() {
+    let (mut from, mut to, _client, key) = after_a_change_seen_by_the_first();
     let connection = from.connections[key.slot as usize].take().unwrap();
     to.adopt(connection);
     assert_eq!(open(&to), 1);
@@ -79,11 +86,7 @@ fn a_connection_to_a_new_volume_is_taken_over_by_a_worker_that_has_not_seen_the_
 
 #[test]
 fn a_worker_that_has_not_seen_a_new_volume_carries_out_requests_to_it() {
-    let (mut from, mut registry) = worker_and_registry(DISK, 16, 2);
-    let mut to = Worker::new(1, Arc::clone(&from.shared), Vec::new()).unwrap();
-    to.refresh();
-    reload(&mut from, &mut registry, &DISK.replace("disk0", "another"));
-    let (_client, key) = attach(&mut from);
+    let (mut from, mut to, _client, key) = after_a_change_seen_by_the_first();
     let Phase::Attached(attached) = &at(&mut from, key).phase else { panic!("it has a volume") };
     let (tenant, volume) = (attached.tenant, attached.volume.id);
     let request = Request { command: Command::Flush, ..Request::of(key, volume) };
